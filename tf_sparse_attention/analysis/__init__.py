@@ -1,0 +1,1 @@
+"""Tools to look at a model: the causality audit, pictures of attention, tables."""

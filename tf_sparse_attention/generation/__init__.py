@@ -1,0 +1,1 @@
+"""Samplers and decoding loops over a step function; they know no model."""

@@ -1,0 +1,1 @@
+"""Keras layers: weights, state, configuration and cache around the functions of `ops`."""

@@ -1,0 +1,1 @@
+"""Models built from the layers, and the presets they are made from."""
