@@ -1,13 +1,17 @@
 """Settings and fixtures of the whole test suite.
 
-Everything that must be decided before Keras or TensorFlow starts is decided at the top of this file.
+What must be decided before Keras, TensorFlow or JAX starts is decided at the top of this file.
 """
 
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Two devices on any machine, for the tests of several replicas; what does not ask for the second never uses it.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
 
+import subprocess
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -17,15 +21,49 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 
-# One run equals the next: no random examples, no time limit that a busy machine breaks.
-hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
+# One run equals the next: no random examples, and no limit on time that a busy machine would break.
+hypothesis.settings.register_profile(
+    "fixed",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("fixed")
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # Possible only before TensorFlow's first operation, hence here and not in a fixture.
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
 
 
 @pytest.fixture(autouse=True)
-def fixed_seed():
-    """Seeds Python, NumPy and the backend, so that a test gives the same numbers alone and in any order."""
+def fresh_keras():
+    """Starts each test with the same seeds, layer names and dtype policy, alone or after any other test."""
+    keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(scope="session")
+def run_python():
+    """Function that runs Python code in a process of its own and returns what it printed.
+
+    The process starts in the checkout with the variables of this one, changed by keyword:
+    `run_python("import keras", KERAS_BACKEND="jax")`. An error there fails the test with its traceback.
+    """
+
+    def run(code, **environment):
+        process = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
+        )
+        if process.returncode:
+            pytest.fail(f"exit status {process.returncode} from\n{code}\n{process.stderr}")
+        return process.stdout
+
+    return run
 
 
 def _shared_folder(name):

@@ -1,0 +1,96 @@
+# Everything a person or the CI does with this checkout. `make help` lists it.
+#
+# The environment is made when a target needs it and made good when pyproject.toml or the lock changes. Variables:
+#   PYTHON=python3.12   the interpreter the environment is made with (3.11 or later)
+#   VENV=.venv          where the environment lies
+#   RUNS=runs           where demo runs keep checkpoints, logs and exports
+#   ARGS="-n 2"         more arguments for pytest
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+RUNS ?= runs
+ARGS ?=
+
+LOCK := requirements/lock.txt
+READY := $(VENV)/.ready
+RUN := $(VENV)/bin/python
+DEMO := trainers/configs/demo.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# $(call new_environment,FOLDER): a virtual environment there, unless a working one is there already.
+define new_environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+  echo "Python 3.11 or later is needed. Received: PYTHON=$(PYTHON). Say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
+endef
+
+$(READY): pyproject.toml $(LOCK)
+	$(call new_environment,$(VENV))
+	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable '.[dev]'
+	@touch $@
+
+.PHONY: help
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(READY) ## Train, evaluate, sample from and export a routing language model (10 minutes on 2 cores)
+	$(RUN) -m trainers.train --config=$(DEMO) --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.evaluate --config=$(DEMO) --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.generate --config=$(DEMO) --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.export --config=$(DEMO) --workdir=$(RUNS)/demo
+
+.PHONY: demo-compare
+demo-compare: $(READY) ## Train the demo model with and without routed heads and print both scores
+	$(RUN) -m trainers.train --config=$(DEMO) --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.train --config=$(DEMO):local --workdir=$(RUNS)/demo-local
+	$(RUN) -m trainers.evaluate --config=$(DEMO) --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.evaluate --config=$(DEMO):local --workdir=$(RUNS)/demo-local
+
+.PHONY: test
+test: $(READY) ## Run the tests (15 minutes at most on 2 cores)
+	$(RUN) -m pytest -q $(ARGS)
+
+.PHONY: test-large
+test-large: $(READY) ## Run the slow proofs that `make test` leaves out
+	$(RUN) -m pytest -q -m large $(ARGS)
+
+.PHONY: lint
+lint: $(READY) ## Check the code's form and find likely mistakes
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+.PHONY: format
+format: $(READY) ## Bring the code into form and mend what can be mended by machine
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+.PHONY: bench
+bench: $(READY) ## Time and memory of attention against length, beside dense attention
+	$(RUN) -m benchmarks.attention
+
+# JAX for TPUs lives in an environment of its own: libtpu is large, Linux only, and no part of the tests.
+TPU_VENV := .venv-tpu
+TPU_READY := $(TPU_VENV)/.ready
+
+.PHONY: tpu-check
+tpu-check: ## Compile layers and a training step for a TPU, without having one
+	$(call new_environment,$(TPU_VENV))
+	@if [ $(TPU_READY) -nt $(LOCK) ] || { \
+	  $(TPU_VENV)/bin/python -m pip install --quiet --constraint $(LOCK) 'jax[tpu]' keras 2>$(TPU_VENV)/pip.log && \
+	  touch $(TPU_READY); }; \
+	then KERAS_BACKEND=jax $(TPU_VENV)/bin/python -m benchmarks.tpu_check; \
+	else echo "tpu-check skipped: jax[tpu] cannot be installed here:"; tail -n 3 $(TPU_VENV)/pip.log; fi
+
+.PHONY: docs
+docs: $(READY) ## Draw the picture of the patterns that the README shows
+	$(RUN) -m docs.draw_patterns
+
+.PHONY: lock
+lock: ## Write requirements/lock.txt from the newest versions that pyproject.toml allows
+	$(call new_environment,.venv-lock)
+	.venv-lock/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	{ sed -n '/^#/p' $(LOCK); .venv-lock/bin/python -m pip freeze --exclude-editable; } > $(LOCK).new
+	mv $(LOCK).new $(LOCK)
