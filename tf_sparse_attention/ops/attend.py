@@ -1,0 +1,142 @@
+"""The one masked softmax of the library."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+
+class Dropout(NamedTuple):
+    """What `attend` needs to drop attention weights: the rate and a seed or `keras.random.SeedGenerator`."""
+
+    rate: float
+    seed: Any
+
+
+class Attended(NamedTuple):
+    """Result of `attend`: output (..., t, Hv), and what was asked for, else None.
+
+    `weights` (..., t, s) are those of the keys, after dropout, without the slots; `log_sum_exp` (..., t) is float32,
+    the dtype's minimum where a row has nothing to attend to.
+    """
+
+    output: Any
+    weights: Any = None
+    log_sum_exp: Any = None
+
+
+def score_dtype(dtype):
+    """Returns the dtype of scores and softmax: float32, or float64 for float64 inputs."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def lowest(dtype):
+    """Returns the most negative finite number of a floating dtype, which stands for a masked score."""
+    return -1.7976931348623157e308 if dtype == "float64" else -3.4028234663852886e38
+
+
+def attend(
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    slots=None,
+    span=None,
+    dropout=None,
+    value_bias=None,
+    return_weights=False,
+    return_log_sum_exp=False,
+):
+    """Computes softmax attention of every query over the keys of its group.
+
+    out_t = sum_s p_ts v_s with p_t = softmax(q_t . k_s + bias_ts) over the s that `mask` allows. Scores are not
+    divided: scale the query. With a span, e_ts = exp(score - max) mask span, divided by its sum: a factor, because its
+    logarithm as a bias would have NaN gradients where the span is 0. Slots are further keys and values in the same
+    softmax, always allowed, with no bias and a span of 1. Scores, softmax and sums are float32 (float64 for float64
+    inputs); the result has the dtype of `value`. Cost O(t (s + M)) for each group.
+
+    Args:
+        query: tensor (..., t, H). Leading axes are groups (batch, heads, blocks).
+        key: tensor (..., s, H).
+        value: tensor (..., s, Hv).
+        mask: bool, broadcastable to (..., t, s), True where a query may attend. None allows everything.
+        bias: float, broadcastable to (..., t, s), added to the scores.
+        slots: pair (key, value) of tensors broadcastable to (..., M, H) and (..., M, Hv): persistent memory.
+        span: float in [0, 1], broadcastable to (..., t, s): a soft mask.
+        dropout: a `Dropout`, or None.
+        value_bias: function of the weights (..., t, s), in the dtype of `value`, to a tensor (..., t, Hv) that is
+            added to the output: the value side of relative positions.
+        return_weights: whether to return the weights.
+        return_log_sum_exp: whether to return the logarithm of the softmax's sum, for `combine`.
+
+    Returns:
+        An `Attended`. A row with nothing to attend to, decided by the mask and not by the scores, gives zeros
+        (and weights of zero); its gradient is zero.
+    """
+    dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
+    scores = ops.matmul(ops.cast(query, dtype), ops.swapaxes(ops.cast(key, dtype), -1, -2))
+    if bias is not None:
+        scores = scores + ops.cast(bias, dtype)
+    if mask is not None:
+        scores = ops.where(mask, scores, lowest(dtype))
+    num_slots = 0
+    if slots is not None:
+        slot_scores = ops.matmul(ops.cast(query, dtype), ops.swapaxes(ops.cast(slots[0], dtype), -1, -2))
+        num_slots = slot_scores.shape[-1]
+        scores = ops.concatenate([slot_scores, scores], axis=-1)
+    if span is None and not return_log_sum_exp:
+        weights, log_sum_exp = ops.softmax(scores, axis=-1), None
+    else:
+        weights, log_sum_exp = _softmax_with_span(scores, mask, span, num_slots)
+    if dropout is not None and dropout.rate > 0:
+        weights = keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
+    weights = ops.cast(weights, value.dtype)
+    key_weights = weights[..., num_slots:] if num_slots else weights
+    output = ops.matmul(key_weights, value)
+    if value_bias is not None:
+        output = output + value_bias(key_weights)
+    if slots is not None:
+        output = output + ops.matmul(weights[..., :num_slots], slots[1])
+    elif mask is not None:
+        some = ops.any(mask, axis=-1, keepdims=True)
+        output = ops.where(some, output, 0)
+        key_weights = ops.where(some, key_weights, 0) if return_weights else None
+    return Attended(output, key_weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
+
+
+def _softmax_with_span(scores, mask, span, num_slots):
+    """Returns softmax weights under mask and span, zero in an empty row, and their log-sum-exp."""
+    dtype = keras.backend.standardize_dtype(scores.dtype)
+    highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    factor = None if mask is None else ops.cast(mask, dtype)
+    if span is not None:
+        factor = ops.cast(span, dtype) if factor is None else factor * ops.cast(span, dtype)
+    exponentials = ops.exp(scores - highest)
+    if factor is not None and num_slots:
+        exponentials = ops.concatenate([exponentials[..., :num_slots], exponentials[..., num_slots:] * factor], axis=-1)
+    elif factor is not None:
+        exponentials = exponentials * factor
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    some = total > 0
+    total = ops.where(some, total, 1)
+    log_sum_exp = ops.where(some, highest + ops.log(total), lowest(dtype))
+    return exponentials / total, log_sum_exp[..., 0]
+
+
+def combine(outputs, log_sum_exps):
+    """Merges attention over disjoint sets of keys into attention over their union, exactly.
+
+    out = sum_r exp(l_r) out_r / sum_r exp(l_r), where l_r is the log-sum-exp of part r.
+
+    Args:
+        outputs: list of tensors (..., t, Hv).
+        log_sum_exps: list of float tensors (..., t), as `attend` returns them.
+
+    Returns:
+        Tensor (..., t, Hv) in the dtype of the outputs: zeros where every part is empty.
+    """
+    stacked = ops.stack(log_sum_exps, axis=-1)  # (..., t, R)
+    shares = ops.softmax(stacked, axis=-1)
+    parts = [output * ops.cast(shares[..., r, None], output.dtype) for r, output in enumerate(outputs)]
+    return sum(parts[1:], parts[0])

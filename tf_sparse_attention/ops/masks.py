@@ -1,0 +1,163 @@
+"""Boolean masks (True = may attend): merging them, picking them at sparse places, and dense ones from positions."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import shape
+
+
+class TokenMasks(NamedTuple):
+    """What a call says about which tokens count and which pairs may attend. Every field may be None: no limit.
+
+    Attributes:
+        query_mask: bool (B, T). A query masked out gives zeros.
+        key_mask: bool (B, S). A key masked out does not exist: it takes no place in a cluster.
+        attention_mask: bool (B or 1, N or 1, T or 1, S or 1). A pair masked out keeps its place.
+        query_segments: int (B, T), the document of each query; tokens attend within their document.
+        key_segments: int (B, S).
+    """
+
+    query_mask: Any = None
+    key_mask: Any = None
+    attention_mask: Any = None
+    query_segments: Any = None
+    key_segments: Any = None
+
+
+def merge(*masks):
+    """Returns the logical and of all masks that are not None, or None."""
+    merged = None
+    for mask in masks:
+        if mask is not None:
+            merged = mask if merged is None else ops.logical_and(merged, mask)
+    return merged
+
+
+def with_heads(attention_mask):
+    """Returns an attention mask of rank 2 (T, S), 3 (B, T, S) or 4 as bool of rank 4, broadcastable to (B, N, T, S)."""
+    if attention_mask is None:
+        return None
+    mask = ops.cast(attention_mask, "bool")
+    rank = len(mask.shape)
+    if rank == 2:
+        return mask[None, None]
+    return mask[:, None] if rank == 3 else mask
+
+
+def pick_pairs(attention_mask, query_positions, key_positions):
+    """Reads an attention mask at pairs of positions, without expanding it.
+
+    Args:
+        attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
+        query_positions: int (..., t) with leading axes (G,), (1 or B, 1 or N, G). Positions outside are clipped.
+        key_positions: int (..., s), likewise.
+
+    Returns:
+        Bool (1 or B, 1 or N, G, t or 1, s or 1), or None.
+    """
+    if attention_mask is None:
+        return None
+    batch, heads, num_queries, num_keys = shape(attention_mask)
+    index = ops.reshape(_offsets(batch) * heads, (-1, 1, 1, 1, 1)) + ops.reshape(_offsets(heads), (-1, 1, 1, 1))
+    index = index * num_queries
+    if not _is_one(num_queries):
+        index = index + ops.clip(query_positions, 0, num_queries - 1)[..., :, None]
+    index = index * num_keys
+    if not _is_one(num_keys):
+        index = index + ops.clip(key_positions, 0, num_keys - 1)[..., None, :]
+    return ops.take(ops.reshape(attention_mask, (-1,)), index, axis=0)
+
+
+def _offsets(size):
+    return ops.arange(size, dtype="int32")
+
+
+def _is_one(size):
+    return isinstance(size, int) and size == 1
+
+
+def causal_mask(query_length, key_length):
+    """Returns the dense causal mask j <= i, bool (T, S)."""
+    return _differences(query_length, key_length) <= 0
+
+
+def window_mask(query_length, key_length, window, causal):
+    """Returns the dense sliding window, bool (T, S): 0 <= i - j < window if causal, otherwise |i - j| < window."""
+    difference = _differences(query_length, key_length)
+    near = difference > -window
+    return ops.logical_and(near, difference <= 0 if causal else difference < window)
+
+
+def block_mask(query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal):
+    """Returns the dense mask of local blocks, bool (T, S).
+
+    Query i in block g = i // block_size sees the keys of the blocks g - before .. g + after, up to itself if causal.
+    """
+    query_blocks = _offsets(query_length)[:, None] // block_size
+    key_blocks = _offsets(key_length)[None, :] // block_size
+    difference = key_blocks - query_blocks
+    mask = ops.logical_and(difference >= -num_blocks_before, difference <= num_blocks_after)
+    return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
+
+
+def group_band_mask(query_groups, key_groups, band, causal, key_mask=None):
+    """Returns the dense mask of a band inside groups, bool (..., T, S): the twin of routing by the nearest centroid.
+
+    Query i sees the last `band` keys of its group at or before position i, and, if not causal, the `band` - 1 next
+    ones. Keys that `key_mask` excludes are not counted.
+
+    Args:
+        query_groups: int (..., T), the group (cluster, document) of each query.
+        key_groups: int (..., S).
+        band: keys on a side, counting the one at the query's own position.
+        causal: whether keys after the query are excluded.
+        key_mask: bool, broadcastable to (..., S), or None.
+    """
+    same = query_groups[..., :, None] == key_groups[..., None, :]
+    if key_mask is not None:
+        same = ops.logical_and(same, key_mask[..., None, :])
+    sizes = shape(same)
+    past = causal_mask(sizes[-2], sizes[-1])
+    count = ops.cumsum(ops.cast(same, "int32"), axis=-1)  # keys of the group up to j, itself included
+    reached = ops.max(ops.where(past, count, 0), axis=-1, keepdims=True)  # keys of the group up to i
+    mask = ops.logical_and(same, count > reached - band)
+    return ops.logical_and(mask, past if causal else count < reached + band)
+
+
+def member_mask(query_members, key_members):
+    """Returns where query and key share a group, bool (..., T, S), of memberships bool (..., T, K) and (..., S, K)."""
+    shared = ops.matmul(
+        ops.cast(query_members, "float32"), ops.swapaxes(ops.cast(key_members, "float32"), -1, -2)
+    )
+    return shared > 0
+
+
+def self_only_when_alone(mask):
+    """Returns a dense mask (..., T, T) in which a token sees itself only if it may see itself and nothing else."""
+    own = ops.eye(mask.shape[-1], dtype="bool")
+    others = ops.logical_and(mask, ops.logical_not(own))
+    alone = ops.logical_not(ops.any(others, axis=-1, keepdims=True))
+    return ops.logical_or(others, ops.logical_and(mask, ops.logical_and(own, alone)))
+
+
+def dense_mask(pattern, masks):
+    """Merges a dense pattern with the masks of a call.
+
+    Args:
+        pattern: bool, broadcastable to (B, N, T, S).
+        masks: a `TokenMasks`.
+
+    Returns:
+        Bool, broadcastable to (B, N, T, S).
+    """
+    segments = None
+    if masks.query_segments is not None:
+        segments = (masks.query_segments[:, :, None] == masks.key_segments[:, None, :])[:, None]
+    queries = None if masks.query_mask is None else masks.query_mask[:, None, :, None]
+    keys = None if masks.key_mask is None else masks.key_mask[:, None, None, :]
+    return merge(pattern, segments, queries, keys, masks.attention_mask)
+
+
+def _differences(query_length, key_length):
+    return _offsets(key_length)[None, :] - _offsets(query_length)[:, None]

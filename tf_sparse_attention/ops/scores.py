@@ -1,0 +1,26 @@
+"""Attention weights of blocks as one dense matrix, for those who want to look at them."""
+
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import shape
+
+
+def dense_scores(weights, key_positions, key_length):
+    """Scatters the weights of key places to the columns of their positions; O(T S) memory, by its nature.
+
+    Args:
+        weights: tensor (..., t, s).
+        key_positions: int, broadcastable to (..., t, s). Places outside the sequence must have weight 0.
+        key_length: S, columns of the result.
+
+    Returns:
+        Tensor (..., t, S); weights of places with the same position are added.
+    """
+    sizes = shape(weights)
+    columns = ops.broadcast_to(ops.clip(key_positions, 0, key_length - 1), sizes)
+    flat = ops.reshape(weights, (-1, sizes[-1]))  # one row a query
+    rows = ops.arange(shape(flat)[0], dtype="int32")[:, None]
+    index = rows * key_length + ops.reshape(columns, (-1, sizes[-1]))
+    total = shape(flat)[0] * key_length
+    dense = ops.segment_sum(ops.reshape(flat, (-1,)), ops.reshape(index, (-1,)), num_segments=total)
+    return ops.reshape(dense, sizes[:-1] + (key_length,))
