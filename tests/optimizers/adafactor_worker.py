@@ -1,0 +1,118 @@
+"""Trains one small model with Adafactor, on the backend and devices it is started with.
+
+Run as `python -m tests.optimizers.adafactor_worker FOLDER MODE...`, where a mode is `mirrored` (TensorFlow, two
+replicas), `stateless` (JAX, `stateless_apply` under jit) or `sharded` (JAX, weights split over two devices). Each
+saves its weights and optimizer state as FOLDER/MODE.npz.
+"""
+
+import contextlib
+import os
+import sys
+
+import numpy as np
+
+STEPS, BATCH = 6, 8
+
+
+def make_model(keras, arguments=None, **compile_arguments):
+    """Token ids (BATCH, 5) to 4 classes: sparse gradients, kernels of rank 3, biases of rank 1 and 2."""
+    from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
+
+    ids = keras.Input((5,), dtype="int32")
+    x = keras.layers.Embedding(11, 6, name="embedding")(ids)
+    x = keras.layers.EinsumDense("btd,dnh->btnh", (5, 2, 4), bias_axes="nh", activation="tanh", name="query")(x)
+    x = keras.layers.EinsumDense("btnh,nhd->btd", (5, 6), bias_axes="d", name="attention_output")(x)
+    outputs = keras.layers.Dense(4, name="logits")(keras.layers.Flatten()(x))
+    model = keras.Model(ids, outputs)
+    random = np.random.default_rng(0)
+    model.set_weights([random.normal(size=w.shape, scale=0.5) for w in model.get_weights()])
+    optimizer = Adafactor(RsqrtNormalizedDecay(0.05, warmup_steps=3), **(arguments or {"beta_1": 0.5}))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, **compile_arguments)
+    return model
+
+
+def make_data():
+    random = np.random.default_rng(1)
+    # Ids below 9 of 11: two rows of the embedding never get a gradient.
+    return random.integers(0, 9, (STEPS * BATCH, 5)).astype("int32"), random.integers(0, 4, STEPS * BATCH)
+
+
+def fit(model, first=0, last=STEPS):
+    ids, labels = make_data()
+    part = slice(first * BATCH, last * BATCH)
+    model.fit(ids[part], labels[part], batch_size=BATCH, shuffle=False, verbose=0)
+    return model
+
+
+def fit_statelessly(keras, model):
+    import jax
+
+    optimizer, loss = model.optimizer, model.loss
+    trainable = [v.value for v in model.trainable_variables]
+    optimizer.build(model.trainable_variables)
+    state = [v.value for v in optimizer.variables]
+
+    def loss_of(trainable, ids, labels):
+        logits, _ = model.stateless_call(trainable, [], ids, training=True)
+        return loss(labels, logits)
+
+    @jax.jit
+    def step(trainable, state, ids, labels):
+        return optimizer.stateless_apply(state, jax.grad(loss_of)(trainable, ids, labels), trainable)
+
+    ids, labels = make_data()
+    for start in range(0, len(ids), BATCH):
+        trainable, state = step(trainable, state, ids[start : start + BATCH], labels[start : start + BATCH])
+    return trainable, state
+
+
+def sharded(keras):
+    """Weights of two heads on two devices, by the layout map a user would write."""
+    mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), keras.distribution.list_devices()[:2])
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts["query.kernel"] = (None, "model", None)
+    layouts["attention_output.kernel"] = ("model", None, None)
+    distribution = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+    return distribution.scope()
+
+
+def run(keras, mode):
+    """Trains in one mode; returns the tensors to save, named as the test reads them."""
+    model_arguments, scope = {}, contextlib.nullcontext()
+    if mode == "mirrored":
+        import tensorflow as tf
+
+        # XLA cannot hold the reduction over replicas.
+        model_arguments, scope = {"jit_compile": False}, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+    elif mode == "sharded":
+        scope = sharded(keras)
+    with scope:
+        model = make_model(keras, **model_arguments)
+        if mode == "stateless":
+            weights, state = fit_statelessly(keras, model)
+        else:
+            fit(model)
+            weights, state = model.get_weights(), [v.numpy() for v in model.optimizer.variables]
+    tensors = {f"weight{i}": w for i, w in enumerate(weights)} | {f"state{i}": s for i, s in enumerate(state)}
+    if mode == "sharded":
+        tensors |= {v.name: np.array(tuple(map(str, v.value.sharding.spec))) for v in model.optimizer.variables}
+    return tensors
+
+
+def main(folder, *modes):
+    if "sharded" in modes:
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    import keras
+
+    if "mirrored" in modes:
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    for mode in modes:
+        np.savez(os.path.join(folder, f"{mode}.npz"), **run(keras, mode))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

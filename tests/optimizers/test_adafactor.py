@@ -1,0 +1,173 @@
+"""Adafactor against the numbers of the published implementation and against the update rule written out in NumPy."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
+from tf_sparse_attention.optimizers.adafactor import matrix_axes, second_moment_decay
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "adafactor.npz", allow_pickle=False)
+CASES = json.loads(str(GOLDEN["meta_json"]))
+
+
+def make_variables(case):
+    return {name: keras.Variable(GOLDEN[f"{case}/w0/{name}"], name=name) for name in CASES[case]["shapes"]}
+
+
+def make_optimizer(case, matrix_view):
+    meta = CASES[case]
+    schedule = RsqrtNormalizedDecay(meta["constant"], meta["warmup"], use_linear_warmup="linear" in meta["schedule"])
+    optimizer = Adafactor(
+        schedule,
+        beta_1=meta["beta1"],
+        decay_power=meta["memory_exponent"],
+        clip_threshold=meta["clipping"],
+        multiply_by_parameter_scale=meta["multiply_by_parameter_scale"],
+        parameter_scale_floor=meta["epsilon2"],
+        epsilon=meta["epsilon1"],
+        matrix_view=matrix_view,
+    )
+    optimizer.iterations.assign(meta["start_step"])
+    return optimizer
+
+
+def slots_of(optimizer, name):
+    """The state of one variable by the name it has in the goldens: vr, vc, v, m."""
+    names = {"row_moment": "vr", "column_moment": "vc", "second_moment": "v", "momentum": "m"}
+    return {names[v.name.removeprefix(f"{name}_")]: v for v in optimizer.variables if v.name.startswith(f"{name}_")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_step_equals_the_published_one(case):
+    variables = make_variables(case)
+    optimizer = make_optimizer(case, "last_two")
+    atol = 1e-5 if case == "recipe_big_lr" else 1e-6
+    for step in range(CASES[case]["steps"]):
+        np.testing.assert_allclose(float(optimizer.learning_rate), GOLDEN[f"{case}/lr"][step], rtol=1e-6)
+        decay = float(second_moment_decay(optimizer.iterations, CASES[case]["memory_exponent"]))
+        np.testing.assert_allclose(decay, GOLDEN[f"{case}/decay_rate"][step], rtol=1e-6)
+        gradients = [keras.ops.convert_to_tensor(GOLDEN[f"{case}/g{step + 1}/{name}"]) for name in variables]
+        optimizer.apply(gradients, list(variables.values()))
+        for name, variable in variables.items():
+            np.testing.assert_allclose(variable.numpy(), GOLDEN[f"{case}/w{step + 1}/{name}"], rtol=0, atol=atol)
+            slots = slots_of(optimizer, name)
+            expected = {key for key in ("vr", "vc", "v", "m") if f"{case}/{key}{step + 1}/{name}" in GOLDEN}
+            assert set(slots) == expected
+            for key, slot in slots.items():
+                # The momentum sums terms of both signs: rounding is relative to the terms (3e-3), not to their sum.
+                slot_atol = 1e-9 if key == "m" else 0
+                golden = GOLDEN[f"{case}/{key}{step + 1}/{name}"]
+                np.testing.assert_allclose(slot.numpy(), golden, rtol=1e-5, atol=slot_atol)
+
+
+def test_both_views_agree_up_to_rank_2():
+    case = "recipe_warmup3"
+    weights = {}
+    for view in ("smallest", "last_two"):
+        variables = [v for v in make_variables(case).values() if len(v.shape) < 3]
+        optimizer = make_optimizer(case, view)
+        for step in range(3):
+            optimizer.apply([GOLDEN[f"{case}/g{step + 1}/{v.name}"] for v in variables], variables)
+        weights[view] = [v.numpy() for v in variables]
+    for smallest, last_two in zip(weights["smallest"], weights["last_two"], strict=True):
+        np.testing.assert_array_equal(smallest, last_two)
+
+
+class Oracle:
+    """The update rule in float64 on explicit matrices, a weight of rank >= 2 cut where the two sides are least."""
+
+    def __init__(self, learning_rate, beta_1, clip_threshold, multiply_by_parameter_scale):
+        self.learning_rate, self.beta_1, self.clip_threshold = learning_rate, beta_1, clip_threshold
+        self.scaled = multiply_by_parameter_scale
+        self.row = self.column = self.full = self.momentum = 0.0
+
+    def update(self, weight, gradient, step):
+        keep = 1.0 - (step + 1.0) ** -0.8
+        squares = gradient.astype("float64") ** 2 + 1e-30
+        if weight.ndim < 2:
+            self.full = keep * self.full + (1 - keep) * squares
+            moment = self.full
+        else:
+            sides = [(np.prod(weight.shape[:cut]), np.prod(weight.shape[cut:])) for cut in range(1, weight.ndim)]
+            matrix = squares.reshape(min(sides, key=sum))
+            self.row = keep * self.row + (1 - keep) * matrix.mean(axis=1)
+            self.column = keep * self.column + (1 - keep) * matrix.mean(axis=0)
+            moment = (np.outer(self.row, self.column) / self.row.mean()).reshape(weight.shape)
+        direction = gradient / np.sqrt(moment)
+        if self.clip_threshold is not None:
+            direction = direction / max(1.0, np.sqrt(np.mean(direction**2)) / self.clip_threshold)
+        scale = max(1e-3, np.sqrt(np.mean(weight**2))) if self.scaled else 1.0
+        self.momentum = self.beta_1 * self.momentum + (1 - self.beta_1) * self.learning_rate * scale * direction
+        return weight - self.momentum
+
+
+@settings(max_examples=25)
+@given(
+    shape=st.lists(st.integers(1, 5), max_size=4).map(tuple),
+    beta_1=st.sampled_from([0.0, 0.9]),
+    clip_threshold=st.sampled_from([None, 0.5, 1.0]),
+    multiply_by_parameter_scale=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_the_smallest_view_equals_the_rule_on_explicit_matrices(shape, seed, **arguments):
+    random = np.random.default_rng(seed)
+    variable = keras.Variable(random.normal(size=shape).astype("float32"))
+    optimizer, oracle = Adafactor(0.1, **arguments), Oracle(0.1, **arguments)
+    expected = variable.numpy().astype("float64")
+    for step in range(3):
+        gradient = random.normal(size=shape).astype("float32")
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        expected = oracle.update(expected, gradient, step)
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_a_gradient_of_rank_one_moves_every_weight_by_the_same_step():
+    # Rows of the squares have means 2.5 and 10, so have the columns, and the mean of all is 6.25. The estimate of
+    # the second moment, row * column / 6.25, is then exactly the squared gradient, and every direction is 1.
+    weight = keras.Variable([[2.0, 2.0], [2.0, -2.0]])
+    Adafactor(0.1).apply([keras.ops.convert_to_tensor([[1.0, 2.0], [2.0, 4.0]])], [weight])
+    np.testing.assert_allclose(weight.numpy(), [[1.8, 1.8], [1.8, -2.2]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((), None),
+        ((7,), None),
+        ((5, 7), ((0,), (1,))),
+        ((1032, 8, 129), ((0,), (1, 2))),
+        ((8, 129, 1032), ((0, 1), (2,))),
+        ((3, 3, 64, 32), ((0, 1, 2), (3,))),
+        ((2, 2, 2), ((0,), (1, 2))),
+    ],
+)
+def test_the_smallest_view_cuts_where_the_two_sides_are_least(shape, axes):
+    assert matrix_axes(shape) == axes
+
+
+def count_numbers(optimizer, shape):
+    optimizer.build([keras.Variable(np.zeros(shape, "float32"))])
+    # Without the step counter and the learning rate.
+    return sum(int(np.prod(variable.shape)) for variable in optimizer.variables) - 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "arguments", "numbers"),
+    [
+        ((1032, 8, 129), {}, 2064),
+        ((8, 129, 1032), {}, 2064),
+        ((1032, 8, 129), {"matrix_view": "last_two"}, 141_384),
+        ((1032, 4096), {}, 5128),
+        ((1032, 4096), {"matrix_view": "last_two"}, 5128),
+        ((4096,), {}, 4096),
+        ((10, 20), {"beta_1": 0.9}, 230),
+    ],
+)
+def test_a_matrix_stores_its_two_factors_and_nothing_else(shape, arguments, numbers):
+    assert count_numbers(Adafactor(0.01, **arguments), shape) == numbers

@@ -1,0 +1,87 @@
+"""Adafactor inside Keras training: compiled or not, sparse gradients, saving and going on."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.optimizers.adafactor_worker import STEPS, fit, make_model
+from tf_sparse_attention.optimizers import Adafactor
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="checks TensorFlow's ways to train")
+
+
+def state_of(model):
+    return [*model.get_weights(), *(variable.numpy() for variable in model.optimizer.variables)]
+
+
+def assert_same_state(actual, expected, atol):
+    for one, other in zip(state_of(actual), state_of(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return fit(make_model(keras, jit_compile=True))
+
+
+@pytest.mark.parametrize("arguments", [{"jit_compile": False}, {"run_eagerly": True}])
+def test_xla_equals_graph_and_eager_training(trained, arguments):
+    assert_same_state(fit(make_model(keras, **arguments)), trained, atol=1e-6)
+
+
+def test_training_lowers_the_loss(trained):
+    from tests.optimizers.adafactor_worker import make_data
+
+    assert trained.evaluate(*make_data(), verbose=0) < make_model(keras).evaluate(*make_data(), verbose=0) - 0.1
+
+
+def test_a_sparse_gradient_equals_the_dense_one_it_stands_for():
+    import tensorflow as tf
+
+    # Row 3 occurs twice: its parts must be summed before they are squared.
+    values = tf.constant([[1.0, 2.0], [3.0, -4.0], [5.0, 6.0]])
+    sparse = tf.IndexedSlices(values, tf.constant([3, 0, 3]), dense_shape=tf.constant([5, 2]))
+    start = np.random.default_rng(0).normal(size=(5, 2)).astype("float32")
+    weights = []
+    for gradient in (sparse, tf.convert_to_tensor(sparse)):
+        weight, optimizer = keras.Variable(start), Adafactor(0.1, beta_1=0.9)
+        for _ in range(3):
+            optimizer.apply([gradient], [weight])
+        weights.append(weight.numpy())
+    np.testing.assert_array_equal(*weights)
+    np.testing.assert_array_equal(weights[0][[1, 2, 4]], start[[1, 2, 4]])
+
+
+def test_a_saved_model_goes_on_as_if_it_had_not_stopped(trained, tmp_path):
+    first_half = fit(make_model(keras, jit_compile=True), last=STEPS // 2)
+    first_half.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is Adafactor
+    assert_same_state(loaded, first_half, atol=0)
+    assert_same_state(fit(loaded, first=STEPS // 2), trained, atol=0)
+
+
+def test_a_tensorflow_checkpoint_holds_the_whole_state(trained, tmp_path):
+    import tensorflow as tf
+
+    path = tf.train.Checkpoint(model=trained, optimizer=trained.optimizer).write(str(tmp_path / "checkpoint"))
+    fresh = make_model(keras, jit_compile=True)
+    fresh.optimizer.build(fresh.trainable_variables)
+    tf.train.Checkpoint(model=fresh, optimizer=fresh.optimizer).read(path).assert_consumed()
+    assert_same_state(fresh, trained, atol=0)
+
+
+def test_the_momentum_is_stored_only_when_it_is_used():
+    plain = make_model(keras, arguments={"beta_1": 0.0})
+    plain.optimizer.build(plain.trainable_variables)
+    assert not [v.name for v in plain.optimizer.variables if "momentum" in v.name]
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "mixed_float16"])
+def test_training_in_half_precision_stays_finite(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = fit(make_model(keras, jit_compile=False))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert all(np.isfinite(np.asarray(weight, "float32")).all() for weight in model.get_weights())

@@ -1,0 +1,232 @@
+"""Adafactor with the published update rule, storing only the factors of the second moment."""
+
+import math
+
+import keras
+from keras import ops
+
+MATRIX_VIEWS = ("smallest", "last_two")
+
+
+def second_moment_decay(step, power=0.8):
+    """Share of the old second moment kept at an update: `1 - (step + 1)**-power`.
+
+    Step 0 gives exactly 0, so the accumulators need no bias correction: the first gradient replaces their zeros.
+    Source: Shazeer and Stern, "Adafactor" (2018), section 7.2, whose steps count from 1.
+
+    Args:
+        step: Number of updates done so far, an integer or an integer tensor.
+        power: Positive float, how fast the memory grows. Defaults to 0.8.
+
+    Returns:
+        A float32 scalar in [0, 1).
+    """
+    return 1.0 - ops.power(ops.cast(step, "float32") + 1.0, -power)
+
+
+def matrix_axes(shape, matrix_view="smallest"):
+    """The axes of a weight that act as rows and as columns of the matrix Adafactor factors.
+
+    "last_two": the last two axes; all earlier ones number separate matrices. "smallest": the axes before and after
+    one cut, placed where the two factors together hold the fewest numbers (the first such cut), so that a kernel of
+    shape (D, N, H) is the matrix (D, N H) and one of shape (N, H, D) the matrix (N H, D).
+
+    Args:
+        shape: Shape of the weight, a tuple of integers.
+        matrix_view: "smallest" or "last_two". They agree up to rank 2. Defaults to "smallest".
+
+    Returns:
+        A pair of tuples of axes (rows, columns), rows before columns, or `None` below rank 2: nothing to factor.
+    """
+    rank = len(shape)
+    if rank < 2:
+        return None
+    if matrix_view == "last_two":
+        return (rank - 2,), (rank - 1,)
+    cut = min(range(1, rank), key=lambda axis: math.prod(shape[:axis]) + math.prod(shape[axis:]))
+    return tuple(range(cut)), tuple(range(cut, rank))
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Adafactor(keras.optimizers.Optimizer):
+    """Adafactor: adaptive steps from a factored second moment, in units of each weight's own size.
+
+    For a gradient `g` of a weight `w`, with `b = 1 - (step + 1)**-decay_power`:
+
+        s = g**2 + epsilon
+        R = b R + (1 - b) mean of s over the columns;  C = b C + (1 - b) mean of s over the rows
+        u = g * rsqrt(R / mean(R)) * rsqrt(C)                rank >= 2
+        V = b V + (1 - b) s;  u = g * rsqrt(V)               rank 0 and 1
+        u = u / max(1, rms(u) / clip_threshold)
+        d = learning_rate * max(rms(w), parameter_scale_floor) * u
+        M = beta_1 M + (1 - beta_1) d;  d = M                only if beta_1 > 0
+        w = w - d
+
+    where `rms(x) = sqrt(mean(x**2))`. State: a matrix of n by m numbers keeps n + m, not n m (`beta_1` adds n m).
+    Accumulators and the update are float32 whatever the dtype of the weight. A row or column whose gradient is
+    zero, at once or for ever, stays where it is and disturbs no other. Sparse gradients (of embeddings on
+    TensorFlow) are made dense: rows that were not looked up decay like every other.
+
+    Source: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), algorithms 4
+    to 6, in the form of tensor2tensor, which trained the published Routing Transformers: there with
+    `Adafactor(RsqrtNormalizedDecay(0.01, 10_000))` and all other arguments at their defaults.
+
+    Note: differs from `keras.optimizers.Adafactor` in that the learning rate is used as given (that one limits it to
+    `1 / sqrt(step + 1)` even with `relative_step=False`), in that no full-size accumulator is kept for matrices, and
+    in that a zero row and a zero column of one gradient do not turn the weight into NaN.
+    Note: differs from the paper in viewing weights of rank > 2 as one matrix, see `matrix_view`.
+
+    Args:
+        learning_rate: Float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments: the
+            step relative to the size of the weight (absolute if `multiply_by_parameter_scale` is off). Defaults
+            to 0.01.
+        beta_1: Float in [0, 1), the momentum. At 0 no momentum is stored. Defaults to 0.0.
+        decay_power: Positive float, how fast the memory of the second moment grows. Defaults to 0.8.
+        clip_threshold: Positive float, the largest root mean square of `u`, or `None` for no limit. Independent of
+            `clipnorm` and its kin, which limit the gradient. Defaults to 1.0.
+        multiply_by_parameter_scale: Boolean, whether steps are relative to the size of the weight. Defaults to `True`.
+        parameter_scale_floor: Float >= 0, the least size assumed, which lets weights leave zero. Defaults to 1e-3.
+        epsilon: Float >= 1e-30, added to squared gradients. Defaults to 1e-30.
+        matrix_view: "smallest" views a weight of rank > 2 as the matrix with the least state, "last_two" factors
+            its last two axes and keeps a pair of factors for each place in the others, as published. For a kernel
+            of shape (1032, 8, 129) that is 2,064 numbers against 141,384. Defaults to "smallest".
+        **kwargs: Arguments of `keras.optimizers.Optimizer`: `weight_decay`, `clipnorm`, `clipvalue`,
+            `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor`,
+            `gradient_accumulation_steps`, `name`.
+
+    Raises:
+        ValueError: If an argument is outside the range given above.
+
+    Example:
+
+    >>> optimizer = Adafactor(RsqrtNormalizedDecay(0.01, warmup_steps=10_000))
+    >>> model.compile(optimizer, loss="sparse_categorical_crossentropy")
+    """
+
+    def __init__(
+        self,
+        learning_rate=0.01,
+        beta_1=0.0,
+        decay_power=0.8,
+        clip_threshold=1.0,
+        multiply_by_parameter_scale=True,
+        parameter_scale_floor=1e-3,
+        epsilon=1e-30,
+        matrix_view="smallest",
+        **kwargs,
+    ):
+        super().__init__(learning_rate, **kwargs)
+        _check(0 <= beta_1 < 1, "beta_1", "in [0, 1)", beta_1)
+        _check(decay_power > 0, "decay_power", "positive", decay_power)
+        _check(clip_threshold is None or clip_threshold > 0, "clip_threshold", "positive or None", clip_threshold)
+        _check(parameter_scale_floor >= 0, "parameter_scale_floor", "0 or more", parameter_scale_floor)
+        # The state starts at 0 and late in training receives only (1 - b) of its first gradient: with a smaller
+        # epsilon that would fall under the least float32, and the reciprocal root of 0 is no number.
+        _check(epsilon >= 1e-30, "epsilon", "1e-30 or more", epsilon)
+        _check(matrix_view in MATRIX_VIEWS, "matrix_view", 'one of "smallest" and "last_two"', matrix_view)
+        self.beta_1 = beta_1
+        self.decay_power = decay_power
+        self.clip_threshold = clip_threshold
+        self.multiply_by_parameter_scale = multiply_by_parameter_scale
+        self.parameter_scale_floor = parameter_scale_floor
+        self.epsilon = epsilon
+        self.matrix_view = matrix_view
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._row_moments, self._column_moments, self._second_moments, self._momentums = [], [], [], []
+        for variable in variables:
+            rank = len(variable.shape)
+            matrix = matrix_axes(variable.shape, self.matrix_view)
+            rows, columns = matrix or ((), ())
+            kept = tuple(range(rank))
+            self._row_moments.append(matrix and self._add_slot(variable, "row_moment", _without(kept, columns)))
+            self._column_moments.append(matrix and self._add_slot(variable, "column_moment", _without(kept, rows)))
+            self._second_moments.append(None if matrix else self._add_slot(variable, "second_moment", kept))
+            self._momentums.append(self._add_slot(variable, "momentum", kept) if self.beta_1 > 0 else None)
+
+    def _add_slot(self, variable, name, axes):
+        """Adds float32 zeros over some axes of a variable, laid out over devices as the variable is."""
+        if self._overwrite_variable_with_gradient(variable):
+            return None
+        layout = None
+        distribution = keras.distribution.distribution()
+        if distribution is not None:
+            # Looked up by name, a vector would get the layout of the matrix whose name its own begins with.
+            whole = distribution.get_variable_layout(variable)
+            layout = keras.distribution.TensorLayout([whole.axes[axis] for axis in axes], whole.device_mesh)
+        path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+        shape = tuple(variable.shape[axis] for axis in axes)
+        return self.add_variable(shape, dtype="float32", layout=layout, name=f"{path}_{name}")
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        gradient = _dense(gradient, variable.shape)
+        step = ops.cast(learning_rate, "float32")
+        if self.multiply_by_parameter_scale:
+            step = step * ops.maximum(_rms(ops.cast(variable, "float32")), self.parameter_scale_floor)
+        direction = self._normalized(gradient, index)
+        if self.clip_threshold is not None:
+            step = step / ops.maximum(_rms(direction) / self.clip_threshold, 1.0)
+        update = step * direction
+        momentum = self._momentums[index]
+        if momentum is not None:
+            update = ops.multiply(momentum, self.beta_1) + (1.0 - self.beta_1) * update
+            self.assign(momentum, update)
+        # Subtracted before the cast down: in bfloat16 w - d would round the step a second time.
+        dtype = keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
+        value = ops.cast(variable, dtype) - ops.cast(update, dtype)
+        self.assign(variable, ops.cast(value, variable.dtype))
+
+    def _normalized(self, gradient, index):
+        """The gradient divided by the root of its second moment, `u` before the clipping."""
+        decay = second_moment_decay(self.iterations, self.decay_power)
+        squares = ops.square(gradient) + self.epsilon
+        matrix = matrix_axes(gradient.shape, self.matrix_view)
+        if matrix is None:
+            return gradient * ops.rsqrt(self._average(self._second_moments[index], squares, decay))
+        rows, columns = matrix
+        row_moment = self._average(self._row_moments[index], ops.mean(squares, axis=columns), decay)
+        column_moment = self._average(self._column_moments[index], ops.mean(squares, axis=rows), decay)
+        # Row axes come before column axes, so they keep their numbers when the columns are gone.
+        overall = ops.mean(row_moment, axis=rows, keepdims=True)
+        # A factor a side, never one quotient under one root: a zero row and a zero column have moments of 1e-30,
+        # whose product float32 cannot hold, and so does a zero row divided by a mean of 1e8 or more.
+        row_factor = ops.expand_dims(ops.rsqrt(row_moment) * ops.sqrt(overall), columns)
+        column_factor = ops.expand_dims(ops.rsqrt(column_moment), rows)
+        return gradient * row_factor * column_factor
+
+    def _average(self, slot, new, decay):
+        value = ops.multiply(slot, decay) + (1.0 - decay) * new
+        self.assign(slot, value)
+        return value
+
+    def get_config(self):
+        config = super().get_config()
+        names = ("beta_1", "decay_power", "clip_threshold", "multiply_by_parameter_scale", "parameter_scale_floor")
+        config.update({name: getattr(self, name) for name in (*names, "epsilon", "matrix_view")})
+        return config
+
+
+def _check(valid, name, expected, value):
+    if not valid:
+        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.")
+
+
+def _without(axes, removed):
+    return tuple(axis for axis in axes if axis not in removed)
+
+
+def _rms(values):
+    return ops.sqrt(ops.mean(ops.square(values)))
+
+
+def _dense(gradient, shape):
+    """A float32 tensor from a gradient that may be sparse; rows that occur several times are summed."""
+    gradient = ops.cast(gradient, "float32")
+    if hasattr(gradient, "indices"):
+        # The sum of a sparse and a dense tensor is the one way to a dense one that every backend has.
+        gradient = ops.add(gradient, ops.zeros(shape, dtype="float32"))
+    return gradient

@@ -1,0 +1,162 @@
+"""Learning-rate schedules of the published recipes.
+
+Steps count from 0, the number of updates the optimizer has done before its first one.
+"""
+
+import math
+import numbers
+
+import keras
+from keras import ops
+
+
+def _positive_number(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
+        raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}.")
+    return float(value)
+
+
+def _positive_integer(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
+    return int(value)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Constant(keras.optimizers.schedules.LearningRateSchedule):
+    """The same learning rate at every step.
+
+    `rate(step) = learning_rate`. It does what a plain float does, but a configuration can name it as it names the
+    other schedules; like them it cannot be assigned to during training.
+
+    Args:
+        learning_rate: Positive float, the rate.
+        name: String, the name of the schedule.
+
+    Returns:
+        A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
+
+    Raises:
+        ValueError: If `learning_rate` is not a positive number.
+
+    Example:
+
+    >>> float(Constant(0.5)(1000))
+    0.5
+    """
+
+    def __init__(self, learning_rate, name="Constant"):
+        super().__init__()
+        self.learning_rate = _positive_number("learning_rate", learning_rate)
+        self.name = name
+
+    def __call__(self, step):
+        return ops.convert_to_tensor(self.learning_rate, dtype="float32")
+
+    def get_config(self):
+        return {"learning_rate": self.learning_rate, "name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Constant for the first steps, then falling with the inverse square root of the step.
+
+    `rate(step) = peak_learning_rate * sqrt(warmup_steps) / sqrt(max(step, warmup_steps))`, and with
+    `use_linear_warmup` also multiplied by `min(1, step / warmup_steps)`, which makes the first update one of rate 0.
+
+    Source: the learning-rate factors "rsqrt_normalized_decay" and "linear_warmup" of tensor2tensor. The published
+    PG-19 model of Roy et al., "Efficient Content-Based Sparse Attention with Routing Transformers" (2021), was trained
+    with `RsqrtNormalizedDecay(0.01, 10_000)`; the paper describes a linear warm-up, the code has none.
+
+    Args:
+        peak_learning_rate: Positive float, the highest rate, that of step `warmup_steps`. For `Adafactor` it is
+            relative to the size of the weights.
+        warmup_steps: Positive integer, the steps before the rate falls. Defaults to 10000.
+        use_linear_warmup: Boolean, whether the rate rises from 0 during those steps. Defaults to `False`, as published.
+        name: String, the name of the schedule.
+
+    Returns:
+        A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
+
+    Raises:
+        ValueError: If `peak_learning_rate` is not a positive number or `warmup_steps` not a positive integer.
+
+    Example:
+
+    >>> schedule = RsqrtNormalizedDecay(0.01, warmup_steps=100)
+    >>> [round(float(schedule(step)), 6) for step in (0, 100, 400)]
+    [0.01, 0.01, 0.005]
+    """
+
+    def __init__(self, peak_learning_rate, warmup_steps=10_000, use_linear_warmup=False, name="RsqrtNormalizedDecay"):
+        super().__init__()
+        self.peak_learning_rate = _positive_number("peak_learning_rate", peak_learning_rate)
+        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
+        self.use_linear_warmup = use_linear_warmup
+        self.name = name
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        scale = self.peak_learning_rate * math.sqrt(self.warmup_steps)
+        rate = scale * ops.rsqrt(ops.maximum(step, float(self.warmup_steps)))
+        if self.use_linear_warmup:
+            rate = rate * ops.minimum(step / self.warmup_steps, 1.0)
+        return rate
+
+    def get_config(self):
+        return {
+            "peak_learning_rate": self.peak_learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "use_linear_warmup": self.use_linear_warmup,
+            "name": self.name,
+        }
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Noam(keras.optimizers.schedules.LearningRateSchedule):
+    """Rising linearly with the step, then falling with its inverse square root, scaled by the width of the model.
+
+    `rate(step) = scale * hidden_dim**-0.5 * min(t**-0.5, t * warmup_steps**-1.5)` with `t = step + 1`, so that the
+    first update already moves. The highest rate, `scale * (hidden_dim * warmup_steps)**-0.5`, is reached at
+    `t = warmup_steps`.
+
+    Source: Vaswani et al., "Attention Is All You Need" (2017), equation 3, whose steps count from 1.
+
+    Args:
+        hidden_dim: Positive integer, the width of the model.
+        warmup_steps: Positive integer, the number of rising steps. Defaults to 4000.
+        scale: Positive float, a factor on the whole. Defaults to 1.0, the paper.
+        name: String, the name of the schedule.
+
+    Returns:
+        A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
+
+    Raises:
+        ValueError: If `hidden_dim` or `warmup_steps` is not a positive integer, or `scale` not a positive number.
+
+    Example:
+
+    >>> schedule = Noam(hidden_dim=100, warmup_steps=4)
+    >>> [round(float(schedule(step)), 6) for step in (0, 3, 15)]
+    [0.0125, 0.05, 0.025]
+    """
+
+    def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0, name="Noam"):
+        super().__init__()
+        self.hidden_dim = _positive_integer("hidden_dim", hidden_dim)
+        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
+        self.scale = _positive_number("scale", scale)
+        self.name = name
+
+    def __call__(self, step):
+        count = ops.cast(step, "float32") + 1.0
+        scale = self.scale * self.hidden_dim**-0.5
+        return scale * ops.minimum(ops.rsqrt(count), count * self.warmup_steps**-1.5)
+
+    def get_config(self):
+        return {
+            "hidden_dim": self.hidden_dim,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+            "name": self.name,
+        }
