@@ -1,147 +1,22 @@
-"""The order of the code: who may import whom and what, and what `__init__` files hold.
-
-Files are read with `ast`, so that imports inside functions count and nothing is executed.
-"""
-
-import ast
-import sys
-from pathlib import Path
-from typing import NamedTuple
+"""The order of the code: who may import whom and what, and what `__init__` files hold."""
 
 import pytest
 
 import tf_sparse_attention as tsa
-
-ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = "tf_sparse_attention"
-
-# A part imports itself and parts of a smaller number; parts of one number do not know each other.
-RANKS = {
-    "version": 0,
-    "ops": 1,
-    "data": 1,
-    "layers": 2,
-    "generation": 2,
-    "optimizers": 2,
-    "models": 3,
-    "analysis": 4,
-    "convert": 4,
-    "export": 4,
-    "trainers": 5,
-}
-# These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
-PORTABLE_PARTS = {"ops", "layers", "generation", "optimizers", "models"}
-TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
-# Files of other parts that may import a backend, inside functions and nowhere else.
-DEFERRED_BACKEND_FILES = {"tf_sparse_attention/layers/replicas.py"}
-BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
-
-
-class Import(NamedTuple):
-    """An imported name with its dotted path, and whether it is imported only when a function runs."""
-
-    name: str
-    line: int
-    deferred: bool
-
-    @property
-    def root(self):
-        return self.name.split(".")[0]
-
-
-def imports_of(source):
-    """Returns every import in `source`; the name of a relative one begins with a dot."""
-    found = []
-
-    def visit(node, deferred):
-        if isinstance(node, ast.Import):
-            found.extend(Import(alias.name, node.lineno, deferred) for alias in node.names)
-        if isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            found.extend(Import(f"{module}.{alias.name}", node.lineno, deferred) for alias in node.names)
-        deferred = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for child in ast.iter_child_nodes(node):
-            visit(child, deferred)
-
-    visit(ast.parse(source), False)
-    return found
-
-
-def part_of(name):
-    """Returns the part of the project that a dotted name lies in: `tf_sparse_attention.ops.masks` lies in `ops`."""
-    first, *rest = name.split(".")
-    return rest[0] if first == LIBRARY and rest else first
-
-
-def imports_that_point_up(source, part):
-    """Returns the imports in `source`, a file of `part`, of parts that do not stand below it, and relative ones."""
-    ours = {LIBRARY, "trainers", "tests", "benchmarks"}
-    return [
-        imported
-        for imported in imports_of(source)
-        if imported.root in ours | {""}
-        and part_of(imported.name) != part
-        and RANKS.get(part_of(imported.name), len(RANKS)) >= RANKS[part]
-    ]
-
-
-def backend_imports(source, part, deferred_allowed):
-    """Returns the imports of backends in `source` that a file of `part` may not have."""
-    allowed = {name for name in BACKENDS if name.startswith("tensorflow")} if part in TENSORFLOW_PARTS else set()
-    return [
-        imported
-        for imported in imports_of(source)
-        if imported.root in BACKENDS - allowed and not (deferred_allowed and imported.deferred)
-    ]
-
-
-def unportable_imports(source):
-    """Returns the imports in `source` that are none of Keras, NumPy, the standard library, this library, a backend."""
-    known = {"keras", "numpy", LIBRARY} | BACKENDS | sys.stdlib_module_names
-    return [imported for imported in imports_of(source) if imported.root not in known]
-
-
-def uses_of_keras_internals(source):
-    """Returns the lines of `source` that import `keras.src` or reach into it."""
-    imported = [item.line for item in imports_of(source) if f"{item.name}.".startswith("keras.src.")]
-    reached = [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "keras.src"
-    ]
-    return imported + reached
-
-
-def assertions(source):
-    """Returns the lines of `source` with an `assert` statement."""
-    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
-
-
-def more_than_exports(source):
-    """Returns the lines of statements that are not a docstring, an import of this library, or `__all__`."""
-
-    def only_exports(index, node):
-        if isinstance(node, ast.Expr):
-            return index == 0 and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.ImportFrom):
-            return f"{node.module}.".startswith(f"{LIBRARY}.")
-        return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-
-    return [node.lineno for index, node in enumerate(ast.parse(source).body) if not only_exports(index, node)]
-
-
-def sources(*folders):
-    """Returns {path from the root: source} of the Python files below `folders`, missing folders left out."""
-    paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
-    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
-
-
-def ordered_sources():
-    """Returns (path, part, source) of every file the order of imports binds: all but the library's front door."""
-    files = sources(LIBRARY, "trainers")
-    front_door = files.pop(f"{LIBRARY}/__init__.py")
-    assert front_door
-    return [(path, part_of(path.removesuffix(".py").replace("/", ".")), source) for path, source in files.items()]
+from tests.source_rules import (
+    DEFERRED_BACKEND_FILES,
+    LIBRARY,
+    PORTABLE_PARTS,
+    RANKS,
+    assertions,
+    backend_imports,
+    foreign_imports,
+    imports_that_point_up,
+    more_than_exports,
+    ordered_sources,
+    sources,
+    uses_of_keras_internals,
+)
 
 
 def offences(found):
@@ -166,9 +41,13 @@ def test_backends_are_imported_only_where_they_may_be():
     )
 
 
-def test_portable_parts_stand_on_keras_and_numpy_alone():
+def test_optional_packages_are_imported_on_use_and_not_at_all_by_the_portable_parts():
     assert not offences(
-        {path: unportable_imports(source) for path, part, source in ordered_sources() if part in PORTABLE_PARTS}
+        {
+            path: foreign_imports(source, deferred_allowed=part not in PORTABLE_PARTS)
+            for path, part, source in ordered_sources()
+            if part != "trainers"
+        }
     )
 
 
@@ -183,6 +62,8 @@ def test_assert_is_for_tests():
 
 def test_init_files_only_re_export():
     inits = {path: source for path, source in sources(LIBRARY).items() if path.endswith("/__init__.py")}
+    # The front door also imports what needs TensorFlow on first use; its own tests are at the end of this file.
+    inits.pop(f"{LIBRARY}/__init__.py")
     assert not offences({path: more_than_exports(source) for path, source in inits.items()})
 
 
@@ -232,9 +113,9 @@ def test_a_backend_is_found_where_it_does_not_belong(source, part, deferred_allo
 
 
 def test_a_foreign_package_is_found():
-    assert [item.name for item in unportable_imports("import math\nimport keras\nimport scipy.special")] == [
-        "scipy.special"
-    ]
+    source = "import math\nimport keras\nimport scipy.special\ndef plot():\n    import matplotlib"
+    assert [item.name for item in foreign_imports(source, deferred_allowed=False)] == ["scipy.special", "matplotlib"]
+    assert [item.name for item in foreign_imports(source, deferred_allowed=True)] == ["scipy.special"]
 
 
 @pytest.mark.parametrize("source", ["from keras.src import ops", "from keras import src", "x = keras.src.ops.sum"])
@@ -252,17 +133,21 @@ def test_an_assertion_is_found():
     assert assertions("x = 1\nif x:\n    assert x") == [3]
 
 
-def test_importing_the_library_on_jax_leaves_tensorflow_out(run_python):
-    code = (
-        "import sys, keras, tf_sparse_attention as tsa\n"
-        "print(keras.backend.backend(), [getattr(tsa, name).__name__ for name in tsa.__all__ if name[0] != '_'])\n"
-        "print('tensorflow' in sys.modules)"
-    )
-    backend, imported = run_python(code, KERAS_BACKEND="jax").splitlines()
-    assert backend.startswith("jax ['tf_sparse_attention.analysis'")
-    assert imported == "False"
+def test_every_part_is_reachable_from_the_front_door():
+    for part in {part for _, part, _ in ordered_sources()} - {"version", "trainers"}:
+        assert part in dir(tsa)
+        assert getattr(tsa, part).__name__ == f"{LIBRARY}.{part}"
 
 
 def test_the_front_door_says_no_to_an_unknown_name():
     with pytest.raises(AttributeError, match="has no attribute 'attentoin'"):
         _ = tsa.attentoin
+
+
+def test_importing_the_library_on_jax_leaves_tensorflow_out(run_python):
+    code = (
+        "import sys, keras\n"
+        "from tf_sparse_attention import *\n"
+        "print(keras.backend.backend(), layers.__name__, 'tensorflow' in sys.modules)"
+    )
+    assert run_python(code, KERAS_BACKEND="jax").split() == ["jax", "tf_sparse_attention.layers", "False"]

@@ -1,6 +1,24 @@
-"""Sparse attention for long sequences in Keras 3."""
+"""Sparse attention for long sequences in Keras 3.
 
-from tf_sparse_attention import analysis, generation, layers, models, ops
+`tsa.layers.RoutingAttention`, `tsa.models.LanguageModel`, and so on: every public name lies in one of the parts below.
+What needs TensorFlow (`data`) is imported on first use, so that on the JAX backend the library stands without it.
+"""
+
+import importlib
+
+from tf_sparse_attention import analysis, generation, layers, models, ops, optimizers
 from tf_sparse_attention.version import __version__
 
-__all__ = ["__version__", "analysis", "generation", "layers", "models", "ops"]
+__all__ = ["__version__", "analysis", "generation", "layers", "models", "ops", "optimizers"]
+
+_ON_FIRST_USE = ("data",)
+
+
+def __getattr__(name):
+    if name in _ON_FIRST_USE:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *_ON_FIRST_USE})

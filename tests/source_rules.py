@@ -1,0 +1,143 @@
+"""What the tests of the project's order read out of its source: imports, uses of internals, stray statements.
+
+Files are read with `ast`, so that imports inside functions count and nothing is executed.
+"""
+
+import ast
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = "tf_sparse_attention"
+
+# A part imports itself and parts of a smaller number; parts of one number do not know each other.
+RANKS = {
+    "version": 0,
+    "ops": 1,
+    "data": 1,
+    "layers": 2,
+    "generation": 2,
+    "optimizers": 2,
+    "models": 3,
+    "analysis": 4,
+    "convert": 4,
+    "export": 4,
+    "trainers": 5,
+}
+# These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
+PORTABLE_PARTS = {"ops", "layers", "generation", "optimizers", "models"}
+TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
+# Files of other parts that may import a backend, inside functions and nowhere else.
+DEFERRED_BACKEND_FILES = {"tf_sparse_attention/layers/replicas.py"}
+BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
+
+
+class Import(NamedTuple):
+    """An imported name with its dotted path, and whether it is imported only when a function runs."""
+
+    name: str
+    line: int
+    deferred: bool
+
+    @property
+    def root(self):
+        return self.name.split(".")[0]
+
+
+def imports_of(source):
+    """Returns every import in `source`; the name of a relative one begins with a dot."""
+    found = []
+
+    def visit(node, deferred):
+        if isinstance(node, ast.Import):
+            found.extend(Import(alias.name, node.lineno, deferred) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found.extend(Import(f"{module}.{alias.name}", node.lineno, deferred) for alias in node.names)
+        deferred = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in ast.iter_child_nodes(node):
+            visit(child, deferred)
+
+    visit(ast.parse(source), False)
+    return found
+
+
+def part_of(name):
+    """Returns the part of the project that a dotted name lies in: `tf_sparse_attention.ops.masks` lies in `ops`."""
+    first, *rest = name.split(".")
+    return rest[0] if first == LIBRARY and rest else first
+
+
+def imports_that_point_up(source, part):
+    """Returns the imports in `source`, a file of `part`, of parts that do not stand below it, and relative ones."""
+    ours = {LIBRARY, "trainers", "tests", "benchmarks"}
+    return [
+        imported
+        for imported in imports_of(source)
+        if imported.root in ours | {""}
+        and part_of(imported.name) != part
+        and RANKS.get(part_of(imported.name), len(RANKS)) >= RANKS[part]
+    ]
+
+
+def backend_imports(source, part, deferred_allowed):
+    """Returns the imports of backends in `source` that a file of `part` may not have."""
+    allowed = {name for name in BACKENDS if name.startswith("tensorflow")} if part in TENSORFLOW_PARTS else set()
+    return [
+        imported
+        for imported in imports_of(source)
+        if imported.root in BACKENDS - allowed and not (deferred_allowed and imported.deferred)
+    ]
+
+
+def foreign_imports(source, deferred_allowed):
+    """Returns the imports in `source` of what comes neither with Python nor with the library's own requirements."""
+    known = {"keras", "numpy", "tensorflow", LIBRARY} | sys.stdlib_module_names
+    return [
+        imported
+        for imported in imports_of(source)
+        if imported.root not in known and not (deferred_allowed and imported.deferred)
+    ]
+
+
+def uses_of_keras_internals(source):
+    """Returns the lines of `source` that import `keras.src` or reach into it."""
+    imported = [item.line for item in imports_of(source) if f"{item.name}.".startswith("keras.src.")]
+    reached = [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "keras.src"
+    ]
+    return imported + reached
+
+
+def assertions(source):
+    """Returns the lines of `source` with an `assert` statement."""
+    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+
+
+def more_than_exports(source):
+    """Returns the lines of statements that are not a docstring, an import of this library, or `__all__`."""
+
+    def only_exports(index, node):
+        if isinstance(node, ast.Expr):
+            return index == 0 and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.ImportFrom):
+            return f"{node.module}.".startswith(f"{LIBRARY}.")
+        return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+
+    return [node.lineno for index, node in enumerate(ast.parse(source).body) if not only_exports(index, node)]
+
+
+def sources(*folders):
+    """Returns {path from the root: source} of the Python files below `folders`, missing folders left out."""
+    paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def ordered_sources():
+    """Returns (path, part, source) of every file the order of imports binds: all but the library's front door."""
+    files = sources(LIBRARY, "trainers")
+    del files[f"{LIBRARY}/__init__.py"]
+    return [(path, part_of(path.removesuffix(".py").replace("/", ".")), source) for path, source in files.items()]
