@@ -86,7 +86,7 @@ def attend(
         num_slots = slot_scores.shape[-1]
         scores = ops.concatenate([slot_scores, scores], axis=-1)
     if span is None and not return_log_sum_exp:
-        weights, log_sum_exp = ops.softmax(scores, axis=-1), None
+        weights, log_sum_exp = _softmax(scores), None
     else:
         weights, log_sum_exp = _softmax_with_span(scores, mask, span, num_slots)
     if dropout is not None and dropout.rate > 0:
@@ -103,6 +103,11 @@ def attend(
         output = ops.where(some, output, 0)
         key_weights = ops.where(some, key_weights, 0) if return_weights else None
     return Attended(output, key_weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
+
+
+def _softmax(scores):
+    # Keras warns of a softmax over one place, which is right for a sequence of one token.
+    return ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
 def _softmax_with_span(scores, mask, span, num_slots):

@@ -5,7 +5,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.blocks import Grid, shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
-from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.ops.positions import Distances, NoPosition
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -95,14 +95,15 @@ def local_attention(
         grid = window_grid(*lengths, window, causal)
     query = grid.queries(position.rotate(query, ops.arange(lengths[0])), -2)  # (B, N, G, t, H)
     key = position.rotate(key, ops.arange(lengths[1]))
+    distances = Distances(offsets=grid.offsets)
     attended = attend(
         query,
         grid.keys(key, -2),
         grid.keys(value, -2),
         mask=local_mask(grid, window, causal, masks),
-        bias=position.score_bias(query, grid.offsets),
+        bias=position.score_bias(query, distances),
         dropout=dropout,
-        value_bias=position.value_bias(grid.offsets),
+        value_bias=position.value_bias(distances),
         return_weights=return_weights,
     )
     weights = None

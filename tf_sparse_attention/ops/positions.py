@@ -2,19 +2,31 @@
 
 A position object offers three hooks, and every layer calls all three: `rotate` turns queries and keys, `score_bias`
 adds to the scores of blocks, `value_bias` adds to the output. None forms a T x S x H tensor.
-
-Distances are key position minus query position. `offsets` is the constant array (t, s) of distances between the
-PLACES of a block; `distances` the tensor (..., t, s) of distances in tokens, None where the two are the same.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.scores import dense_scores
+
+
+class Distances(NamedTuple):
+    """How far the keys of a block are from its queries: key position minus query position.
+
+    Attributes:
+        offsets: constant int array (t, s), the distances of places where they are the same in every block, or None.
+        ranks: int tensor (..., t, s), the distances of places where `offsets` is None.
+        tokens: int tensor (..., t, s), the distances in tokens where they differ from those of places, or None.
+    """
+
+    offsets: Any = None
+    ranks: Any = None
+    tokens: Any = None
 
 
 class NoPosition:
@@ -24,18 +36,17 @@ class NoPosition:
         """Returns queries or keys (B, N, T, H), turned by their `positions`, int broadcastable to (B, N, T)."""
         return x
 
-    def score_bias(self, query, offsets, distances=None):
+    def score_bias(self, query, distances):
         """Returns what is added to the scores, broadcastable to (..., t, s), or None.
 
         Args:
             query: scaled queries in blocks (B, N, G, t, H).
-            offsets: int array (t, s), distances of places.
-            distances: int tensor (..., t, s), distances in tokens, or None: the same as `offsets`.
+            distances: a `Distances`.
         """
         return None
 
-    def value_bias(self, offsets):
-        """Returns the `value_bias` of `attend`, or None; `offsets` as in `score_bias`."""
+    def value_bias(self, distances):
+        """Returns the `value_bias` of `attend`, or None; `distances` as in `score_bias`."""
         return None
 
 
@@ -49,8 +60,8 @@ class Relative(NoPosition):
     Args:
         key_table: tensor (2 M + 1, H).
         value_table: tensor (2 M + 1, Hv), or None for the key side alone.
-        by_token: take the distance in tokens for the scores. Costs a gather as large as the scores, O(T M) more
-            memory, and has no value side.
+        by_token: take the distance in tokens where it differs from that of places. Costs a gather as large as the
+            scores and O(T M) more memory, about twice the layer; key side only.
     """
 
     key_table: Any
@@ -62,17 +73,31 @@ class Relative(NoPosition):
         """M, the largest distance told apart."""
         return (self.key_table.shape[0] - 1) // 2
 
-    def score_bias(self, query, offsets, distances=None):
-        if self.by_token and distances is not None:
-            scores = ops.matmul(query, ops.transpose(ops.cast(self.key_table, query.dtype)))  # (B, N, G, t, 2 M + 1)
-            index = ops.clip(distances, -self.reach, self.reach) + self.reach
-            return ops.take_along_axis(scores, ops.broadcast_to(index, shape(scores)[:-1] + (shape(index)[-1],)), -1)
-        return skew(ops.matmul(query, ops.transpose(self._rows(self.key_table, query.dtype, offsets))), offsets.shape)
+    def score_bias(self, query, distances):
+        tokens = distances.tokens if self.by_token else None
+        if tokens is None and distances.offsets is not None:
+            by_distance = ops.matmul(query, ops.transpose(self._rows(self.key_table, query.dtype, distances.offsets)))
+            return skew(by_distance, distances.offsets.shape)
+        by_distance = ops.matmul(query, ops.transpose(ops.cast(self.key_table, query.dtype)))  # (B, N, G, t, 2 M + 1)
+        index = self._index(distances.ranks if tokens is None else tokens)
+        index = ops.broadcast_to(index, shape(by_distance)[:-1] + (shape(index)[-1],))
+        return ops.take_along_axis(by_distance, index, axis=-1)
 
-    def value_bias(self, offsets):
+    def value_bias(self, distances):
         if self.value_table is None:
             return None
-        return lambda weights: ops.matmul(unskew(weights, offsets.shape), self._rows(self.value_table, weights.dtype, offsets))
+        if distances.offsets is not None:
+            block = distances.offsets.shape
+            return lambda weights: ops.matmul(
+                unskew(weights, block), self._rows(self.value_table, weights.dtype, distances.offsets)
+            )
+        index, size = self._index(distances.ranks), self.value_table.shape[0]
+        return lambda weights: ops.matmul(
+            dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype)
+        )
+
+    def _index(self, distances):
+        return ops.clip(distances, -self.reach, self.reach) + self.reach
 
     def _rows(self, table, dtype, offsets):
         """Returns the table's rows for the distances of a block, lowest first: (t + s - 1, H)."""
@@ -109,11 +134,11 @@ class Alibi(NoPosition):
 
     num_heads: int
 
-    def score_bias(self, query, offsets, distances=None):
+    def score_bias(self, query, distances):
         slopes = alibi_slopes(self.num_heads)[:, None, None, None]
-        if distances is None:
-            return ops.convert_to_tensor(-slopes * np.abs(offsets), "float32")  # (N, 1, t, s)
-        return -slopes * ops.cast(ops.abs(distances), "float32")
+        if distances.tokens is None:
+            return ops.convert_to_tensor(-slopes * np.abs(distances.offsets), "float32")  # (N, 1, t, s)
+        return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
 
 
 def alibi_slopes(num_heads):

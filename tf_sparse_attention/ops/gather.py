@@ -1,0 +1,94 @@
+"""Row gathers whose gradients are gathers too, which CPUs and TPUs do far faster than scatters."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import shape
+
+
+def take_rows(x, index):
+    """Returns `x[b, n, index[b, n, i], :]`: one `ops.take` of whole rows on the flattened leading axes.
+
+    Args:
+        x: tensor (B, N, S, H).
+        index: int32 (B, N, I), in range.
+
+    Returns:
+        Tensor (B, N, I, H).
+    """
+    batch, heads, length, size = shape(x)
+    rows = index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
+    return ops.take(ops.reshape(x, (batch * heads * length, size)), rows, axis=0)
+
+
+def take_numbers(x, index):
+    """Returns `x[b, n, index[b, n, i]]` of a tensor (B, N, S), without a gradient: for masks, groups and positions."""
+    dtype = x.dtype
+    x = ops.cast(x, "int32") if keras.backend.standardize_dtype(dtype) == "bool" else x
+    batch, heads, length = shape(x)
+    rows = index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
+    return ops.cast(ops.take(ops.reshape(x, (batch * heads * length,)), rows, axis=0), dtype)
+
+
+@ops.custom_gradient
+def _permute(x, order, inverse):
+    def grad(*args, upstream=None):
+        if upstream is None:
+            (upstream,) = args
+        return take_rows(upstream, inverse), None, None
+
+    return take_rows(x, order), grad
+
+
+def permute_rows(x, order, inverse):
+    """Returns `x[b, n, order[b, n, i], :]` for a permutation; its gradient is the gather by the inverse.
+
+    Args:
+        x: tensor (B, N, T, H).
+        order: int32 (B, N, T), a permutation of 0 .. T - 1 in each (b, n).
+        inverse: int32 (B, N, T), the inverse permutation.
+
+    Returns:
+        Tensor (B, N, T, H).
+    """
+    return _permute(x, order, inverse)
+
+
+@ops.custom_gradient
+def _pick(x, index, back, present):
+    def grad(*args, upstream=None):
+        if upstream is None:
+            (upstream,) = args
+        return ops.where(present[..., None], take_rows(upstream, back), 0), None, None, None
+
+    return take_rows(x, index), grad
+
+
+def pick_rows(x, index, back, present=None):
+    """Returns `x[b, n, index[b, n, i], :]` where each row is wanted once; its gradient is a gather and not a scatter.
+
+    Args:
+        x: tensor (B, N, S, H).
+        index: int32 (B, N, I).
+        back: int32 (B, N, S), the one place in the result from which a row of `x` takes its gradient. Further places
+            that hold the same row must not be used: their gradient is dropped.
+        present: bool (B, N, S), whether a row of `x` has such a place. None: all have.
+
+    Returns:
+        Tensor (B, N, I, H).
+    """
+    return _permute(x, index, back) if present is None else _pick(x, index, back, present)
+
+
+def stable_order(groups):
+    """Returns the permutation that sorts by (group, position), and its inverse.
+
+    Args:
+        groups: int32 (B, N, T).
+
+    Returns:
+        Pair of int32 (B, N, T): the position at each rank, and the rank of each position.
+    """
+    # Both backends keep the order of equal elements, which makes position the second key.
+    order = ops.cast(ops.argsort(groups, axis=-1), "int32")
+    return order, ops.cast(ops.argsort(order, axis=-1), "int32")

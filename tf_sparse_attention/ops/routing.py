@@ -1,0 +1,139 @@
+"""Routing attention by the nearest centroid: sort by cluster, attend inside a band, restore the order.
+
+Which keys a query sees depends on tokens up to its own position alone, so it is causal by construction.
+"""
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.local import band, window_grid
+from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
+from tf_sparse_attention.ops.positions import Distances, NoPosition
+from tf_sparse_attention.ops.scores import dense_scores
+
+SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
+NOWHERE = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
+
+
+def segment_ranks(*segments):
+    """Numbers the documents of each row 0, 1, .. in the order of their ids, whatever the ids are.
+
+    Args:
+        *segments: int tensors (B, T_i) that share their ids.
+
+    Returns:
+        List of int32 tensors (B, T_i), each number below the sum of the T_i.
+    """
+    ids = segments[0] if len(segments) == 1 else ops.concatenate(segments, axis=-1)
+    order = ops.argsort(ids, axis=-1)
+    sorted_ids = ops.take_along_axis(ids, order, axis=-1)
+    new = ops.cast(sorted_ids[:, 1:] != sorted_ids[:, :-1], "int32")
+    ranks = ops.cumsum(ops.pad(new, [(0, 0), (1, 0)]), axis=-1)
+    ranks = ops.take_along_axis(ranks, ops.argsort(order, axis=-1), axis=-1)
+    parts, start = [], 0
+    for part in segments:
+        stop = start + shape(part)[-1]
+        parts.append(ranks[:, start:stop])
+        start = stop
+    return parts
+
+
+def groups_of(clusters, num_clusters, token_mask=None, segment_rank=None):
+    """Returns the group of each token, one for each pair of document and cluster: int32 (B, N, T), at least 1.
+
+    Args:
+        clusters: int32 (B or 1, N, T).
+        num_clusters: K.
+        token_mask: bool (B, T); tokens masked out are in the group `NOWHERE`, which no one attends to; or None.
+        segment_rank: int32 (B, T) of `segment_ranks`, or None.
+    """
+    groups = clusters + 1
+    if segment_rank is not None:
+        groups = groups + segment_rank[:, None, :] * num_clusters
+    return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NOWHERE)
+
+
+def random_clusters(num_heads, length, num_clusters, seed):
+    """Returns clusters that depend on head, position and seed alone, int32 (1, N, T): the paper's random ablation.
+
+    A hash and not a draw, so that a position keeps its cluster whatever the length, as decoding needs.
+    """
+    heads = ops.arange(num_heads, dtype="int32")[None, :, None] * 0x27D4EB2D
+    x = ops.arange(length, dtype="int32")[None, None, :] * 0x165667B1 + heads + (seed * 0x9E3779B1) % 0x7FFFFFFF
+    for shift, factor in ((15, 0x2C1B3C6D), (13, 0x297A2D39), (16, 1)):
+        x = ops.bitwise_and(x, 0x7FFFFFFF)
+        x = ops.bitwise_xor(x, ops.right_shift(x, shift)) * factor
+    return ops.bitwise_and(x, 0x7FFFFFFF) % num_clusters
+
+
+def nearest_attention(
+    query,
+    value,
+    groups,
+    cluster_size,
+    causal=True,
+    mask_self=True,
+    masks=TokenMasks(),
+    position=NoPosition(),
+    dropout=None,
+    return_weights=False,
+):
+    """Computes attention inside clusters with shared queries and keys, O(T cluster_size) after two sorts of integers.
+
+    A token sees the last `cluster_size` tokens of its group up to its own position, itself included, and if not
+    causal the `cluster_size` - 1 next ones: a band on the order sorted by (group, position), computed in blocks.
+    Source: Roy et al. 2021, section 4. Note: differs from the paper, whose clusters are the `cluster_size` best tokens
+    of the whole sequence and so depend on the future.
+
+    Args:
+        query: normalised queries, which are the keys too (B, N, T, H).
+        value: values (B, N, T, Hv).
+        groups: int32 (B or 1, N, T) of `groups_of`.
+        cluster_size: keys of a group that a query sees on a side, counting itself.
+        causal: whether later tokens are hidden.
+        mask_self: whether a token sees itself only when nothing else is in its band.
+        masks: a `TokenMasks`, of which only `attention_mask` is used: the rest is in `groups`.
+        position: a position object of `ops.positions`; its table goes by rank, rotation and ALiBi by token.
+        dropout: an `attend.Dropout`, or None.
+        return_weights: whether to return dense weights as well.
+
+    Returns:
+        Pair of the output (B, N, T, Hv), zeros for a token that sees nothing, and the weights (B, N, T, T) or None.
+    """
+    batch, heads, length, _ = shape(query)
+    groups = ops.broadcast_to(groups, (batch, heads, length))
+    order, inverse = stable_order(groups)
+    grid = window_grid(length, length, cluster_size, causal)
+    query = permute_rows(position.rotate(query, ops.arange(length)), order, inverse)
+    places = grid.queries(query, -2)  # (B, N, G, t, H)
+    groups = take_numbers(groups, order)
+    seen = ops.where(groups == NOWHERE, 0, groups)  # 0, as the padding of the grid: equal to no query's group
+    same = grid.queries(groups, -1)[..., :, None] == grid.keys(seen, -1)[..., None, :]
+    at_queries, at_keys = grid.queries(order, -1), grid.keys(order, -1)
+    distances = Distances(grid.offsets, tokens=at_keys[..., None, :] - at_queries[..., :, None])
+    bias = position.score_bias(places, distances)
+    attended = attend(
+        places,
+        grid.keys(query, -2),
+        grid.keys(permute_rows(value, order, inverse), -2),
+        mask=merge(same, band(grid.offsets, cluster_size, causal), pick_pairs(masks.attention_mask, at_queries, at_keys)),
+        bias=with_self_bias(bias, grid.offsets) if mask_self else bias,
+        dropout=dropout,
+        value_bias=position.value_bias(distances),
+        return_weights=return_weights,
+    )
+    output = permute_rows(grid.join(attended.output, -2), inverse, order)
+    weights = None
+    if return_weights:
+        weights = grid.join(dense_scores(attended.weights, at_keys[..., None, :], length), -2)
+        weights = take_rows(weights, inverse)
+    return output, weights
+
+
+def with_self_bias(bias, offsets):
+    """Returns the bias with `SELF_BIAS` added where a query meets its own key, at offset 0."""
+    own = ops.convert_to_tensor(np.where(offsets == 0, SELF_BIAS, 0.0), "float32")
+    return own if bias is None else bias + own

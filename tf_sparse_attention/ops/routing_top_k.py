@@ -1,0 +1,188 @@
+"""Routing attention as published: every centroid takes its best tokens of the whole sequence, so it is not causal."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.ops.attend import attend, lowest
+from tf_sparse_attention.ops.blocks import pad_axis, shape
+from tf_sparse_attention.ops.gather import take_numbers, take_rows
+from tf_sparse_attention.ops.local import band
+from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
+from tf_sparse_attention.ops.positions import Distances, NoPosition
+from tf_sparse_attention.ops.routing import SELF_BIAS
+from tf_sparse_attention.ops.scores import dense_scores
+
+
+class Members(NamedTuple):
+    """The tokens of each cluster, by ascending position.
+
+    Attributes:
+        positions: int32 (B, N, K, w).
+        valid: bool (B, N, K, w), False where a cluster found fewer than w tokens; or None: all are valid.
+    """
+
+    positions: Any
+    valid: Any
+
+
+def best_members(scores, cluster_size, token_mask=None):
+    """Returns the `Members` of each cluster: the w = min(cluster_size, T) tokens of the largest score.
+
+    Args:
+        scores: float (B, N, T, K); of equal ones the token that comes first is taken.
+        cluster_size: tokens of a cluster.
+        token_mask: bool (B, T), False for tokens that are never taken; or None.
+    """
+    length = shape(scores)[2]
+    scores = ops.swapaxes(scores, -1, -2)  # (B, N, K, T)
+    if token_mask is not None:
+        scores = ops.where(token_mask[:, None, None, :], scores, lowest(scores.dtype))
+    if isinstance(length, int):
+        cluster_size = min(cluster_size, length)
+    else:  # no fewer than `cluster_size` places, as the number of best ones has to be known
+        scores = ops.where(
+            pad_axis(ops.ones_like(scores, dtype="bool"), -1, 0, cluster_size),
+            pad_axis(scores, -1, 0, cluster_size),
+            lowest(scores.dtype),
+        )
+    positions = ops.sort(ops.cast(ops.top_k(scores, cluster_size, sorted=False)[1], "int32"), axis=-1)
+    valid = None if isinstance(length, int) else positions < length
+    positions = ops.minimum(positions, length - 1)
+    if token_mask is not None:
+        mask = ops.broadcast_to(token_mask[:, None, :], (*shape(scores)[:2], length))
+        valid = merge(valid, _take(mask, positions))
+    return Members(positions, valid)
+
+
+def _take(x, positions):
+    """Returns numbers (B, N, S) at positions (B, N, K, w)."""
+    batch, heads, clusters, size = shape(positions)
+    return ops.reshape(take_numbers(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, clusters, size))
+
+
+def _gather(x, positions):
+    """Returns rows (B, N, S, H) at positions (B, N, K, w): (B, N, K, w, H)."""
+    batch, heads, clusters, size = shape(positions)
+    return ops.reshape(take_rows(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, clusters, size, -1))
+
+
+def member_mask(queries, keys, causal, masks):
+    """Returns which members of a cluster may attend to which, bool broadcastable to (B, N, K, t, s), or None.
+
+    Args:
+        queries: `Members` that ask.
+        keys: `Members` that answer.
+        causal: "position" hides keys at later positions, "rank" those of a larger rank in the cluster, as published
+            (the same where queries and keys are shared), None nothing.
+        masks: a `TokenMasks`.
+    """
+    order = segments = None
+    if causal == "rank":
+        order = band(_rank_offsets(queries, keys), None, True)
+    elif causal == "position":
+        order = keys.positions[..., None, :] <= queries.positions[..., :, None]
+    if masks.query_segments is not None:
+        own, other = _documents(masks.query_segments, queries), _documents(masks.key_segments, keys)
+        segments = own[..., :, None] == other[..., None, :]
+    valid = None if keys.valid is None else keys.valid[..., None, :]
+    return merge(order, segments, valid, pick_pairs(masks.attention_mask, queries.positions, keys.positions))
+
+
+def _documents(segments, members):
+    batch, heads = shape(members.positions)[:2]
+    return _take(ops.broadcast_to(segments[:, None, :], (batch, heads, shape(segments)[-1])), members.positions)
+
+
+def _rank_offsets(queries, keys):
+    num_queries, num_keys = queries.positions.shape[-1], keys.positions.shape[-1]
+    return np.arange(num_keys)[None, :] - np.arange(num_queries)[:, None]
+
+
+def scatter_mean(x, members, length, extra_count=0.0):
+    """Averages what each token got from the clusters that hold it; zeros for a token in no cluster.
+
+    Args:
+        x: tensor (B, N, K, w, H).
+        members: the `Members` that `x` belongs to.
+        length: T.
+        extra_count: added to the number of clusters: 0.01 in the published code.
+
+    Returns:
+        Tensor (B, N, T, H).
+    """
+    batch, heads, _, _, size = shape(x)
+    start = ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1, 1))
+    index = ops.reshape(members.positions + start, (-1,))
+    valid = ops.ones_like(members.positions) if members.valid is None else ops.cast(members.valid, "int32")
+    total = batch * heads * length
+    count = ops.segment_sum(ops.cast(ops.reshape(valid, (-1,)), x.dtype), index, num_segments=total)
+    if members.valid is not None:
+        x = ops.where(members.valid[..., None], x, 0)
+    sums = ops.segment_sum(ops.reshape(x, (-1, size)), index, num_segments=total)
+    count = count + extra_count if extra_count else ops.maximum(count, 1)
+    return ops.reshape(sums / count[:, None], (batch, heads, length, size))
+
+
+def top_k_attention(
+    query,
+    key,
+    value,
+    queries,
+    keys,
+    causal=None,
+    mask_self=False,
+    masks=TokenMasks(),
+    position=NoPosition(),
+    dropout=None,
+    extra_count=0.0,
+    return_weights=False,
+):
+    """Computes attention inside clusters of w tokens, O(K w^2 + K T log T): with K w = T, O(T w).
+
+    Every cluster attends inside itself; a token gets the mean over the clusters that hold it, zeros if none does
+    (Roy et al. 2021, section 4.1, and its code). Not causal, whatever `causal` hides: which tokens a cluster holds
+    depends on the whole sequence.
+
+    Args:
+        query: normalised queries (B, N, T, H).
+        key: normalised keys (B, N, S, H).
+        value: values (B, N, S, Hv).
+        queries: `Members` of the clusters among the queries.
+        keys: `Members` among the keys.
+        causal: "position", "rank" or None, as in `member_mask`.
+        mask_self: whether a query sees the key of its own position only when nothing else is in its cluster.
+        masks: a `TokenMasks`, of which `attention_mask` and segments are used: the rest is in the members.
+        position: a position object of `ops.positions`; its table goes by rank in the cluster.
+        dropout: an `attend.Dropout`, or None.
+        extra_count: as in `scatter_mean`.
+        return_weights: whether to return dense weights as well.
+
+    Returns:
+        Pair of the output (B, N, T, Hv) and the weights (B, N, T, S), averaged like the output, or None.
+    """
+    num_queries, num_keys = shape(query)[-2], shape(key)[-2]
+    query = _gather(position.rotate(query, ops.arange(num_queries)), queries.positions)  # (B, N, K, w, H)
+    key = _gather(position.rotate(key, ops.arange(num_keys)), keys.positions)
+    apart = keys.positions[..., None, :] - queries.positions[..., :, None]
+    distances = Distances(_rank_offsets(queries, keys), tokens=apart)
+    bias = position.score_bias(query, distances)
+    if mask_self:
+        own = ops.where(apart == 0, SELF_BIAS, 0.0)
+        bias = own if bias is None else bias + own
+    attended = attend(
+        query,
+        key,
+        _gather(value, keys.positions),
+        mask=member_mask(queries, keys, causal, masks),
+        bias=bias,
+        dropout=dropout,
+        value_bias=position.value_bias(distances),
+        return_weights=return_weights,
+    )
+    output = scatter_mean(attended.output, queries, num_queries, extra_count)
+    if not return_weights:
+        return output, None
+    weights = dense_scores(attended.weights, keys.positions[..., None, :], num_keys)
+    return output, scatter_mean(weights, queries, num_queries, extra_count)
