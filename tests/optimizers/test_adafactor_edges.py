@@ -53,14 +53,13 @@ def test_the_learning_rate_is_used_as_given_late_in_training():
 
 def test_bfloat16_weights_have_float32_state_and_are_rounded_once():
     random = np.random.default_rng(1)
-    start = keras.ops.convert_to_tensor(random.normal(size=(6, 8)), dtype="bfloat16")
+    start, gradient = (keras.ops.convert_to_tensor(random.normal(size=(16, 16)), dtype="bfloat16") for _ in range(2))
     full, half = keras.Variable(start, dtype="float32"), keras.Variable(start, dtype="bfloat16")
-    gradient = keras.ops.convert_to_tensor(random.normal(size=(6, 8)), dtype="bfloat16")
-    optimizer = Adafactor(0.1, beta_1=0.9)
+    # A step as large as the weights: rounding it before the subtraction would show in many of them.
+    optimizer = Adafactor(1.0, beta_1=0.5)
     optimizer.apply([gradient], [half])
-    Adafactor(0.1, beta_1=0.9).apply([keras.ops.cast(gradient, "float32")], [full])
-    slots = [v for v in optimizer.variables if v is not optimizer.iterations]
-    assert {v.dtype for v in slots} == {"float32"}
+    Adafactor(1.0, beta_1=0.5).apply([keras.ops.cast(gradient, "float32")], [full])
+    assert {v.dtype for v in optimizer.variables if v is not optimizer.iterations} == {"float32"}
     once = keras.ops.cast(keras.ops.cast(full, "bfloat16"), "float32")
     np.testing.assert_array_equal(keras.ops.cast(half, "float32"), once)
 
