@@ -1,0 +1,53 @@
+"""Sources and stores that the tests of the data part share."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_attention.data import ByteTokenizer, open_token_store
+
+
+class ListSource:
+    """A source that needs no TFDS: its documents are given."""
+
+    def __init__(self, documents, data_dir, fingerprint="list"):
+        self.given, self.data_dir, self.fingerprint = documents, pathlib.Path(data_dir), fingerprint
+
+    def documents(self, split):
+        return iter(self.given)
+
+
+@pytest.fixture
+def make_source(tmp_path):
+    """Function that makes a source of the given documents: `make_source([b"one", "two"], fingerprint="a")`."""
+    return lambda documents, **arguments: ListSource(documents, tmp_path, **arguments)
+
+
+@pytest.fixture
+def make_store(make_source):
+    """Function that makes a store of bytes of the given documents."""
+    return lambda documents, **arguments: open_token_store(
+        make_source(documents, **arguments), ByteTokenizer(), "train"
+    )
+
+
+@pytest.fixture
+def random_store(make_store):
+    """Function that makes a store of `count` random documents of 0 to `longest` bytes."""
+
+    def make(count=20, longest=60, seed=0):
+        generator = np.random.default_rng(seed)
+        lengths = generator.integers(0, longest + 1, count)
+        return make_store([generator.bytes(int(length)) for length in lengths], fingerprint=f"{count}/{longest}/{seed}")
+
+    return make
+
+
+@pytest.fixture
+def two_replicas():
+    """A strategy of two replicas on one machine."""
+    if len(tf.config.list_logical_devices("CPU")) < 2:
+        pytest.skip("needs two logical CPUs, which the suite makes on the TensorFlow backend only")
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -1,0 +1,82 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tf_sparse_attention.data import distribute_batches, evaluation_batches
+
+
+def scored(dataset):
+    """Targets of weight 1, in order."""
+    return np.concatenate([targets.numpy()[weights.numpy() > 0] for _, targets, weights in dataset])
+
+
+@given(length=st.integers(1, 70), batch_size=st.integers(1, 5), seed=st.integers(0, 2))
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_targets_of_weight_one_are_exactly_the_token_stream(length, batch_size, seed, random_store):
+    store = random_store(count=6, longest=30, seed=seed)
+    np.testing.assert_array_equal(scored(evaluation_batches(store, batch_size, length)), store.tokens)
+
+
+def test_every_batch_has_the_same_static_shape(random_store):
+    dataset = evaluation_batches(random_store(), 4, 50)
+    inputs, targets, weights = dataset.element_spec
+    for spec in (*inputs.values(), targets, weights):
+        assert spec.shape == (4, 50)
+    assert set(evaluation_batches(random_store(), 4, 50, packed=False).element_spec[0]) == {"token_ids"}
+
+
+def test_the_number_of_batches_is_known(make_store):
+    store = make_store([b"x" * 99])
+    assert evaluation_batches(store, 3, 10).cardinality().numpy() == 4  # 10 windows
+    assert len(list(evaluation_batches(store, 3, 10))) == 4
+
+
+def test_rows_that_fill_the_last_batch_have_no_weight(make_store):
+    *_, (inputs, targets, weights) = evaluation_batches(make_store([b"x" * 99]), 3, 10)
+    assert weights.numpy().sum(axis=1).tolist() == [10, 0, 0]
+    assert not targets.numpy()[1:].any() and not inputs["segment_ids"].numpy()[1:].any()
+
+
+@pytest.mark.parametrize(("num_shards", "num_parts"), [(2, 1), (1, 4), (2, 2), (4, 1)])
+def test_shards_joined_score_every_token_once(num_shards, num_parts, random_store):
+    store = random_store()
+    whole = list(evaluation_batches(store, 4, 16))
+    shards = [
+        list(evaluation_batches(store, 4, 16, num_shards=num_shards, shard_index=index, num_parts=num_parts))
+        for index in range(num_shards)
+    ]
+    for number, (_, targets, _) in enumerate(whole):
+        parts = [part for shard in shards for part in shard[number * num_parts : (number + 1) * num_parts]]
+        np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), targets)
+    assert {len(shard) for shard in shards} == {len(whole) * num_parts}
+
+
+def test_only_the_first_windows_can_be_scored(random_store):
+    store = random_store()
+    np.testing.assert_array_equal(scored(evaluation_batches(store, 4, 16, max_windows=5)), store.tokens[: 5 * 16])
+    np.testing.assert_array_equal(scored(evaluation_batches(store, 4, 16, max_windows=10**6)), store.tokens)
+
+
+def test_replicas_of_a_strategy_score_every_token_once(two_replicas, random_store):
+    store = random_store()
+    dataset = distribute_batches(two_replicas, functools.partial(evaluation_batches, store, 4, 16))
+    rows = [
+        value.numpy()[weight.numpy() > 0]
+        for _, targets, weights in dataset
+        for value, weight in zip(
+            two_replicas.experimental_local_results(targets),
+            two_replicas.experimental_local_results(weights),
+            strict=True,
+        )
+    ]
+    np.testing.assert_array_equal(np.concatenate(rows), store.tokens)
+
+
+@pytest.mark.parametrize("arguments", [{"sequence_length": 0}, {"sequence_length": 8, "max_windows": 0}])
+def test_sizes_must_be_positive(arguments, random_store):
+    with pytest.raises(ValueError, match=r"`sequence_length` and `max_windows` must be positive. Received: sequence"):
+        evaluation_batches(random_store(), 4, **arguments)

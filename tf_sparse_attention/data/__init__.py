@@ -1,0 +1,23 @@
+"""Text data: tokenizers, TFDS sources, token stores and batches."""
+
+from tf_sparse_attention.data.byte_tokenizer import ByteTokenizer
+from tf_sparse_attention.data.evaluation_batches import evaluation_batches
+from tf_sparse_attention.data.packing import pack_windows
+from tf_sparse_attention.data.sharding import distribute_batches
+from tf_sparse_attention.data.text_source import TextSource, load_documents, open_source
+from tf_sparse_attention.data.token_store import TokenStore
+from tf_sparse_attention.data.token_writer import open_token_store
+from tf_sparse_attention.data.training_batches import TrainingBatches
+
+__all__ = [
+    "ByteTokenizer",
+    "TextSource",
+    "TokenStore",
+    "TrainingBatches",
+    "distribute_batches",
+    "evaluation_batches",
+    "load_documents",
+    "open_source",
+    "open_token_store",
+    "pack_windows",
+]

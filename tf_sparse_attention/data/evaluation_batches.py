@@ -1,0 +1,61 @@
+"""Batches for evaluation that score every token exactly once."""
+
+from tf_sparse_attention.data.packing import pack_windows
+from tf_sparse_attention.data.sharding import shard_rows
+from tf_sparse_attention.data.token_store import read_windows
+
+
+def evaluation_batches(
+    store, batch_size, sequence_length, packed=True, max_windows=None, num_shards=1, shard_index=0, num_parts=1
+):
+    """Cuts a token store into consecutive windows; the targets of weight 1 in order are exactly its tokens.
+
+    The last window is padded on the right and the last batch with empty rows, both of weight 0, so that every batch has
+    the same static shape. Divide the summed loss in nats by ln 2 times `store.num_bytes` for bits per byte (the end ids
+    are scored too, as part of the text), by `store.num_words` for the exponent of the perplexity per word.
+
+    Note: each window starts without context, so figures improve with `sequence_length` for that reason alone.
+
+    Args:
+        store: `TokenStore`.
+        batch_size: Windows in a batch, over all replicas.
+        sequence_length: Tokens in a window.
+        packed: Whether documents are kept apart inside a window; see `pack_windows`.
+        max_windows: Score only the first so many windows; `None` is all.
+        num_shards, shard_index, num_parts: See `shard_rows`.
+
+    Returns:
+        Finite `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_windows`, of known cardinality, the same for
+        every shard.
+
+    Raises:
+        ValueError: If a size is not positive or the batch cannot be divided.
+
+    Example:
+
+    >>> model.evaluate(evaluation_batches(store, batch_size=8, sequence_length=1024))
+    """
+    import tensorflow as tf
+
+    if sequence_length < 1 or (max_windows is not None and max_windows < 1):
+        raise ValueError(
+            "`sequence_length` and `max_windows` must be positive. "
+            f"Received: sequence_length={sequence_length}, max_windows={max_windows}."
+        )
+    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
+    num_windows = -(-store.num_tokens // sequence_length)
+    num_windows = num_windows if max_windows is None else min(num_windows, max_windows)
+    num_batches = -(-num_windows // batch_size)
+
+    def read(first_window):
+        # A window of a padding row starts at the end, where there is nothing to read.
+        starts = [min(first_window + row, num_windows) * sequence_length for row in range(rows)]
+        return read_windows(store.tokens[: num_windows * sequence_length], starts, sequence_length)
+
+    def element(counter):
+        first_window = counter // num_parts * batch_size + first_row + counter % num_parts * rows
+        tokens = tf.numpy_function(read, [first_window], tf.int32, stateful=False)
+        return pack_windows(tf.ensure_shape(tokens, (rows, sequence_length)), store.end_id, packed)
+
+    dataset = tf.data.Dataset.range(num_batches * num_parts)
+    return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
