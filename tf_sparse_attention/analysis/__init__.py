@@ -1,1 +1,6 @@
 """Tools to look at a model: the causality audit, pictures of attention, tables."""
+
+from tf_sparse_attention.analysis.causality import assert_causal, causality_report
+from tf_sparse_attention.analysis.causality_report import CausalityError, CausalityReport, Leak
+
+__all__ = ["CausalityError", "CausalityReport", "Leak", "assert_causal", "causality_report"]

@@ -1,0 +1,180 @@
+"""The thing under audit: which layers it holds, how it is called, and what its layers put out on the way."""
+
+import contextlib
+import functools
+import inspect
+
+import keras
+import numpy as np
+from keras import ops
+
+
+class AuditTarget:
+    """A layer, model or function that can be called many times, each time from the same state.
+
+    Every call runs in a `keras.StatelessScope`: what it assigns to Keras variables (seeds, moving averages,
+    centroids) is seen by that call alone. So two calls draw the same dropout, and the audit leaves no trace.
+
+    Args:
+        target: Layer, model, or function of one argument.
+        training: Boolean, passed on where `target` takes it.
+    """
+
+    def __init__(self, target, training):
+        self.roots = [target] if isinstance(target, keras.Layer) else _layers_in_scope(target)
+        self.layers = list({id(layer): layer for root in self.roots for layer in root._flatten_layers()}.values())
+        self._training = training
+        self._call = _caller(target)
+
+    def build(self, inputs):
+        """Makes the weights that are still missing; those that exist keep their values."""
+        # In training only where something is left, so that new state is not updated before the audit.
+        for training in (False, self._training):
+            if all(layer.built for layer in self.layers):
+                return
+            # Weights cannot be made in a stateless scope, so this call is undone by hand.
+            before = [(variable, ops.copy(variable.value)) for root in self.roots for variable in root.variables]
+            self._call(_tensors(inputs), training)
+            for variable, value in before:
+                variable.assign(value)
+
+    def __call__(self, inputs, hook=None):
+        """Returns the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer."""
+        with keras.StatelessScope(), _intercepted(self.layers if hook else (), hook):
+            outputs = self._call(_tensors(inputs), self._training)
+        return [output for output in keras.tree.flatten(outputs) if output is not None]
+
+    def find_embeddings(self, inputs, batch_and_length):
+        """Returns (layer name, zeros of the shape of its output) for every embedding of token ids, in call order."""
+        found = []
+
+        def note(layer, arguments, vectors):
+            if self._embeds(layer, arguments[0], vectors, batch_and_length):
+                found.append((layer.name, ops.zeros(vectors.shape, vectors.dtype)))
+            return vectors
+
+        self(inputs, note)
+        return found
+
+    def call_with_probes(self, inputs, probes, batch_and_length):
+        """Returns the outputs when `probes` are added to what the embeddings put out, in the order found above."""
+        waiting = iter(probes)
+
+        def add(layer, arguments, vectors):
+            if not self._embeds(layer, arguments[0], vectors, batch_and_length):
+                return vectors
+            probed = vectors + next(waiting)
+            # A mask that `call` itself attached would be lost with the tensor. JAX's tracers take no attributes, so
+            # there such a model is differentiated as if nothing were padding.
+            with contextlib.suppress(AttributeError):
+                probed._keras_mask = vectors._keras_mask
+            return probed
+
+        return self(inputs, add)
+
+    def layer_calls(self, inputs, batch_and_length):
+        """Returns (layer path, inputs, outputs) of every call of a layer, in the order in which the calls end.
+
+        Inputs and outputs are lists of arrays, those of shape (B, T, ...) alone.
+        """
+        recorded = []
+
+        def per_position(structure):
+            tensors = [
+                tensor
+                for tensor in keras.tree.flatten(structure)
+                if tuple(getattr(tensor, "shape", ()))[:2] == batch_and_length
+            ]
+            return [to_numpy(tensor) for tensor in tensors]
+
+        def record(layer, arguments, outputs):
+            # Inside a compiled loop there are no values to look at.
+            with contextlib.suppress(TypeError, NotImplementedError):
+                recorded.append((layer.path or layer.name, per_position(arguments), per_position(outputs)))
+            return outputs
+
+        self(inputs, record)
+        return recorded
+
+    def _embeds(self, layer, ids, vectors, batch_and_length):
+        """Whether this call turned token ids (B, T) into vectors (B, T, ...).
+
+        Position tables look up (T,) and are no embeddings of tokens. Besides Keras's Embedding any layer without
+        sublayers counts when it got integers, except the audited one: its output is what is audited.
+        """
+        if not (keras.ops.is_tensor(vectors) and keras.backend.is_float_dtype(_dtype(vectors))):
+            return False
+        if tuple(getattr(ids, "shape", ())) != batch_and_length or tuple(vectors.shape[:2]) != batch_and_length:
+            return False
+        if isinstance(layer, keras.layers.Embedding):
+            return True
+        is_leaf = layer not in self.roots and len(layer._flatten_layers()) == 1
+        return is_leaf and keras.backend.is_int_dtype(_dtype(ids))
+
+
+def to_numpy(tensor):
+    """Returns a tensor as a float32 or float64 array, whichever holds its values exactly."""
+    array = keras.ops.convert_to_numpy(tensor)
+    half = str(array.dtype) in ("float16", "bfloat16")
+    return array.astype("float32" if half else np.result_type(array.dtype, "float32"))
+
+
+def _tensors(structure):
+    return keras.tree.map_structure(ops.convert_to_tensor, structure)
+
+
+def _dtype(tensor):
+    return keras.backend.standardize_dtype(tensor.dtype)
+
+
+def _layers_in_scope(function):
+    """The layers a function can reach: the one it is a method of, and those its body names."""
+    values = [getattr(function, "__self__", function)]
+    function = getattr(function, "__func__", function)
+    if inspect.isfunction(function):
+        scope = inspect.getclosurevars(function)
+        values += [*scope.nonlocals.values(), *scope.globals.values()]
+    return [value for value in values if isinstance(value, keras.Layer)]
+
+
+def _caller(target):
+    """`target` as a function of its inputs and `training`, told to be causal where it can be told."""
+    is_layer = isinstance(target, keras.Layer)
+    parameters = inspect.signature(target.call if is_layer else target).parameters
+    required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+    # Self-attention with a layer that has no default for it, such as `keras.layers.MultiHeadAttention`.
+    takes_value = is_layer and required[1:2] == ["value"]
+    causal = {"use_causal_mask": True} if "use_causal_mask" in parameters else {}
+
+    def call(inputs, training):
+        keywords = {**causal, "training": training} if is_layer or "training" in parameters else causal
+        return target(inputs, inputs, **keywords) if takes_value else target(inputs, **keywords)
+
+    return call
+
+
+@contextlib.contextmanager
+def _intercepted(layers, hook):
+    """Within, every call of one of `layers` returns `hook(layer, list of arguments, outputs)`."""
+    restore = []
+    try:
+        for layer in layers:
+            name = "quantized_call" if layer.quantization_mode else "call"
+            # Written past the layer's `__setattr__`, which tracks what it is given.
+            own = vars(layer)
+            restore.append((own, name, own.get(name)))
+            own[name] = _hooked(layer, getattr(layer, name), hook)
+        yield
+    finally:
+        for own, name, original in restore:
+            own.pop(name)
+            if original is not None:
+                own[name] = original
+
+
+def _hooked(layer, call, hook):
+    @functools.wraps(call)
+    def hooked(*args, **kwargs):
+        return hook(layer, [*args, *kwargs.values()], call(*args, **kwargs))
+
+    return hooked

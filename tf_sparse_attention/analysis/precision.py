@@ -1,0 +1,100 @@
+"""A copy of a layer or model that computes in another precision."""
+
+import contextlib
+import warnings
+
+import keras
+from keras import ops
+
+
+def copy_in_precision(layer, dtype, build):
+    """Makes a copy of a layer or model that computes in `dtype`, with the values of all its variables.
+
+    The copy is made from the layer's config, in which the dtype policies of all nested layers are exchanged; layers
+    that are made without one get `dtype` from the global policy.
+
+    Args:
+        layer: Built Keras layer or model.
+        dtype: "float32" or "float64".
+        build: Function that makes the weights of the copy.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ValueError: If `layer` is not a Keras layer, has no config to be made from, holds a layer that keeps another
+            precision, or the backend has no float64.
+    """
+    if not isinstance(layer, keras.Layer):
+        raise ValueError(f"`dtype` must be None where `target` is a function. Received: dtype={dtype!r}.")
+    _check_backend_has(dtype)
+    with _global_policy(dtype):
+        copy = _from_config(layer, dtype)
+        build(copy)
+    others = [
+        f"{part.path or part.name} ({part.compute_dtype})"
+        for part in copy._flatten_layers()
+        if part.compute_dtype != dtype and not isinstance(part, keras.layers.InputLayer)
+    ]
+    if others:
+        raise ValueError(
+            f"`target` must take its precision from its dtype policy. Received: dtype={dtype!r}, but {others[0]}."
+        )
+    _copy_variables(layer, copy)
+    return copy
+
+
+def _from_config(layer, dtype):
+    classes = {type(part).__name__: type(part) for part in layer._flatten_layers()}
+    try:
+        with keras.saving.CustomObjectScope(classes):
+            return type(layer).from_config(_with_policy(layer.get_config(), dtype))
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"`dtype` must be None for a layer that cannot be made from its config. Received: dtype={dtype!r}, "
+            f"target={layer.name!r}."
+        ) from error
+
+
+def _with_policy(config, dtype):
+    """Exchanges every serialised dtype policy in a config, at any depth."""
+    if isinstance(config, list | tuple):
+        return type(config)(_with_policy(item, dtype) for item in config)
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy":
+        return dtype
+    return {key: _with_policy(item, dtype) for key, item in config.items()}
+
+
+def _copy_variables(source, copy):
+    pairs = list(zip(source.variables, copy.variables, strict=False))
+    same = len(source.variables) == len(copy.variables) and all(old.shape == new.shape for old, new in pairs)
+    if not same:
+        raise ValueError(
+            "`target` must be rebuilt by its config with the same weights. "
+            f"Received: {len(source.variables)} variables, and {len(copy.variables)} or other shapes in the copy."
+        )
+    for old, new in pairs:
+        new.assign(ops.cast(ops.convert_to_tensor(old), new.dtype))
+
+
+def _check_backend_has(dtype):
+    with warnings.catch_warnings():
+        # JAX warns, and goes on in float32.
+        warnings.simplefilter("ignore")
+        got = keras.backend.standardize_dtype(ops.zeros((), dtype).dtype)
+    if got != dtype:
+        raise ValueError(
+            f"`dtype` must be one the backend has; JAX needs `jax_enable_x64` for float64. Received: dtype={dtype!r}."
+        )
+
+
+@contextlib.contextmanager
+def _global_policy(dtype):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
