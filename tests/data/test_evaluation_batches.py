@@ -2,7 +2,6 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

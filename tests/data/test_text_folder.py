@@ -96,6 +96,12 @@ def test_the_second_of_two_that_prepare_at_once_takes_the_result_of_the_first(fo
     assert not others
 
 
+def test_what_another_process_prepared_after_opening_is_read(folder, tmp_path):
+    source = open_source(path=folder, data_dir=tmp_path)
+    prepare(TextFolder(path=folder, data_dir=tmp_path))
+    assert sum(len(list(source.documents(split))) for split in ("train", "validation", "test")) == 200
+
+
 def test_an_unpickled_builder_sees_the_folder_as_it_is(folder, tmp_path):
     builder = TextFolder(path=folder, data_dir=tmp_path)
     assert pickle.loads(pickle.dumps(builder)).data_dir == builder.data_dir

@@ -21,8 +21,13 @@ def prepare(builder, local_dir=None, try_gcs=False):
         local_dir: Folder with the files that the builder would download; see `text_source.open_source`.
         try_gcs: Whether a prepared copy may come from the public bucket of TFDS.
     """
-    if is_prepared(builder):
-        return
+    if not _is_prepared(builder):
+        _download_and_prepare(builder, local_dir, try_gcs)
+    # Also when it was there already: another process may have prepared it after this builder was made.
+    builder.info.read_from_directory(builder.data_dir)
+
+
+def _download_and_prepare(builder, local_dir, try_gcs):
     tfds = import_tfds()
     if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         tfds.disable_progress_bar()  # In a log each redraw of a bar is another line.
@@ -32,12 +37,12 @@ def prepare(builder, local_dir=None, try_gcs=False):
         with _reading_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(download_config=config)
     except Exception:
-        if not is_prepared(builder):  # Otherwise another process won, and renaming ours failed.
+        if not _is_prepared(builder):  # Otherwise another process won, and renaming ours failed.
             raise
 
 
-def is_prepared(builder):
-    """Whether the data set is on disk, complete: TFDS makes its folder with one rename."""
+def _is_prepared(builder):
+    # TFDS makes this folder with one rename, so it is complete.
     return builder.data_path.exists()
 
 

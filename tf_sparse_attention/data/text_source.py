@@ -4,7 +4,7 @@ import pathlib
 import re
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.preparation import is_prepared, pg19_fingerprint, prepare, without_notes
+from tf_sparse_attention.data.preparation import pg19_fingerprint, prepare, without_notes
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
 TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
@@ -22,16 +22,16 @@ class TextSource:
         data_dir: Folder of TFDS in which the data set is prepared.
 
     Args:
-        make_builder: Function without arguments that returns a `tfds.core.DatasetBuilder`.
+        builder: `tfds.core.DatasetBuilder`.
         text_feature: Name of the text feature, or `None` to find it.
         local_dir: Folder with the files that the builder would download, or `None`.
         try_gcs: Whether a prepared copy may come from the public bucket of TFDS.
         variant: String that tells apart sources of one name, for the fingerprint.
     """
 
-    def __init__(self, make_builder, text_feature=None, local_dir=None, try_gcs=False, variant=""):
-        self._make_builder, self._local_dir, self._try_gcs = make_builder, local_dir, try_gcs
-        self._builder = self._open()
+    def __init__(self, builder, text_feature=None, local_dir=None, try_gcs=False, variant=""):
+        self._builder, self._local_dir, self._try_gcs = builder, local_dir, try_gcs
+        self._ready = False
         self.name = self._builder.info.full_name
         self.text_feature = find_text_feature(self._builder.info.features, text_feature)
         self.data_dir = pathlib.Path(self._builder.data_dir_root)
@@ -65,15 +65,10 @@ class TextSource:
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
         return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
 
-    def _open(self):
-        with without_notes():
-            return self._make_builder()
-
     def _prepare(self):
-        if not is_prepared(self._builder):
+        if not self._ready:
             prepare(self._builder, self._local_dir, self._try_gcs)
-            # A new builder reads what is on disk, also when another process prepared it.
-            self._builder = self._open()
+            self._ready = True
 
 
 def find_text_feature(features, text_feature=None):
@@ -143,23 +138,23 @@ def open_source(
     if tfds is not None and path is not None:
         raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
     local_dir = _existing_folder(local_dir)
-    if path is not None:
-        from tf_sparse_attention.data.text_folder import TextFolder
+    with without_notes():
+        if path is not None:
+            from tf_sparse_attention.data.text_folder import TextFolder
 
-        return TextSource(lambda: TextFolder(path=path, pattern=pattern, data_dir=data_dir), text_feature)
-    if tfds in (None, "python_source"):
-        from tf_sparse_attention.data.python_source import PythonSource
+            return TextSource(TextFolder(path=path, pattern=pattern, data_dir=data_dir), text_feature)
+        if tfds in (None, "python_source"):
+            from tf_sparse_attention.data.python_source import PythonSource
 
-        return TextSource(lambda: PythonSource(data_dir=data_dir), text_feature)
-    library = import_tfds()
-    variant = ""
-    if local_dir is not None and re.split("[/:]", tfds)[0] == "pg19":
-        variant = f"local_{pg19_fingerprint(local_dir)}"
-        root = library.core.constants.DATA_DIR if data_dir is None else data_dir
-        data_dir = str(pathlib.Path(root).expanduser() / variant)
-    return TextSource(
-        lambda: library.builder(tfds, data_dir=data_dir, try_gcs=try_gcs), text_feature, local_dir, try_gcs, variant
-    )
+            return TextSource(PythonSource(data_dir=data_dir), text_feature)
+        library = import_tfds()
+        variant = ""
+        if local_dir is not None and re.split("[/:]", tfds)[0] == "pg19":
+            variant = f"local_{pg19_fingerprint(local_dir)}"
+            root = library.core.constants.DATA_DIR if data_dir is None else data_dir
+            data_dir = str(pathlib.Path(root).expanduser() / variant)
+        builder = library.builder(tfds, data_dir=data_dir, try_gcs=try_gcs)
+        return TextSource(builder, text_feature, local_dir, try_gcs, variant)
 
 
 def _existing_folder(local_dir):
