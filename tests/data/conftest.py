@@ -1,7 +1,5 @@
 """Sources and stores that the tests of the data part share."""
 
-import pathlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,7 +11,7 @@ class ListSource:
     """A source that needs no TFDS: its documents are given."""
 
     def __init__(self, documents, data_dir, fingerprint="list"):
-        self.given, self.data_dir, self.fingerprint = documents, pathlib.Path(data_dir), fingerprint
+        self.given, self.data_dir, self.fingerprint = documents, str(data_dir), fingerprint
 
     def documents(self, split):
         return iter(self.given)

@@ -1,5 +1,6 @@
 """One way to the documents of any text data set: by TFDS name, a folder, a file, or Python's own source."""
 
+import os
 import pathlib
 import re
 
@@ -19,7 +20,7 @@ class TextSource:
         name: Full name of the data set with configuration and version, such as "tiny_shakespeare/1.0.0".
         fingerprint: String that differs for other content or another text feature; known without preparing anything.
         text_feature: Name of the feature that is read.
-        data_dir: Folder of TFDS in which the data set is prepared.
+        data_dir: Folder of TFDS in which the data set is prepared, a string since it may be in a bucket.
 
     Args:
         builder: `tfds.core.DatasetBuilder`.
@@ -34,7 +35,7 @@ class TextSource:
         self._ready = False
         self.name = self._builder.info.full_name
         self.text_feature = find_text_feature(self._builder.info.features, text_feature)
-        self.data_dir = pathlib.Path(self._builder.data_dir_root)
+        self.data_dir = str(self._builder.data_dir_root)
         self.fingerprint = f"{self.name}#{self.text_feature}" + (f"@{variant}" if variant else "")
 
     @property
@@ -118,7 +119,7 @@ def open_source(
             other it is the manual folder of TFDS: a file in it that has the name and checksum of the download is
             taken in its place (input.txt for "tiny_shakespeare").
         text_feature: Name of the feature with the text; `None` finds it.
-        data_dir: Folder of TFDS; `None` is TFDS's own default (~/tensorflow_datasets).
+        data_dir: Folder of TFDS, local or in a bucket; `None` is TFDS's own default (~/tensorflow_datasets).
         try_gcs: Whether prepared data may be read from the public bucket of TFDS.
 
     Returns:
@@ -152,7 +153,7 @@ def open_source(
         if local_dir is not None and re.split("[/:]", tfds)[0] == "pg19":
             variant = f"local_{pg19_fingerprint(local_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
-            data_dir = str(pathlib.Path(root).expanduser() / variant)
+            data_dir = os.path.join(os.path.expanduser(root), variant)
         builder = library.builder(tfds, data_dir=data_dir, try_gcs=try_gcs)
         return TextSource(builder, text_feature, local_dir, try_gcs, variant)
 

@@ -38,7 +38,8 @@ def open_token_store(source, tokenizer, split, folder=None):
         `TokenStore`.
 
     Raises:
-        ValueError: If the split has no documents, or the tokenizer gives an id that it must not.
+        ValueError: If the folder is in a bucket, the split has no documents, or the tokenizer gives an id that it must
+            not.
 
     Example:
 
@@ -50,7 +51,7 @@ def open_token_store(source, tokenizer, split, folder=None):
         "split": split,
         "tokenizer": {"class_name": type(tokenizer).__name__, "config": tokenizer.get_config()},
     }
-    root = pathlib.Path(source.data_dir / "token_stores" if folder is None else folder).expanduser()
+    root = _local_folder(os.path.join(source.data_dir, "token_stores") if folder is None else folder)
     target = root / _store_name(identity)
     with contextlib.suppress(ValueError):
         return TokenStore(target)
@@ -60,6 +61,12 @@ def open_token_store(source, tokenizer, split, folder=None):
         _write(incomplete, source.documents(split), tokenizer, identity)
         _move(incomplete, target)
     return TokenStore(target)
+
+
+def _local_folder(folder):
+    if "://" in str(folder):
+        raise ValueError(f"`folder` must be on a local disk, to be mapped into memory. Received: folder={folder}.")
+    return pathlib.Path(folder).expanduser()
 
 
 def _store_name(identity):
