@@ -41,7 +41,16 @@ def causality_report(
     Returns:
         `CausalityReport`; `report.is_causal` is True exactly when `assert_causal` passes.
     """
-    _check_arguments(sequence_length, hidden_dim, batch_size, atol, dtype, num_cuts, num_draws)
+    _check_arguments(
+        atol,
+        dtype,
+        vocabulary_size,
+        sequence_length=sequence_length,
+        hidden_dim=hidden_dim,
+        batch_size=batch_size,
+        num_cuts=num_cuts,
+        num_draws=num_draws,
+    )
     rng = np.random.default_rng(seed)
     subject = AuditTarget(target, training)
     if inputs is None:
@@ -101,12 +110,14 @@ def assert_causal(target, *args, **kwargs):
         hidden_dim: Size D of vectors where the target is not built and leaves it open. Defaults to 32.
         batch_size: Sequences B. Defaults to 2.
         seed: Integer for the inputs, cuts, replacements and projections. Defaults to 0.
-        atol: Largest change in check 2, in units of the output's largest magnitude. Defaults to None: 1e-5, where a
-            layer computes in bfloat16 0.0625, in float16 0.0078, and where all compute in float64 1e-12. Rounding
-            is 7e-7 in float32 where later tokens move others to another place, and 0 elsewhere; leaks are above 1e-3.
+        atol: Largest change in check 2, in units of the output's largest magnitude; check 1 has no tolerance. Defaults
+            to None: 1e-5, where a layer computes in bfloat16 0.0625, in float16 0.0078, and where all compute in
+            float64 1e-12. Rounding is 7e-7 in float32 where later tokens move others to another place, and 0
+            elsewhere; leaks are above 1e-3.
         inputs: Array, or list or dictionary of arrays, to begin from in place of drawn ones. Integers (B, T) are token
             ids, floating-point (B, T, D, ...) vectors. Boolean arrays, and those with "mask", "segment" or "position"
-            in their name, are held. A batch with padding, or real text, is tried this way. Defaults to None.
+            in their name, are held. Real text, or a batch with padding, is tried this way; outputs at padded positions
+            count too, unless the target sets them to zero. Defaults to None.
         vocabulary_size: Number of token ids to draw from; id 0 is left out, since it is often padding. Defaults to
             None: the target's `vocabulary_size`, or the smallest `input_dim` of its Embedding layers.
         training: Boolean passed to the target; True audits with dropout, the same in all calls, and with state being
@@ -145,14 +156,15 @@ def assert_causal(target, *args, **kwargs):
     return report
 
 
-def _check_arguments(sequence_length, hidden_dim, batch_size, atol, dtype, num_cuts, num_draws):
-    least = {"sequence_length": 2, "hidden_dim": 1, "batch_size": 1, "num_cuts": 1, "num_draws": 1}
-    for name, minimum in least.items():
-        value = locals()[name]
-        if not isinstance(value, int) or value < minimum:
-            raise ValueError(f"`{name}` must be an integer of at least {minimum}. Received: {name}={value!r}.")
+def _check_arguments(atol, dtype, vocabulary_size, **counts):
+    least = {"sequence_length": 2, "vocabulary_size": 2}
+    if vocabulary_size is not None:
+        counts["vocabulary_size"] = vocabulary_size
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < least.get(name, 1):
+            raise ValueError(f"`{name}` must be an integer >= {least.get(name, 1)}. Received: {name}={value!r}.")
     if atol is not None and not atol >= 0:
-        raise ValueError(f"`atol` must be None or at least 0. Received: atol={atol!r}.")
+        raise ValueError(f"`atol` must be None or a number >= 0. Received: atol={atol!r}.")
     if dtype not in (None, "float32", "float64"):
         raise ValueError(f'`dtype` must be None, "float32" or "float64". Received: dtype={dtype!r}.')
 

@@ -40,7 +40,11 @@ class AuditTarget:
 
     def __call__(self, inputs, hook=None):
         """Returns the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer."""
-        with keras.StatelessScope(), _intercepted(self.layers if hook else (), hook):
+        # Rematerialised calls give the same values, but on TensorFlow no gradient to what a hook adds inside of them.
+        attributes = [(layer, "_remat_mode", None) for layer in self.layers]
+        if hook:
+            attributes += [_hooked(layer, hook) for layer in self.layers]
+        with keras.StatelessScope(), _replaced(attributes):
             outputs = self._call(_tensors(inputs), self._training)
         return [output for output in keras.tree.flatten(outputs) if output is not None]
 
@@ -153,28 +157,30 @@ def _caller(target):
     return call
 
 
-@contextlib.contextmanager
-def _intercepted(layers, hook):
-    """Within, every call of one of `layers` returns `hook(layer, list of arguments, outputs)`."""
-    restore = []
-    try:
-        for layer in layers:
-            name = "quantized_call" if layer.quantization_mode else "call"
-            # Written past the layer's `__setattr__`, which tracks what it is given.
-            own = vars(layer)
-            restore.append((own, name, own.get(name)))
-            own[name] = _hooked(layer, getattr(layer, name), hook)
-        yield
-    finally:
-        for own, name, original in restore:
-            own.pop(name)
-            if original is not None:
-                own[name] = original
+def _hooked(layer, hook):
+    """What makes every call of `layer` return `hook(layer, list of arguments, outputs)`, for `_replaced`."""
+    name = "quantized_call" if layer.quantization_mode else "call"
+    call = getattr(layer, name)
 
-
-def _hooked(layer, call, hook):
     @functools.wraps(call)
     def hooked(*args, **kwargs):
         return hook(layer, [*args, *kwargs.values()], call(*args, **kwargs))
 
-    return hooked
+    return layer, name, hooked
+
+
+@contextlib.contextmanager
+def _replaced(attributes):
+    """Within, each (layer, name, value) is an attribute; afterwards the layers are as they were."""
+    # Past the layers' `__setattr__`, which tracks what it is given.
+    before = [(vars(layer), name, vars(layer).get(name, _replaced)) for layer, name, _ in attributes]
+    try:
+        for layer, name, value in attributes:
+            vars(layer)[name] = value
+        yield
+    finally:
+        for own, name, value in before:
+            if value is _replaced:
+                own.pop(name, None)
+            else:
+                own[name] = value

@@ -16,7 +16,7 @@ class Dropout(NamedTuple):
 class Attended(NamedTuple):
     """Result of `attend`: output (..., t, Hv), and what was asked for, else None.
 
-    `weights` (..., t, s) are those of the keys, after dropout, without the slots; `log_sum_exp` (..., t) is float32,
+    `weights` (..., t, s) are those of the keys, without the slots and, as in Keras, before dropout; `log_sum_exp` (..., t) is float32,
     the dtype's minimum where a row has nothing to attend to.
     """
 
@@ -89,20 +89,29 @@ def attend(
         weights, log_sum_exp = _softmax(scores), None
     else:
         weights, log_sum_exp = _softmax_with_span(scores, mask, span, num_slots)
-    if dropout is not None and dropout.rate > 0:
-        weights = keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
     weights = ops.cast(weights, value.dtype)
+    output = _weighted_values(_dropped(weights, dropout), value, slots, num_slots, value_bias)
+    weights = weights[..., num_slots:] if return_weights else None
+    if mask is not None and slots is None:
+        some = ops.any(mask, axis=-1, keepdims=True)
+        output = ops.where(some, output, 0)
+        weights = ops.where(some, weights, 0) if return_weights else None
+    return Attended(output, weights, log_sum_exp if return_log_sum_exp else None)
+
+
+def _dropped(weights, dropout):
+    if dropout is None or dropout.rate == 0:
+        return weights
+    return keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
+
+
+def _weighted_values(weights, value, slots, num_slots, value_bias):
+    """Returns the values, and those of the slots, summed by their weights; slots come first."""
     key_weights = weights[..., num_slots:] if num_slots else weights
     output = ops.matmul(key_weights, value)
     if value_bias is not None:
         output = output + value_bias(key_weights)
-    if slots is not None:
-        output = output + ops.matmul(weights[..., :num_slots], slots[1])
-    elif mask is not None:
-        some = ops.any(mask, axis=-1, keepdims=True)
-        output = ops.where(some, output, 0)
-        key_weights = ops.where(some, key_weights, 0) if return_weights else None
-    return Attended(output, key_weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
+    return output if slots is None else output + ops.matmul(weights[..., :num_slots], slots[1])
 
 
 def _softmax(scores):

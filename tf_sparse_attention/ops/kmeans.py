@@ -50,7 +50,9 @@ def start(directions):
     update multiplies the centroids by about 1 / (1 - decay).
     """
     centroids = normalize(directions)
-    return State(centroids, centroids, ops.ones_like(centroids[..., 0]), ops.zeros_like(centroids[..., 0], dtype="int32"))
+    return State(
+        centroids, centroids, ops.ones_like(centroids[..., 0]), ops.zeros_like(centroids[..., 0], dtype="int32")
+    )
 
 
 def start_from_data(x, num_clusters, seed):
@@ -154,7 +156,9 @@ def revive(state, revive_after, noise):
     place = ops.cumsum(ops.cast(dead, "int32"), axis=-1) - 1  # i, of the i-th unused
     donor = ops.take_along_axis(by_fullness, ops.maximum(place, 0), axis=-1)
     revived = ops.logical_and(dead, ops.take_along_axis(fullness, donor, axis=-1) > 0)
-    given = ops.one_hot(donor, dead.shape[-1], dtype=state.counts.dtype) * ops.cast(revived, state.counts.dtype)[..., None]
+    given = (
+        ops.one_hot(donor, dead.shape[-1], dtype=state.counts.dtype) * ops.cast(revived, state.counts.dtype)[..., None]
+    )
     kept = 1 - 0.5 * ops.sum(given, axis=1)  # a half for the centroids that were split
     counts = ops.where(revived, 0.5 * ops.matmul(given, state.counts[..., None])[..., 0], state.counts * kept)
     split_sums = 0.5 * ops.matmul(given, state.sums) + counts[..., None] * noise

@@ -125,14 +125,6 @@ def group_band_mask(query_groups, key_groups, band, causal, key_mask=None):
     return ops.logical_and(mask, past if causal else count < reached + band)
 
 
-def member_mask(query_members, key_members):
-    """Returns where query and key share a group, bool (..., T, S), of memberships bool (..., T, K) and (..., S, K)."""
-    shared = ops.matmul(
-        ops.cast(query_members, "float32"), ops.swapaxes(ops.cast(key_members, "float32"), -1, -2)
-    )
-    return shared > 0
-
-
 def self_only_when_alone(mask):
     """Returns a dense mask (..., T, T) in which a token sees itself only if it may see itself and nothing else."""
     own = ops.eye(mask.shape[-1], dtype="bool")

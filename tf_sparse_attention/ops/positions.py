@@ -92,9 +92,7 @@ class Relative(NoPosition):
                 unskew(weights, block), self._rows(self.value_table, weights.dtype, distances.offsets)
             )
         index, size = self._index(distances.ranks), self.value_table.shape[0]
-        return lambda weights: ops.matmul(
-            dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype)
-        )
+        return lambda weights: ops.matmul(dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype))
 
     def _index(self, distances):
         return ops.clip(distances, -self.reach, self.reach) + self.reach

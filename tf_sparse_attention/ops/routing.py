@@ -119,7 +119,9 @@ def nearest_attention(
         places,
         grid.keys(query, -2),
         grid.keys(permute_rows(value, order, inverse), -2),
-        mask=merge(same, band(grid.offsets, cluster_size, causal), pick_pairs(masks.attention_mask, at_queries, at_keys)),
+        mask=merge(
+            same, band(grid.offsets, cluster_size, causal), pick_pairs(masks.attention_mask, at_queries, at_keys)
+        ),
         bias=with_self_bias(bias, grid.offsets) if mask_self else bias,
         dropout=dropout,
         value_bias=position.value_bias(distances),

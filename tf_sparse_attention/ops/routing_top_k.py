@@ -9,7 +9,7 @@ from tf_sparse_attention.ops.attend import attend, lowest
 from tf_sparse_attention.ops.blocks import pad_axis, shape
 from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.local import band
-from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks, causal_mask, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
 from tf_sparse_attention.ops.routing import SELF_BIAS
 from tf_sparse_attention.ops.scores import dense_scores
@@ -68,7 +68,7 @@ def _gather(x, positions):
     return ops.reshape(take_rows(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, clusters, size, -1))
 
 
-def member_mask(queries, keys, causal, masks):
+def pairs_mask(queries, keys, causal, masks):
     """Returns which members of a cluster may attend to which, bool broadcastable to (B, N, K, t, s), or None.
 
     Args:
@@ -151,7 +151,7 @@ def top_k_attention(
         value: values (B, N, S, Hv).
         queries: `Members` of the clusters among the queries.
         keys: `Members` among the keys.
-        causal: "position", "rank" or None, as in `member_mask`.
+        causal: "position", "rank" or None, as in `pairs_mask`.
         mask_self: whether a query sees the key of its own position only when nothing else is in its cluster.
         masks: a `TokenMasks`, of which `attention_mask` and segments are used: the rest is in the members.
         position: a position object of `ops.positions`; its table goes by rank in the cluster.
@@ -175,7 +175,7 @@ def top_k_attention(
         query,
         key,
         _gather(value, keys.positions),
-        mask=member_mask(queries, keys, causal, masks),
+        mask=pairs_mask(queries, keys, causal, masks),
         bias=bias,
         dropout=dropout,
         value_bias=position.value_bias(distances),
@@ -186,3 +186,30 @@ def top_k_attention(
         return output, None
     weights = dense_scores(attended.weights, keys.positions[..., None, :], num_keys)
     return output, scatter_mean(weights, queries, num_queries, extra_count)
+
+
+def top_k_pattern(queries, keys, query_length, key_length, causal=None):
+    """Returns what each cluster lets a query see, the dense twin: bool (B, N, K, T, S).
+
+    Args:
+        queries: `Members` of the clusters among the queries.
+        keys: `Members` among the keys.
+        query_length: T.
+        key_length: S.
+        causal: "position", "rank" or None, as in `pairs_mask`.
+    """
+    own = membership(queries, query_length)[..., :, None]  # (B, N, K, T, 1)
+    other = membership(keys, key_length)[..., None, :]
+    mask = ops.logical_and(own, other)
+    if causal == "position":
+        return ops.logical_and(mask, causal_mask(query_length, key_length))
+    if causal == "rank":
+        rank = [ops.cumsum(ops.cast(x, "int32"), axis=axis) for x, axis in ((own, -2), (other, -1))]
+        return ops.logical_and(mask, rank[1] <= rank[0])
+    return mask
+
+
+def membership(members, length):
+    """Returns which tokens `Members` hold, bool (B, N, K, length)."""
+    held = ops.ones_like(members.positions) if members.valid is None else members.valid
+    return dense_scores(ops.cast(held, "float32"), members.positions, length) > 0

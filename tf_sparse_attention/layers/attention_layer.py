@@ -1,0 +1,314 @@
+"""What all attention layers share: arguments, projections, masks and the order of a call."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.layers import checks, projections
+from tf_sparse_attention.layers.call_masks import other_than_query, token_masks
+from tf_sparse_attention.layers.replicas import SeedGenerator
+from tf_sparse_attention.ops import positions
+from tf_sparse_attention.ops.attend import Dropout
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import dense_mask
+
+POSITIONS = (None, "relative", "rotary", "alibi")
+
+
+class AttentionLayer(keras.layers.Layer):
+    """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
+
+    A subclass gives `attend_heads`, which computes attention of projected heads, `pattern`, its dense twin, and
+    `reach`. Projections have the names and shapes of Keras's, so weights go over where the sets are the same.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        value_dim: Hv, size of each head for values. None: `key_dim`.
+        dropout: rate at which attention weights are dropped in training, in [0, 1). Default 0.
+        use_bias: whether the projections have biases. Default True.
+        use_output_bias: the same for the output projection alone. None: `use_bias`. `MixedAttention` leaves it to its
+            first part.
+        output_shape: sizes of the output's last axes, an integer or a tuple. None: the size of the query.
+        position: None, "relative" (Shaw et al. 2018, learned tables), "rotary" (`key_dim` even) or "alibi".
+        max_distance: M, the largest distance that "relative" tells apart; larger ones are clipped. None: the reach
+            of the pattern.
+        kernel_initializer: of the projections and tables, as in Keras; so are `bias_initializer`,
+            `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint`.
+        seed: integer for dropout and random state. None: another one each time.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        query: float (B, T, D).
+        value: float (B, S, D'). None, or `query` itself: self-attention.
+        key: float (B, S, D''). None: `value`.
+        query_mask: bool (B, T), False where a query is padding; its heads are zeros. In self-attention it masks the
+            keys too. None: the mask that `query` carries, if any.
+        value_mask: bool (B, S), False for padding that no query may see. None: the mask that `value` carries.
+        key_mask: bool (B, S), likewise.
+        attention_mask: bool of rank 2 (T, S), 3 (B, T, S) or 4, broadcastable to (B, N, T, S); never expanded.
+        return_attention_scores: whether to return the weights (B, N, T, S) too: O(T S) memory.
+        training: whether to drop weights and update state.
+        use_causal_mask: whether later positions are hidden.
+        segment_ids: int (B, T), the document of each token of a packed batch; tokens see their own document alone.
+
+    Returns:
+        Float (B, T, D), or the pair of it and the weights. A query with nothing to attend to has heads of zeros, so
+        its output is the output bias.
+
+    Raises:
+        ValueError: for an argument of the wrong type, shape or length; T = 0 too.
+    """
+
+    causal_selection = True  # whether, under a causal mask, WHICH keys a query sees is independent of later tokens
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=True,
+        use_output_bias=None,
+        output_shape=None,
+        position=None,
+        max_distance=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        **kwargs,
+    ):
+        arguments = dict(locals())
+        super().__init__(**kwargs)
+        checks.check_count("num_heads", num_heads)
+        checks.check_count("key_dim", key_dim)
+        checks.check_optional_count("value_dim", value_dim)
+        checks.check_rate("dropout", dropout)
+        checks.check_choice("position", position, POSITIONS)
+        checks.check_optional_count("max_distance", max_distance)
+        checks.check_optional_count("seed", seed, minimum=0)
+        _check_position(position, key_dim, max_distance)
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.position = position
+        self.max_distance = max_distance
+        self.seed = seed
+        self.use_output_bias = use_bias if use_output_bias is None else use_output_bias
+        self._output_sizes = _checked_sizes(output_shape)
+        self._objects = projections.objects_of(arguments)
+        self._seeds = SeedGenerator(seed) if dropout > 0 else None
+
+    @property
+    def reach(self):
+        """The largest distance between a query and a key it sees, the default of `max_distance`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `reach`.")
+
+    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        """Computes attention of projected heads; what makes one layer differ from another.
+
+        Args:
+            query: float (B, N, T, H), not scaled.
+            key: float (B, N, S, H), or None where queries serve as keys.
+            value: float (B, N, S, Hv).
+            masks: `TokenMasks`; the caller applies `query_mask` to the result.
+            causal: boolean.
+            training: boolean.
+            return_weights: boolean.
+
+        Returns:
+            Pair of the heads (B, N, T, Hv) and the weights (B, N, T, S) or None.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `attend_heads`.")
+
+    def pattern(self, query, key, masks, causal):
+        """Returns which keys the pattern lets a query see, before the masks: bool, broadcastable to (B, N, T, S)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `pattern`.")
+
+    @property
+    def has_keys(self):
+        """Whether keys have a projection of their own."""
+        return True
+
+    @property
+    def has_relative_values(self):
+        """Whether relative positions have a table for the values."""
+        return True
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        self._check_shapes(query_shape, value_shape, key_shape)
+        common = {"objects": self._objects, "dtype": self.dtype_policy}
+        heads = {"num_heads": self.num_heads, "use_bias": self.use_bias, **common}
+        self._query = projections.input_projection("query", query_shape, size=self.key_dim, **heads)
+        self._key = (
+            projections.input_projection("key", key_shape, size=self.key_dim, **heads) if self.has_keys else None
+        )
+        self._value = projections.input_projection("value", value_shape, size=self.value_dim, **heads)
+        self._attention_output = projections.output_projection(
+            "attention_output",
+            (*query_shape[:-1], self.num_heads, self.value_dim),
+            self._output_sizes or (query_shape[-1],),
+            self.use_output_bias,
+            **common,
+        )
+        if self.position == "relative":
+            self._build_relative(2 * (self.max_distance or max(self.reach, 1)) + 1)
+
+    def _build_relative(self, num_rows):
+        """Creates Shaw's tables, shared by the heads."""
+        self._relative_key = self._build_table("relative_key", (num_rows, self.key_dim))
+        self._relative_value = None
+        if self.has_relative_values:
+            self._relative_value = self._build_table("relative_value", (num_rows, self.value_dim))
+
+    def _build_table(self, name, table_shape):
+        return self.add_weight(
+            name=name, shape=table_shape, initializer=projections.fresh(self._objects["kernel_initializer"])
+        )
+
+    @property
+    def position_of_heads(self):
+        """The position object that `ops` functions take."""
+        if self.position == "relative":
+            return positions.Relative(self._relative_key, self._relative_value)
+        if self.position == "rotary":
+            return positions.Rotary()
+        return positions.Alibi(self.num_heads) if self.position == "alibi" else positions.NoPosition()
+
+    def dropout_of_weights(self, training):
+        """Returns the `Dropout` that `ops` functions take, None outside training."""
+        return Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
+
+    def __call__(self, query, value=None, key=None, **kwargs):
+        return super().__call__(query, *other_than_query(query, value, key), **kwargs)
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        segment_ids=None,
+    ):
+        masks = token_masks(
+            query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads
+        )
+        heads = self._project(query, value, key)
+        output, weights = self.attend_heads(*heads, masks, use_causal_mask, bool(training), return_attention_scores)
+        if masks.query_mask is not None:
+            asked = masks.query_mask[:, None, :, None]
+            output = ops.where(asked, output, 0)
+            weights = None if weights is None else ops.where(asked, weights, 0)
+        output = self._attention_output(projections.heads_first(output))
+        return (output, weights) if return_attention_scores else output
+
+    def _project(self, query, value, key):
+        """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
+        if key is not None and value is None:
+            raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
+        if value is not None and not self.has_keys:
+            raise ValueError(
+                "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
+                f"share_qk=False to {type(self).__name__}. Received: a value other than the query."
+            )
+        value = query if value is None else value
+        keys = None
+        if self.has_keys:
+            keys = projections.heads_first(self._key(value if key is None else key))
+        return projections.heads_first(self._query(query)), keys, projections.heads_first(self._value(value))
+
+    def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, **masks):
+        """Returns which keys each query sees, the dense twin of the layer, for tests and pictures.
+
+        Args:
+            query: as in a call; likewise `value`, `key`.
+            use_causal_mask: as in a call.
+            **masks: `query_mask`, `value_mask`, `key_mask`, `attention_mask` and `segment_ids` of a call.
+
+        Returns:
+            Bool (B, N, T, S). O(T S) memory.
+        """
+        if not self.built:
+            self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
+        names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
+        unknown = set(masks) - set(names)
+        if unknown:
+            raise ValueError(f"`masks` must be among {list(names)}. Received: {sorted(unknown)}.")
+        tokens = token_masks(query, value, key, *(masks.get(name) for name in names), self.num_heads)
+        queries, keys, values = self._project(query, value, key)
+        pattern = self.pattern(queries, keys, tokens, use_causal_mask)
+        sizes = (*shape(queries)[:3], shape(values)[2])
+        return ops.broadcast_to(dense_mask(pattern, tokens), sizes)
+
+    def _check_shapes(self, query_shape, value_shape, key_shape):
+        for name, sizes in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
+            if len(sizes) != 3 or sizes[1] == 0 or sizes[2] is None:
+                raise ValueError(
+                    f"`{name}` must have shape (batch, positions, features) with at least one position and a known "
+                    f"number of features. Received: {name} of shape {tuple(sizes)}."
+                )
+        if value_shape[1] != key_shape[1]:
+            raise ValueError(
+                "`key` and `value` must have the same number of positions. "
+                f"Received: key of shape {tuple(key_shape)}, value of shape {tuple(value_shape)}."
+            )
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))
+
+    def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
+        output = keras.KerasTensor(self.compute_output_shape(query.shape), dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        keys = query.shape[1] if value is None else value.shape[1]
+        weights = keras.KerasTensor((query.shape[0], self.num_heads, query.shape[1], keys), dtype=self.compute_dtype)
+        return output, weights
+
+    def compute_mask(self, query, previous_mask):
+        # Keras hands over the mask of the query; the weights, where asked for, carry none.
+        return previous_mask
+
+    def get_config(self):
+        names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "use_output_bias", "position")
+        names += ("max_distance", "seed")
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "output_shape": self._output_sizes,
+            **projections.config_of(self._objects),
+        }
+
+
+def _check_position(position, key_dim, max_distance):
+    if position == "rotary" and key_dim % 2:
+        raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}.")
+    if max_distance is not None and position != "relative":
+        raise ValueError(
+            "`max_distance` must be None unless `position` is 'relative'. "
+            f"Received: max_distance={max_distance}, position={position!r}."
+        )
+
+
+def _checked_sizes(output_shape):
+    """Returns `output_shape` as a tuple of sizes, or None."""
+    if output_shape is None:
+        return None
+    sizes = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
+    for size in sizes:
+        checks.check_count("output_shape", size)
+    return sizes

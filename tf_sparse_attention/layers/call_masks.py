@@ -1,0 +1,63 @@
+"""The masks of a call: implicit ones found, explicit ones checked, all of them merged into `TokenMasks`."""
+
+from keras import ops
+
+from tf_sparse_attention.layers.checks import check_static
+from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
+
+
+def other_than_query(query, value, key):
+    """Returns `value` and `key`, or None for both where they are the query: self-attention.
+
+    To be called before Keras casts the inputs to the compute dtype, which makes three tensors of one.
+    """
+    return (None, None) if value is query and (key is None or key is query) else (value, key)
+
+
+def implicit_mask(x):
+    """Returns the mask that a Keras tensor carries, or None."""
+    return getattr(x, "_keras_mask", None)
+
+
+def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, num_heads):
+    """Returns the `TokenMasks` of a call of an attention layer, whose arguments these are.
+
+    In self-attention (`value` None) a token is a query and a key, and `query_mask` masks both.
+    """
+    self_attention = value is None
+    query_mask = _of_tokens("query_mask", query_mask, query)
+    source = query if self_attention else value
+    value_mask = _of_tokens("value_mask", value_mask, source)
+    key_mask = _of_tokens("key_mask", key_mask, source if key is None else key)
+    if self_attention:
+        value_mask = merge(query_mask, value_mask)
+    batch, queries, keys = query.shape[0], query.shape[1], source.shape[1]
+    if attention_mask is not None:
+        _check_attention_mask(attention_mask, batch, num_heads, queries, keys)
+    if segment_ids is not None:
+        check_static("segment_ids", segment_ids.shape, ((batch,), (queries,)))
+        if not self_attention and queries != keys:
+            raise ValueError(
+                "`segment_ids` must be None where `query` and `value` have different lengths. "
+                f"Received: query of shape {tuple(query.shape)}, value of shape {tuple(source.shape)}."
+            )
+    return TokenMasks(query_mask, merge(value_mask, key_mask), with_heads(attention_mask), segment_ids, segment_ids)
+
+
+def _of_tokens(name, mask, x):
+    mask = implicit_mask(x) if mask is None else mask
+    if mask is None:
+        return None
+    check_static(name, mask.shape, ((x.shape[0], 1) if x.shape[0] is not None else (None,), (x.shape[1],)))
+    return ops.cast(mask, "bool")
+
+
+def _check_attention_mask(mask, batch, num_heads, queries, keys):
+    axes = [(batch, 1), (num_heads, 1), (queries, 1), (keys, 1)]
+    expected = {2: axes[2:], 3: [axes[0], *axes[2:]], 4: axes}
+    if len(mask.shape) not in expected:
+        raise ValueError(
+            "`attention_mask` must have rank 2 (T, S), 3 (B, T, S) or 4 (B, N, T, S). "
+            f"Received: attention_mask of shape {tuple(mask.shape)}."
+        )
+    check_static("attention_mask", mask.shape, expected[len(mask.shape)])

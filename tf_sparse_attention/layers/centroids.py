@@ -1,0 +1,98 @@
+"""The k-means state of routing attention: weights that are not trained but averaged."""
+
+import random
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.layers import replicas
+from tf_sparse_attention.ops import kmeans
+
+NOISE = 0.1  # of the directions of revived centroids, whose channels have unit variance
+
+
+class Centroids(keras.layers.Layer):
+    """Centroids (N, K, H) of online k-means with the sums they are averages of, float32 whatever the dtype policy.
+
+    `observe` in training moves them, at once on one device and on JAX; with several TensorFlow replicas it leaves this
+    replica's sums in `pending`, and the training step of `tsa.models.Model` adds them up and calls `advance`.
+
+    Args:
+        num_heads: N.
+        num_clusters: K.
+        size: H, channels of a token.
+        ema_decay: weight of the past in the moving averages, in [0, 1).
+        revive_after: training steps after which a centroid without tokens is moved; 0: never.
+        seed: integer of the first centroids and of the noise of revived ones. None: another one each time.
+        **kwargs: `name`, `dtype`, `trainable`.
+    """
+
+    def __init__(self, num_heads, num_clusters, size, ema_decay, revive_after, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads, self.num_clusters, self.size = num_heads, num_clusters, size
+        self.ema_decay = ema_decay
+        self.revive_after = revive_after
+        self.seed = random.randrange(2**31) if seed is None else seed
+        self.pending = []
+        self.build()
+
+    def build(self, input_shape=None):
+        sizes = (self.num_heads, self.num_clusters, self.size)
+        dtype = "float64" if self.variable_dtype == "float64" else "float32"
+        first = keras.initializers.RandomNormal(stddev=1.0, seed=self.seed)
+
+        def directions(shape, dtype=None):
+            return kmeans.normalize(first(shape, dtype=dtype))
+
+        state = {"trainable": False, "autocast": False}
+        self.centroids = self.add_weight(name="centroids", shape=sizes, dtype=dtype, initializer=directions, **state)
+        self.sums = self.add_weight(name="sums", shape=sizes, dtype=dtype, initializer=directions, **state)
+        self.counts = self.add_weight(name="counts", shape=sizes[:2], dtype=dtype, initializer="ones", **state)
+        self.unused = self.add_weight(name="unused", shape=sizes[:2], dtype="int32", initializer="zeros", **state)
+        if replicas.replica_count() > 1:
+            shapes = {"pending_sums": sizes, "pending_counts": sizes[:2]}
+            self.pending = [
+                self.add_weight(name=name, shape=shape, dtype=dtype, initializer="zeros", **state)
+                for name, shape in shapes.items()
+            ]
+        self.built = True
+
+    @property
+    def state(self):
+        """The `kmeans.State` that the weights hold."""
+        return kmeans.State(*(variable.value for variable in self._state_weights()))
+
+    def _state_weights(self):
+        return self.centroids, self.sums, self.counts, self.unused
+
+    def assign(self, state):
+        """Sets the weights to a `kmeans.State`."""
+        for variable, value in zip(self._state_weights(), state, strict=True):
+            # Assigned in a stateless call, a variable would otherwise carry the gradient of its value.
+            variable.assign(ops.stop_gradient(ops.cast(value, variable.dtype)))
+
+    def observe(self, seen):
+        """Takes in the `kmeans.Statistics` of one training step."""
+        if not replicas.in_several_replicas():
+            self.advance(seen)
+            return
+        replicas.check_deferring(self)
+        for variable, value in zip(self.pending, seen, strict=True):
+            variable.assign(ops.cast(value, variable.dtype))
+
+    def advance(self, seen):
+        """Moves the centroids by the sums and counts of all replicas together."""
+        state = kmeans.update(self.state, kmeans.Statistics(*seen), self.ema_decay)
+        if self.revive_after:
+            # Drawn from the seed alone: the same on all replicas, and nothing to save.
+            noise = NOISE * keras.random.normal(self.centroids.shape, dtype=self.centroids.dtype, seed=self.seed)
+            state = kmeans.revive(state, self.revive_after, noise)
+        self.assign(state)
+
+    def save_own_variables(self, store):
+        for variable in self._state_weights():
+            store[variable.name] = variable
+
+    def load_own_variables(self, store):
+        for variable in self._state_weights():
+            variable.assign(store[variable.name])

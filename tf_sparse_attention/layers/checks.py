@@ -1,0 +1,48 @@
+"""Argument checks whose messages name the argument, what was expected and what came."""
+
+
+def check_count(name, value, minimum=1):
+    """Raises a `ValueError` unless `value` is an integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        expected = "a positive integer" if minimum == 1 else f"an integer of at least {minimum}"
+        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.")
+
+
+def check_optional_count(name, value, minimum=1):
+    """Raises a `ValueError` unless `value` is None or an integer of at least `minimum`."""
+    if value is not None:
+        check_count(name, value, minimum)
+
+
+def check_choice(name, value, choices):
+    """Raises a `ValueError` unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {list(choices)}. Received: {name}={value!r}.")
+
+
+def check_rate(name, value):
+    """Raises a `ValueError` unless `value` is a number in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
+
+
+def check_not_negative(name, value):
+    """Raises a `ValueError` unless `value` is a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise ValueError(f"`{name}` must be a number of at least 0. Received: {name}={value!r}.")
+
+
+def check_static(name, shape, expected):
+    """Raises a `ValueError` unless the known sizes of `shape` are among those allowed.
+
+    Args:
+        name: the argument that has the shape.
+        shape: sizes, None where unknown.
+        expected: for each axis a tuple of allowed sizes, of which None allows everything.
+    """
+    fits = len(shape) == len(expected) and all(
+        size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected)
+    )
+    if not fits:
+        wanted = ", ".join(" or ".join("any" if size is None else str(size) for size in axis) for axis in expected)
+        raise ValueError(f"`{name}` must have shape ({wanted}). Received: {name} of shape {tuple(shape)}.")

@@ -1,0 +1,102 @@
+"""The feed-forward sublayer of a Transformer block."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.layers import checks
+from tf_sparse_attention.layers.projections import fresh
+from tf_sparse_attention.layers.replicas import SeedGenerator
+
+ACTIVATIONS = ("relu", "gelu", "geglu")
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class FeedForward(keras.layers.Layer):
+    """Two dense layers with an activation between them, applied to each position.
+
+    relu and gelu: f(x W_inner + b) W_output + b. geglu (Shazeer 2020): (gelu(x W_gate) * (x W_inner)) W_output. GELU is
+    the tanh form, as in the published Routing Transformer.
+
+    Args:
+        intermediate_dim: size between the layers.
+        activation: "relu", "gelu" or "geglu". Default "gelu".
+        dropout: rate in [0, 1) after the activation, in training. Default 0.
+        use_bias: whether the dense layers have biases. None: yes, but not for "geglu", as published.
+        kernel_initializer: of the kernels, default "glorot_uniform".
+        seed: integer for the dropout.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        training: whether to drop.
+
+    Returns:
+        Float (B, T, D).
+
+    Raises:
+        ValueError: for a wrong argument.
+
+    Example:
+        >>> FeedForward(intermediate_dim=256, activation="geglu")(keras.random.normal((2, 10, 64))).shape
+        (2, 10, 64)
+    """
+
+    def __init__(
+        self,
+        intermediate_dim,
+        activation="gelu",
+        dropout=0.0,
+        use_bias=None,
+        kernel_initializer="glorot_uniform",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        checks.check_count("intermediate_dim", intermediate_dim)
+        checks.check_choice("activation", activation, ACTIVATIONS)
+        checks.check_rate("dropout", dropout)
+        self.supports_masking = True
+        self.intermediate_dim = intermediate_dim
+        self.activation = activation
+        self.dropout = dropout
+        self.use_bias = activation != "geglu" if use_bias is None else use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.seed = seed
+        self._seeds = SeedGenerator(seed) if dropout > 0 else None
+
+    def build(self, inputs_shape):
+        self._gate = self._dense("gate", self.intermediate_dim, inputs_shape) if self.activation == "geglu" else None
+        self._inner = self._dense("inner", self.intermediate_dim, inputs_shape)
+        self._output_dense = self._dense("output", inputs_shape[-1], (*inputs_shape[:-1], self.intermediate_dim))
+
+    def _dense(self, name, units, input_shape):
+        layer = keras.layers.Dense(
+            units,
+            use_bias=self.use_bias,
+            kernel_initializer=fresh(self.kernel_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        layer.build(input_shape)
+        return layer
+
+    def call(self, inputs, training=None):
+        x = self._inner(inputs)
+        if self.activation == "geglu":
+            x = ops.gelu(self._gate(inputs), approximate=True) * x
+        else:
+            x = ops.relu(x) if self.activation == "relu" else ops.gelu(x, approximate=True)
+        if training and self._seeds is not None:
+            x = keras.random.dropout(x, self.dropout, seed=self._seeds)
+        return self._output_dense(x)
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
+    def get_config(self):
+        names = ("intermediate_dim", "activation", "dropout", "use_bias", "seed")
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -1,0 +1,105 @@
+"""Local attention as a Keras layer."""
+
+import keras
+
+from tf_sparse_attention.layers import checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.local import local_attention
+from tf_sparse_attention.ops.masks import block_mask, window_mask
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class LocalAttention(AttentionLayer):
+    """Multi-head attention of each position over its neighbourhood, in O(T (window + block)) time and memory.
+
+    Blocks (Roy et al. 2021, section 3): position i of block g = i // block_size sees the blocks g - num_blocks_before
+    .. g + num_blocks_after, up to itself if causal. Window: the positions j with 0 <= i - j < window if causal,
+    |i - j| < window otherwise. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
+
+    Any length works: the last block is filled with places that no one sees. A sequence shorter than the block or the
+    window is dense attention. Evaluation and training differ in dropout alone.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        block_size: positions in a block, default 256. With `window` only a hint.
+        num_blocks_before: blocks seen before the own one. None: 1.
+        num_blocks_after: blocks seen after the own one. None: 0 in a causal call, else as many as before.
+        window: positions a query sees on a side, counting itself; then `num_blocks_*` must be None. None: blocks.
+        **kwargs: the other arguments of `AttentionLayer`.
+
+    Raises:
+        ValueError: for a wrong argument, and for `num_blocks_*` together with `window`.
+
+    Example:
+        >>> x = keras.random.normal((2, 1000, 64))
+        >>> layer = LocalAttention(num_heads=4, key_dim=16, window=128)
+        >>> layer(x, use_causal_mask=True).shape
+        (2, 1000, 64)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        block_size=256,
+        num_blocks_before=None,
+        num_blocks_after=None,
+        window=None,
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        checks.check_count("block_size", block_size)
+        checks.check_optional_count("num_blocks_before", num_blocks_before, minimum=0)
+        checks.check_optional_count("num_blocks_after", num_blocks_after, minimum=0)
+        checks.check_optional_count("window", window)
+        if window is not None and not (num_blocks_before is None and num_blocks_after is None):
+            raise ValueError(
+                "`num_blocks_before` and `num_blocks_after` must be None where `window` is given. Received: "
+                f"window={window}, num_blocks_before={num_blocks_before}, num_blocks_after={num_blocks_after}."
+            )
+        self.block_size = block_size
+        self.num_blocks_before = num_blocks_before
+        self.num_blocks_after = num_blocks_after
+        self.window = window
+
+    @property
+    def reach(self):
+        if self.window is not None:
+            return self.window - 1
+        return (max(self._blocks(causal=False)) + 1) * self.block_size - 1
+
+    def _blocks(self, causal):
+        """Returns the blocks seen before and after the own one."""
+        before = 1 if self.num_blocks_before is None else self.num_blocks_before
+        if causal:
+            return before, 0
+        return before, before if self.num_blocks_after is None else self.num_blocks_after
+
+    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        before, after = self._blocks(causal)
+        return local_attention(
+            query * self.key_dim**-0.5,
+            key,
+            value,
+            block_size=self.block_size,
+            num_blocks_before=before,
+            num_blocks_after=after,
+            window=self.window,
+            causal=causal,
+            masks=masks,
+            position=self.position_of_heads,
+            dropout=self.dropout_of_weights(training),
+            return_weights=return_weights,
+        )
+
+    def pattern(self, query, key, masks, causal):
+        lengths = shape(query)[2], shape(key)[2]
+        if self.window is not None:
+            return window_mask(*lengths, self.window, causal)
+        return block_mask(*lengths, self.block_size, *self._blocks(causal), causal)
+
+    def get_config(self):
+        names = ("block_size", "num_blocks_before", "num_blocks_after", "window")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,0 +1,138 @@
+"""Heads of several patterns in one attention."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.call_masks import other_than_query
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class MixedAttention(keras.layers.Layer):
+    """Attention whose heads follow different patterns: the sum of its parts.
+
+    Each part is an attention layer with projections of its own. Concatenating the heads of all parts before one output
+    projection, as Roy et al. 2021 (section 4.2) do, gives the same sum; so only the first part has an output bias.
+
+    Args:
+        parts: attention layers of this library, in the order of their heads.
+        **kwargs: `name`, `dtype`, `trainable`. The parts keep their own dtype policies.
+
+    Call arguments:
+        Those of `AttentionLayer`, handed to every part.
+
+    Returns:
+        Float (B, T, D); with `return_attention_scores` also the weights (B, N, T, S), parts one after the other.
+
+    Raises:
+        ValueError: if `parts` is empty or holds something else.
+
+    Example:
+        >>> layer = MixedAttention([
+        ...     LocalAttention(num_heads=6, key_dim=64, window=256),
+        ...     RoutingAttention(num_heads=2, key_dim=64, num_clusters=16, cluster_size=256),
+        ... ])
+        >>> layer(keras.random.normal((1, 512, 128)), use_causal_mask=True).shape
+        (1, 512, 128)
+    """
+
+    def __init__(self, parts, **kwargs):
+        super().__init__(**kwargs)
+        if not parts or not all(isinstance(part, AttentionLayer) for part in parts):
+            raise ValueError(f"`parts` must be a list of attention layers of this library. Received: parts={parts!r}.")
+        self.supports_masking = True
+        self.parts = list(parts)
+        for part in self.parts[1:]:
+            part.use_output_bias = False
+
+    @property
+    def num_heads(self):
+        """The heads of all parts together."""
+        return sum(part.num_heads for part in self.parts)
+
+    @property
+    def causal_selection(self):
+        """Whether every part chooses what a query sees without later tokens, under a causal mask."""
+        return all(part.causal_selection for part in self.parts)
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        for part in self.parts:
+            if not part.built:
+                part.build(query_shape, value_shape, key_shape)
+
+    def __call__(self, query, value=None, key=None, **kwargs):
+        return super().__call__(query, *other_than_query(query, value, key), **kwargs)
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        segment_ids=None,
+    ):
+        results = [
+            part(
+                query,
+                value,
+                key,
+                query_mask=query_mask,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=heads,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                use_causal_mask=use_causal_mask,
+                segment_ids=segment_ids,
+            )
+            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask), strict=True)
+        ]
+        if not return_attention_scores:
+            return sum(results[1:], results[0])
+        outputs, weights = zip(*results, strict=True)
+        return sum(outputs[1:], outputs[0]), ops.concatenate(weights, axis=1)
+
+    def _masks_of_parts(self, attention_mask):
+        """Returns for each part the mask of its heads."""
+        has_heads = attention_mask is not None and len(attention_mask.shape) == 4 and attention_mask.shape[1] != 1
+        if not has_heads:
+            return [attention_mask] * len(self.parts)
+        ends = np.cumsum([part.num_heads for part in self.parts])
+        return [attention_mask[:, end - part.num_heads : end] for part, end in zip(self.parts, ends, strict=True)]
+
+    def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, attention_mask=None, **masks):
+        """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""
+        patterns = [
+            part.attention_pattern(query, value, key, use_causal_mask, attention_mask=heads, **masks)
+            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask), strict=True)
+        ]
+        return ops.concatenate(patterns, axis=1)
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        return self.parts[0].compute_output_shape(query_shape)
+
+    def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
+        output = keras.KerasTensor(self.compute_output_shape(query.shape), dtype=self.parts[0].compute_dtype)
+        if not return_attention_scores:
+            return output
+        keys = query.shape[1] if value is None else value.shape[1]
+        sizes = (query.shape[0], self.num_heads, query.shape[1], keys)
+        return output, keras.KerasTensor(sizes, dtype=self.parts[0].compute_dtype)
+
+    def compute_mask(self, query, previous_mask):
+        return previous_mask
+
+    def get_config(self):
+        return {**super().get_config(), "parts": [keras.saving.serialize_keras_object(part) for part in self.parts]}
+
+    @classmethod
+    def from_config(cls, config):
+        parts = [keras.saving.deserialize_keras_object(part) for part in config["parts"]]
+        return cls(**{**config, "parts": parts})

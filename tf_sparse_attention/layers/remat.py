@@ -1,0 +1,35 @@
+"""Rematerialisation of a layer with state: the backward pass computes it again, its state moves once."""
+
+import keras
+from keras import ops
+
+
+def remat_call(layer, *tensors, **arguments):
+    """Returns `layer(*tensors, **arguments)`, keeping nothing of its inside for the backward pass.
+
+    `keras.remat` around a layer would run its assignments twice: centroids and dropout seeds would move two steps.
+    Here the layer runs without side effects on copies of its variables, and what it returned is then assigned, and
+    its losses added, once.
+
+    Args:
+        layer: a built layer.
+        *tensors: inputs, or None, in the order of the layer's call.
+        **arguments: keyword arguments that are not differentiated; tensors among them are captured.
+    """
+    trainable = [ops.copy(variable) for variable in layer.trainable_variables]
+    state = [ops.copy(variable) for variable in layer.non_trainable_variables]
+
+    def run(trainable, state, *tensors):
+        return layer.stateless_call(trainable, state, *tensors, return_losses=True, **arguments)
+
+    outputs, new_state, losses = keras.remat(run)(trainable, state, *tensors)
+    for variable, value in zip(layer.non_trainable_variables, new_state, strict=True):
+        variable.assign(ops.stop_gradient(value))
+    for loss in losses[: len(losses) - _num_regularized(layer)]:
+        layer.add_loss(loss)
+    return outputs
+
+
+def _num_regularized(layer):
+    """Returns how many losses of weight regularisers end the list; they are no state of a call and count themselves."""
+    return sum(1 for weight in layer.trainable_weights if weight.regularizer is not None)

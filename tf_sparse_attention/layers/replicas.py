@@ -1,0 +1,91 @@
+"""State that several TensorFlow replicas keep in common, and random draws they keep apart.
+
+A cross-replica reduction inside a layer's `call` corrupts the losses that layers add, and cannot run under remat. So a
+layer leaves its replica's sums in a variable, and the training step of `tsa.models.Model`, after the gradients, adds
+them over all replicas with one reduction and lets every layer advance.
+
+The only file outside data, convert and export that imports TensorFlow, and only inside its functions.
+"""
+
+import contextlib
+import threading
+
+import keras
+
+_LOCAL = threading.local()  # each replica runs in a thread of its own
+
+
+def replica_count():
+    """Returns how many TensorFlow replicas the current strategy has; 1 on other backends, whose arrays are global."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def in_several_replicas():
+    """Returns whether this code runs as one of several replicas."""
+    if replica_count() == 1:
+        return False
+    import tensorflow as tf
+
+    return tf.distribute.in_cross_replica_context() is False
+
+
+@contextlib.contextmanager
+def deferred_updates():
+    """Declares that whoever calls the layers inside will call `apply_deferred` after them."""
+    before = is_deferring()
+    _LOCAL.deferring = True
+    try:
+        yield
+    finally:
+        _LOCAL.deferring = before
+
+
+def is_deferring():
+    """Returns whether a training step has promised to call `apply_deferred`."""
+    return getattr(_LOCAL, "deferring", False)
+
+
+def check_deferring(layer):
+    """Raises unless a training step has promised to add the sums of `layer` over the replicas."""
+    if not is_deferring():
+        raise RuntimeError(
+            f"`{layer.name}` ({type(layer).__name__}) keeps centroids that several replicas have to update together, "
+            "which a plain `keras.Model` does not do. Subclass `tf_sparse_attention.models.Model` in place of "
+            "`keras.Model` (for a functional model: `models.Model(inputs, outputs)`), or train on one device. "
+            f"Received: {replica_count()} replicas."
+        )
+
+
+def apply_deferred(layers):
+    """Adds the pending sums of all `layers` over the replicas, in one reduction, and lets each layer advance.
+
+    Args:
+        layers: layers with `pending`, a list of variables, and `advance(sums)`. In replica context.
+    """
+    layers = [layer for layer in layers if getattr(layer, "pending", None)]
+    if not layers or not in_several_replicas():
+        return
+    import tensorflow as tf
+
+    values = [[variable.value for variable in layer.pending] for layer in layers]
+    reduced = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+    for layer, sums in zip(layers, reduced, strict=True):
+        layer.advance(sums)
+
+
+class SeedGenerator(keras.random.SeedGenerator):
+    """A seed generator whose draws differ between replicas, where Keras's own gives all of them the same."""
+
+    def next(self, ordered=True):
+        seed = super().next(ordered)
+        if not in_several_replicas():
+            return seed
+        import tensorflow as tf
+
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        offset = tf.stack([tf.zeros((), "uint32"), tf.cast(replica, "uint32") * 0x9E3779B1])
+        return seed + tf.cast(offset, seed.dtype)

@@ -1,0 +1,270 @@
+"""Routing attention as a Keras layer."""
+
+import dataclasses
+import warnings
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.layers import checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.centroids import Centroids
+from tf_sparse_attention.ops import kmeans, routing
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import dense_mask, group_band_mask, self_only_when_alone
+from tf_sparse_attention.ops.routing_separate import separate_attention
+from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention, top_k_pattern
+
+SELECTIONS = (None, "nearest", "top_k", "random")
+DISTANCES = ("rank", "token")
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class RoutingAttention(AttentionLayer):
+    """Multi-head attention inside clusters of tokens found by online k-means (Roy et al. 2021), in O(T cluster_size).
+
+    Queries and keys are layer-normalised without scale, x = LN(x W); scores are LN(q) . LN(k), not divided; a token
+    belongs to the centroid mu of the largest x . mu. In training the centroids follow their tokens by an exponential
+    moving average and `commitment_loss` mean((x - mu)^2) is added to the loss; outside training they do not move.
+
+    `selection`: "nearest": a query sees the last `cluster_size` keys of its own cluster up to its position, itself
+    included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_k": every centroid
+    takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
+    it, zeros if none does (about (1 - 1/K)^K of the tokens where T = K cluster_size). Not causal, whatever the mask.
+    "random": as "nearest" in clusters that depend on the position alone, the paper's ablation.
+
+    Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        num_clusters: K, centroids of each head.
+        cluster_size: w, keys of its cluster that a query sees; members of a cluster for "top_k".
+        selection: None, "nearest", "top_k" or "random". None: "nearest" in a causal call, else "top_k".
+        share_qk: whether queries serve as keys, default True as in the paper's causal models; then no key kernel
+            exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest".
+        mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
+            and the selection is not "top_k"; LN(q) . LN(q) = H outweighs every other score.
+        distance: of position "relative": "rank", between places in the cluster, as published; or "token", in
+            positions, on the scores alone: about twice the cost of the layer.
+        ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
+        commitment_loss: factor of the commitment loss, default 1e-4. 0: none.
+        revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100;
+            0: never.
+        reproduce_reference: whether to keep what the published code does otherwise: means divided by the count + 0.01,
+            the commitment of shared queries counted twice, causality by rank in the cluster.
+        **kwargs: the other arguments of `AttentionLayer`.
+
+    Raises:
+        ValueError: for a wrong argument; for a `value` other than the query with `share_qk`; for sequences of
+            different lengths without "top_k".
+
+    Example:
+        >>> x = keras.random.normal((2, 1000, 64))
+        >>> layer = RoutingAttention(num_heads=2, key_dim=32, num_clusters=8, cluster_size=128)
+        >>> layer(x, use_causal_mask=True).shape
+        (2, 1000, 64)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        num_clusters,
+        cluster_size,
+        selection=None,
+        share_qk=True,
+        mask_self=None,
+        distance="rank",
+        ema_decay=0.999,
+        commitment_loss=1e-4,
+        revive_after=100,
+        reproduce_reference=False,
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        checks.check_count("num_clusters", num_clusters)
+        checks.check_count("cluster_size", cluster_size)
+        checks.check_choice("selection", selection, SELECTIONS)
+        checks.check_choice("distance", distance, DISTANCES)
+        checks.check_rate("ema_decay", ema_decay)
+        checks.check_not_negative("commitment_loss", commitment_loss)
+        checks.check_count("revive_after", revive_after, minimum=0)
+        self.num_clusters = num_clusters
+        self.cluster_size = cluster_size
+        self.selection = selection
+        self.share_qk = share_qk
+        self.mask_self = mask_self
+        self.distance = distance
+        self.ema_decay = ema_decay
+        self.commitment_loss = commitment_loss
+        self.revive_after = revive_after
+        self.reproduce_reference = reproduce_reference
+        self._has_warned = False
+
+    @property
+    def causal_selection(self):
+        """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
+        return self.selection != "top_k"
+
+    @property
+    def has_keys(self):
+        return not self.share_qk
+
+    @property
+    def has_relative_values(self):
+        return self.distance == "rank"
+
+    @property
+    def reach(self):
+        return self.cluster_size - 1
+
+    @property
+    def centroids(self):
+        """The centroids, float32 (N, K, H)."""
+        return self._clusters.centroids
+
+    def start_from_data(self, inputs, seed=None):
+        """Moves the centroids to tokens drawn at random, which shortens the first phase of training.
+
+        Args:
+            inputs: float (B, T, D), inputs of the layer; B T at least `num_clusters`.
+            seed: integer of the draw. None: that of the layer.
+        """
+        if not self.built:
+            self.build(inputs.shape)
+        query = self._project(ops.cast(inputs, self.compute_dtype), None, None)[0]
+        seed = self._clusters.seed if seed is None else seed
+        self._clusters.assign(kmeans.start_from_data(query, self.num_clusters, seed))
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self._clusters = Centroids(
+            self.num_heads,
+            self.num_clusters,
+            self.key_dim,
+            self.ema_decay,
+            self.revive_after,
+            self.seed,
+            name="clusters",
+            dtype=self.dtype_policy,
+        )
+
+    @property
+    def position_of_heads(self):
+        position = super().position_of_heads
+        if self.position == "relative" and self.distance == "token":
+            return dataclasses.replace(position, by_token=True)
+        return position
+
+    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        selection = self._selection_of(causal, query, value)
+        query = kmeans.normalize(query)
+        key = query if self.share_qk else kmeans.normalize(key)
+        centroids = ops.convert_to_tensor(self._clusters.centroids)  # read before this step moves them
+        if training and self.trainable and selection != "random":
+            self._learn(query, key, centroids, masks)
+        shared = {
+            "mask_self": self._masks_self(selection),
+            "masks": masks,
+            "position": self.position_of_heads,
+            "dropout": self.dropout_of_weights(training),
+            "return_weights": return_weights,
+        }
+        places = [ops.cast(x, self.compute_dtype) for x in (query, key)]
+        if selection == "top_k":
+            members = self._members(query, key, centroids, masks)
+            extra = 0.01 if self.reproduce_reference else 0.0
+            order = self._top_k_order(causal)
+            return top_k_attention(*places, value, *members, causal=order, extra_count=extra, **shared)
+        groups = self._groups(query, key, centroids, masks, selection)
+        shared = {"cluster_size": self.cluster_size, "causal": causal, **shared}
+        if self.share_qk:
+            return routing.nearest_attention(places[0], value, groups[0], **shared)
+        return separate_attention(*places, value, *groups, **shared)
+
+    def _selection_of(self, causal, query, value):
+        """Returns the selection of this call, having checked that it can serve it."""
+        selection = self.selection or ("nearest" if causal else "top_k")
+        lengths = query.shape[2], value.shape[2]
+        if selection != "top_k" and None not in lengths and lengths[0] != lengths[1]:
+            raise ValueError(
+                "`selection` must be 'top_k' where `query` and `value` have different lengths. "
+                f"Received: selection={selection!r}, lengths {lengths[0]} and {lengths[1]}."
+            )
+        if selection == "top_k" and causal and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "RoutingAttention with selection='top_k' under a causal mask is not causal: which tokens a cluster "
+                "holds depends on the whole sequence. Use selection='nearest' (the default of causal calls).",
+                stacklevel=2,
+            )
+        return selection
+
+    def _masks_self(self, selection):
+        return self.share_qk and selection != "top_k" if self.mask_self is None else self.mask_self
+
+    def _top_k_order(self, causal):
+        """Returns how `top_k_attention` hides later keys; by rank is by position where queries are the keys."""
+        if not causal:
+            return None
+        return "rank" if self.share_qk or self.reproduce_reference else "position"
+
+    def _learn(self, query, key, centroids, masks):
+        """Adds the commitment loss and moves the centroids by queries and keys together."""
+        kinds = [(query, masks.key_mask)] if self.share_qk else [(query, masks.query_mask), (key, masks.key_mask)]
+        seen, loss = [], 0.0
+        for x, token_mask in kinds:
+            clusters = kmeans.nearest(x, centroids)
+            seen.append(kmeans.statistics(x, clusters, self.num_clusters, token_mask))
+            loss = loss + kmeans.commitment(x, clusters, centroids, token_mask)
+        if self.commitment_loss:
+            twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
+            self.add_loss(ops.cast(twice * self.commitment_loss * loss, keras.config.floatx()))
+        self._clusters.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
+
+    def _members(self, query, key, centroids, masks):
+        """Returns the members of each cluster among queries and among keys."""
+        keys = best_members(kmeans.scores(key, centroids), self.cluster_size, masks.key_mask)
+        if self.share_qk:
+            return keys, keys
+        return best_members(kmeans.scores(query, centroids), self.cluster_size, masks.query_mask), keys
+
+    def _groups(self, query, key, centroids, masks, selection):
+        """Returns the groups of queries and of keys, int32 (B, N, T) and (B, N, S)."""
+        rank = None if masks.query_segments is None else routing.segment_ranks(masks.query_segments)[0]
+
+        def groups_of(x, token_mask):
+            clusters = self._clusters_of(x, centroids, selection)
+            return routing.groups_of(clusters, self.num_clusters, token_mask, rank)
+
+        keys = groups_of(key, masks.key_mask)
+        return (keys, keys) if self.share_qk else (groups_of(query, masks.query_mask), keys)
+
+    def _clusters_of(self, x, centroids, selection):
+        """Returns the cluster of each token, int32 (B, N, T)."""
+        if selection == "nearest":
+            return kmeans.nearest(x, centroids)
+        sizes = shape(x)[:3]
+        return ops.broadcast_to(routing.random_clusters(*sizes[1:], self.num_clusters, self.seed or 0), sizes)
+
+    def pattern(self, query, key, masks, causal):
+        query = kmeans.normalize(query)
+        key = query if self.share_qk else kmeans.normalize(key)
+        centroids = ops.convert_to_tensor(self._clusters.centroids)
+        selection = self.selection or ("nearest" if causal else "top_k")
+        alone = self_only_when_alone if self._masks_self(selection) else lambda mask: mask
+        if selection == "top_k":
+            members = self._members(query, key, centroids, masks)
+            mask = top_k_pattern(*members, shape(query)[2], shape(key)[2], self._top_k_order(causal))
+            allowed = dense_mask(None, masks)
+            mask = mask if allowed is None else ops.logical_and(mask, allowed[:, :, None])
+            return ops.any(alone(mask), axis=2)
+        groups = self._groups(query, key, centroids, masks, selection)
+        key_mask = None if masks.key_mask is None else masks.key_mask[:, None]
+        return alone(dense_mask(group_band_mask(*groups, self.cluster_size, causal, key_mask), masks))
+
+    def get_config(self):
+        names = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance", "ema_decay")
+        names += ("commitment_loss", "revive_after", "reproduce_reference")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

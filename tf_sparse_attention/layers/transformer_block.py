@@ -1,0 +1,131 @@
+"""One block of a Transformer: attention and feed-forward with residuals and norms."""
+
+import keras
+
+from tf_sparse_attention.layers import checks
+from tf_sparse_attention.layers.call_masks import implicit_mask
+from tf_sparse_attention.layers.remat import remat_call
+from tf_sparse_attention.layers.replicas import SeedGenerator
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class TransformerBlock(keras.layers.Layer):
+    """Attention and feed-forward, each with a residual connection and a layer norm.
+
+    pre: x + f(LN(x)). post: LN(x + f(x)), as in the published Routing Transformer. A block without feed-forward is the
+    attention alone, as all-attention layers want it.
+
+    Args:
+        attention: an attention layer of this library.
+        feed_forward: a layer (B, T, D) to (B, T, D), or None.
+        norm: "pre" or "post". Default "pre".
+        causal: whether later positions are hidden: passed on as `use_causal_mask`. Default False.
+        dropout: rate in [0, 1) on the result of each sublayer before it is added, in training. Default 0.
+        epsilon: of the layer norms, default 1e-6.
+        remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less
+            memory, about a third more time. State and dropout move once all the same. Default False.
+        seed: integer for the dropout.
+        **kwargs: `name`, `dtype`, `trainable`. The sublayers keep their own dtype policies.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        mask: bool (B, T), False for padding. None: the mask that `inputs` carries.
+        attention_mask: as in `AttentionLayer`.
+        segment_ids: int (B, T), as in `AttentionLayer`.
+        training: whether to drop and to update state.
+
+    Returns:
+        Float (B, T, D).
+
+    Raises:
+        ValueError: for a wrong argument.
+
+    Example:
+        >>> block = TransformerBlock(LocalAttention(4, 16, window=128), FeedForward(256), causal=True)
+        >>> block(keras.random.normal((2, 300, 64))).shape
+        (2, 300, 64)
+    """
+
+    def __init__(
+        self,
+        attention,
+        feed_forward=None,
+        norm="pre",
+        causal=False,
+        dropout=0.0,
+        epsilon=1e-6,
+        remat=False,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        checks.check_choice("norm", norm, ("pre", "post"))
+        checks.check_rate("dropout", dropout)
+        self.supports_masking = True
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.norm = norm
+        self.causal = causal
+        self.dropout = dropout
+        self.epsilon = epsilon
+        self.remat = remat
+        self.seed = seed
+        self._seeds = SeedGenerator(seed) if dropout > 0 else None
+
+    def build(self, inputs_shape, **other_shapes):
+        for layer in (self.attention, self.feed_forward):
+            if layer is not None and not layer.built:
+                layer.build(inputs_shape)
+        self._attention_norm = self._norm("attention_norm", inputs_shape)
+        self._feed_forward_norm = None
+        if self.feed_forward is not None:
+            self._feed_forward_norm = self._norm("feed_forward_norm", inputs_shape)
+
+    def _norm(self, name, inputs_shape):
+        layer = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
+        layer.build(inputs_shape)
+        return layer
+
+    def call(self, inputs, mask=None, attention_mask=None, segment_ids=None, training=None):
+        mask = implicit_mask(inputs) if mask is None else mask
+        masks = {"query_mask": mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
+
+        def attend(x):
+            return self._run(self.attention, x, training, use_causal_mask=self.causal, **masks)
+
+        x = self._residual(inputs, attend, self._attention_norm, training)
+        if self.feed_forward is None:
+            return x
+        return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
+
+    def _residual(self, x, sublayer, norm, training):
+        change = sublayer(norm(x) if self.norm == "pre" else x)
+        if training and self._seeds is not None:
+            change = keras.random.dropout(change, self.dropout, seed=self._seeds)
+        return x + change if self.norm == "pre" else norm(x + change)
+
+    def _run(self, layer, x, training, **arguments):
+        call = remat_call if self.remat and training else type(layer).__call__
+        return call(layer, x, training=training, **arguments)
+
+    def compute_output_shape(self, inputs_shape, **other_shapes):
+        return inputs_shape
+
+    def compute_mask(self, inputs, previous_mask):
+        return previous_mask
+
+    def get_config(self):
+        names = ("norm", "causal", "dropout", "epsilon", "remat", "seed")
+        parts = {
+            name: None if layer is None else keras.saving.serialize_keras_object(layer)
+            for name, layer in (("attention", self.attention), ("feed_forward", self.feed_forward))
+        }
+        return {**super().get_config(), **parts, **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def from_config(cls, config):
+        parts = {
+            name: None if config[name] is None else keras.saving.deserialize_keras_object(config[name])
+            for name in ("attention", "feed_forward")
+        }
+        return cls(**{**config, **parts})
