@@ -3,15 +3,13 @@
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import checks, projections
+from tf_sparse_attention.layers import attention_checks, projections
 from tf_sparse_attention.layers.call_masks import other_than_query, token_masks
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import dense_mask
-
-POSITIONS = (None, "relative", "rotary", "alibi")
 
 
 class AttentionLayer(keras.layers.Layer):
@@ -84,14 +82,7 @@ class AttentionLayer(keras.layers.Layer):
     ):
         arguments = dict(locals())
         super().__init__(**kwargs)
-        checks.check_count("num_heads", num_heads)
-        checks.check_count("key_dim", key_dim)
-        checks.check_optional_count("value_dim", value_dim)
-        checks.check_rate("dropout", dropout)
-        checks.check_choice("position", position, POSITIONS)
-        checks.check_optional_count("max_distance", max_distance)
-        checks.check_optional_count("seed", seed, minimum=0)
-        _check_position(position, key_dim, max_distance)
+        attention_checks.check_arguments(arguments)
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -102,7 +93,7 @@ class AttentionLayer(keras.layers.Layer):
         self.max_distance = max_distance
         self.seed = seed
         self.use_output_bias = use_bias if use_output_bias is None else use_output_bias
-        self._output_sizes = _checked_sizes(output_shape)
+        self._output_sizes = attention_checks.checked_sizes(output_shape)
         self._objects = projections.objects_of(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
@@ -145,7 +136,7 @@ class AttentionLayer(keras.layers.Layer):
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        self._check_shapes(query_shape, value_shape, key_shape)
+        attention_checks.check_shapes(query_shape, value_shape, key_shape)
         common = {"objects": self._objects, "dtype": self.dtype_policy}
         heads = {"num_heads": self.num_heads, "use_bias": self.use_bias, **common}
         self._query = projections.input_projection("query", query_shape, size=self.key_dim, **heads)
@@ -255,29 +246,12 @@ class AttentionLayer(keras.layers.Layer):
         sizes = (*shape(queries)[:3], shape(values)[2])
         return ops.broadcast_to(dense_mask(pattern, tokens), sizes)
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        for name, sizes in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
-            if len(sizes) != 3 or sizes[1] == 0 or sizes[2] is None:
-                raise ValueError(
-                    f"`{name}` must have shape (batch, positions, features) with at least one position and a known "
-                    f"number of features. Received: {name} of shape {tuple(sizes)}."
-                )
-        if value_shape[1] != key_shape[1]:
-            raise ValueError(
-                "`key` and `value` must have the same number of positions. "
-                f"Received: key of shape {tuple(key_shape)}, value of shape {tuple(value_shape)}."
-            )
-
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))
 
     def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
-        output = keras.KerasTensor(self.compute_output_shape(query.shape), dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        keys = query.shape[1] if value is None else value.shape[1]
-        weights = keras.KerasTensor((query.shape[0], self.num_heads, query.shape[1], keys), dtype=self.compute_dtype)
-        return output, weights
+        output_shape = self.compute_output_shape(query.shape)
+        return output_spec(self, output_shape, query, value, return_attention_scores)
 
     def compute_mask(self, query, previous_mask):
         # Keras hands over the mask of the query; the weights, where asked for, carry none.
@@ -294,21 +268,10 @@ class AttentionLayer(keras.layers.Layer):
         }
 
 
-def _check_position(position, key_dim, max_distance):
-    if position == "rotary" and key_dim % 2:
-        raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}.")
-    if max_distance is not None and position != "relative":
-        raise ValueError(
-            "`max_distance` must be None unless `position` is 'relative'. "
-            f"Received: max_distance={max_distance}, position={position!r}."
-        )
-
-
-def _checked_sizes(output_shape):
-    """Returns `output_shape` as a tuple of sizes, or None."""
-    if output_shape is None:
-        return None
-    sizes = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
-    for size in sizes:
-        checks.check_count("output_shape", size)
-    return sizes
+def output_spec(layer, output_shape, query, value, return_attention_scores):
+    """Returns the symbolic output of an attention layer, with the weights (B, N, T, S) where they are asked for."""
+    output = keras.KerasTensor(output_shape, dtype=layer.compute_dtype)
+    if not return_attention_scores:
+        return output
+    sizes = (query.shape[0], layer.num_heads, query.shape[1], (query if value is None else value).shape[1])
+    return output, keras.KerasTensor(sizes, dtype=layer.compute_dtype)

@@ -60,10 +60,14 @@ class Centroids(keras.layers.Layer):
     @property
     def state(self):
         """The `kmeans.State` that the weights hold."""
-        return kmeans.State(*(variable.value for variable in self._state_weights()))
+        return kmeans.State(*(ops.copy(variable) for variable in self._state_weights()))
 
     def _state_weights(self):
         return self.centroids, self.sums, self.counts, self.unused
+
+    def read(self):
+        """Returns the centroids as they are now; in a TensorFlow graph the variable would be what it is when used."""
+        return ops.copy(self.centroids)
 
     def assign(self, state):
         """Sets the weights to a `kmeans.State`."""

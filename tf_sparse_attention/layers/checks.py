@@ -41,7 +41,7 @@ def check_static(name, shape, expected):
         expected: for each axis a tuple of allowed sizes, of which None allows everything.
     """
     fits = len(shape) == len(expected) and all(
-        size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected)
+        size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected, strict=True)
     )
     if not fits:
         wanted = ", ".join(" or ".join("any" if size is None else str(size) for size in axis) for axis in expected)

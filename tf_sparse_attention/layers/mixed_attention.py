@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention_layer import AttentionLayer, output_spec
 from tf_sparse_attention.layers.call_masks import other_than_query
 
 
@@ -119,12 +119,8 @@ class MixedAttention(keras.layers.Layer):
         return self.parts[0].compute_output_shape(query_shape)
 
     def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
-        output = keras.KerasTensor(self.compute_output_shape(query.shape), dtype=self.parts[0].compute_dtype)
-        if not return_attention_scores:
-            return output
-        keys = query.shape[1] if value is None else value.shape[1]
-        sizes = (query.shape[0], self.num_heads, query.shape[1], keys)
-        return output, keras.KerasTensor(sizes, dtype=self.parts[0].compute_dtype)
+        output_shape = self.compute_output_shape(query.shape)
+        return output_spec(self, output_shape, query, value, return_attention_scores)
 
     def compute_mask(self, query, previous_mask):
         return previous_mask

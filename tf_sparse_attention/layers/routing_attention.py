@@ -161,7 +161,7 @@ class RoutingAttention(AttentionLayer):
         selection = self._selection_of(causal, query, value)
         query = kmeans.normalize(query)
         key = query if self.share_qk else kmeans.normalize(key)
-        centroids = ops.convert_to_tensor(self._clusters.centroids)  # read before this step moves them
+        centroids = self._clusters.read()
         if training and self.trainable and selection != "random":
             self._learn(query, key, centroids, masks)
         shared = {
@@ -251,7 +251,7 @@ class RoutingAttention(AttentionLayer):
     def pattern(self, query, key, masks, causal):
         query = kmeans.normalize(query)
         key = query if self.share_qk else kmeans.normalize(key)
-        centroids = ops.convert_to_tensor(self._clusters.centroids)
+        centroids = self._clusters.read()
         selection = self.selection or ("nearest" if causal else "top_k")
         alone = self_only_when_alone if self._masks_self(selection) else lambda mask: mask
         if selection == "top_k":

@@ -1,0 +1,49 @@
+"""Checks of the arguments and shapes that all attention layers have."""
+
+from tf_sparse_attention.layers import checks
+
+POSITIONS = (None, "relative", "rotary", "alibi")
+
+
+def check_arguments(arguments):
+    """Raises a `ValueError` for a wrong argument of `AttentionLayer`, given by name."""
+    for name in ("num_heads", "key_dim"):
+        checks.check_count(name, arguments[name])
+    for name in ("value_dim", "max_distance"):
+        checks.check_optional_count(name, arguments[name])
+    checks.check_optional_count("seed", arguments["seed"], minimum=0)
+    checks.check_rate("dropout", arguments["dropout"])
+    checks.check_choice("position", arguments["position"], POSITIONS)
+    position, key_dim, max_distance = (arguments[name] for name in ("position", "key_dim", "max_distance"))
+    if position == "rotary" and key_dim % 2:
+        raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}.")
+    if max_distance is not None and position != "relative":
+        raise ValueError(
+            "`max_distance` must be None unless `position` is 'relative'. "
+            f"Received: max_distance={max_distance}, position={position!r}."
+        )
+
+
+def checked_sizes(output_shape):
+    """Returns `output_shape`, an integer or a sequence of them, as a tuple of sizes, or None."""
+    if output_shape is None:
+        return None
+    sizes = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
+    for size in sizes:
+        checks.check_count("output_shape", size)
+    return sizes
+
+
+def check_shapes(query_shape, value_shape, key_shape):
+    """Raises a `ValueError` unless the inputs are sequences of vectors, and keys as many as values."""
+    for name, sizes in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
+        if len(sizes) != 3 or sizes[1] == 0 or sizes[2] is None:
+            raise ValueError(
+                f"`{name}` must have shape (batch, positions, features) with at least one position and a known "
+                f"number of features. Received: {name} of shape {tuple(sizes)}."
+            )
+    if value_shape[1] != key_shape[1]:
+        raise ValueError(
+            "`key` and `value` must have the same number of positions. "
+            f"Received: key of shape {tuple(key_shape)}, value of shape {tuple(value_shape)}."
+        )

@@ -1,0 +1,29 @@
+"""The base of the library's models: a `keras.Model` whose training step serves layers with averaged state."""
+
+import keras
+
+from tf_sparse_attention.layers import replicas
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Model(keras.Model):
+    """A `keras.Model` that also trains routing layers on several TensorFlow replicas.
+
+    On one device, and on JAX, it is a `keras.Model`. Under a `tf.distribute` strategy with several replicas, routing
+    layers leave the sums of their replica in a variable; after the gradients the training step adds them up with one
+    reduction for the whole model, so that the centroids, the weights and the losses equal those of one device on the
+    joined batch.
+
+    Subclass it, or use it as a functional model: `Model(inputs, outputs)`.
+
+    Example:
+        >>> inputs = keras.Input((None, 64))
+        >>> outputs = tsa.layers.RoutingAttention(2, 32, 8, 64)(inputs, use_causal_mask=True)
+        >>> model = tsa.models.Model(inputs, outputs)
+    """
+
+    def train_step(self, *args, **kwargs):
+        with replicas.deferred_updates():
+            result = super().train_step(*args, **kwargs)
+        replicas.apply_deferred(self._flatten_layers())
+        return result
