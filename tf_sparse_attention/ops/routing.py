@@ -3,10 +3,11 @@
 Which keys a query sees depends on tokens up to its own position alone, so it is causal by construction.
 """
 
+import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.attend import attend, score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.local import band, window_grid
@@ -122,7 +123,7 @@ def nearest_attention(
         mask=merge(
             same, band(grid.offsets, cluster_size, causal), pick_pairs(masks.attention_mask, at_queries, at_keys)
         ),
-        bias=with_self_bias(bias, grid.offsets) if mask_self else bias,
+        bias=with_self_bias(bias, grid.offsets == 0) if mask_self else bias,
         dropout=dropout,
         value_bias=position.value_bias(distances),
         return_weights=return_weights,
@@ -135,7 +136,13 @@ def nearest_attention(
     return output, weights
 
 
-def with_self_bias(bias, offsets):
-    """Returns the bias with `SELF_BIAS` added where a query meets its own key, at offset 0."""
-    own = ops.convert_to_tensor(np.where(offsets == 0, SELF_BIAS, 0.0), "float32")
-    return own if bias is None else bias + own
+def with_self_bias(bias, own):
+    """Returns the bias with `SELF_BIAS` added where a query meets the key of its position.
+
+    Args:
+        bias: float, broadcastable to (..., t, s), or None.
+        own: bool, likewise: where query and key have one position.
+    """
+    dtype = "float32" if bias is None else score_dtype(keras.backend.standardize_dtype(bias.dtype))
+    own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # float16 could not hold it
+    return own if bias is None else ops.cast(bias, dtype) + own

@@ -10,7 +10,7 @@ from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order
 from tf_sparse_attention.ops.local import window_grid
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
-from tf_sparse_attention.ops.routing import NOWHERE, SELF_BIAS
+from tf_sparse_attention.ops.routing import NOWHERE, with_self_bias
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -171,8 +171,7 @@ def separate_attention(
     distances = Distances(ranks=ranks, tokens=tokens)
     bias = position.score_bias(query, distances)
     if mask_self:
-        own = ops.where(tokens == 0, SELF_BIAS, 0.0)
-        bias = own if bias is None else bias + own
+        bias = with_self_bias(bias, tokens == 0)
     attended = attend(
         query,
         blocks.rows(key),

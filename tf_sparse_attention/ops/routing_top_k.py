@@ -11,7 +11,7 @@ from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.local import band
 from tf_sparse_attention.ops.masks import TokenMasks, causal_mask, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
-from tf_sparse_attention.ops.routing import SELF_BIAS
+from tf_sparse_attention.ops.routing import with_self_bias
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -36,24 +36,22 @@ def best_members(scores, cluster_size, token_mask=None):
         token_mask: bool (B, T), False for tokens that are never taken; or None.
     """
     length = shape(scores)[2]
+    known = isinstance(length, int)
+    none = lowest(scores.dtype)
     scores = ops.swapaxes(scores, -1, -2)  # (B, N, K, T)
     if token_mask is not None:
-        scores = ops.where(token_mask[:, None, None, :], scores, lowest(scores.dtype))
-    if isinstance(length, int):
-        cluster_size = min(cluster_size, length)
-    else:  # no fewer than `cluster_size` places, as the number of best ones has to be known
-        scores = ops.where(
-            pad_axis(ops.ones_like(scores, dtype="bool"), -1, 0, cluster_size),
-            pad_axis(scores, -1, 0, cluster_size),
-            lowest(scores.dtype),
-        )
-    positions = ops.sort(ops.cast(ops.top_k(scores, cluster_size, sorted=False)[1], "int32"), axis=-1)
-    valid = None if isinstance(length, int) else positions < length
-    positions = ops.minimum(positions, length - 1)
-    if token_mask is not None:
-        mask = ops.broadcast_to(token_mask[:, None, :], (*shape(scores)[:2], length))
-        valid = merge(valid, _take(mask, positions))
-    return Members(positions, valid)
+        scores = ops.where(token_mask[:, None, None, :], scores, none)
+    if not known:  # no fewer than `cluster_size` places, as the number of best ones has to be known
+        exists = pad_axis(ops.ones_like(scores, dtype="bool"), -1, 0, cluster_size)
+        scores = ops.where(exists, pad_axis(scores, -1, 0, cluster_size), none)
+    best, positions = ops.top_k(scores, min(cluster_size, length) if known else cluster_size, sorted=False)
+    positions = ops.cast(positions, "int32")
+    if known and token_mask is None:
+        return Members(ops.sort(positions, axis=-1), None)
+    # What is taken for want of a token goes last, so that it has no rank among the members.
+    beyond = shape(scores)[-1]
+    positions = ops.sort(ops.where(best > none, positions, positions + beyond), axis=-1)
+    return Members(ops.minimum(positions % beyond, length - 1), positions < beyond)
 
 
 def _take(x, positions):
@@ -169,8 +167,7 @@ def top_k_attention(
     distances = Distances(_rank_offsets(queries, keys), tokens=apart)
     bias = position.score_bias(query, distances)
     if mask_self:
-        own = ops.where(apart == 0, SELF_BIAS, 0.0)
-        bias = own if bias is None else bias + own
+        bias = with_self_bias(bias, apart == 0)
     attended = attend(
         query,
         key,
