@@ -139,5 +139,5 @@ LOOKING_AHEAD = {
     "shift": Ahead,
     "selection": BestTokens,
     "statistics": TimeNorm,
-    "recurrent": lambda: layers.Bidirectional(layers.GRU(4, return_sequences=True)),
+    "convolution": lambda: layers.Conv1D(4, 3, padding="same"),
 }

@@ -13,10 +13,7 @@ from tests.analysis.audited_layers import (
     Ahead,
     BestTokens,
     OnePositionAhead,
-    SubclassedModel,
-    Tracker,
     attention,
-    dictionary_model,
     language_model,
 )
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
@@ -43,12 +40,9 @@ from tf_sparse_attention.analysis import causality_report
 def audit(target, **options):
     return causality_report(target, sequence_length=6, hidden_dim=4, num_cuts=3, **options)
 
-for name in ("attention", "dense", "subclassed", "dictionary"):
-    assert audit(CAUSAL[name]()).is_causal, name
-for name in ("shift", "selection", "statistics"):
-    assert audit(LOOKING_AHEAD[name]()).leaks, name
-assert audit(LOOKING_AHEAD["selection"]()).max_gradient == 0
-assert audit(language_model(attention(), BestTokens(2, name="best"))).leaks[0].layer == "best"
+assert audit(language_model(attention())).is_causal
+report = audit(language_model(attention(), BestTokens(2, name="best")))
+assert report.max_gradient == 0 and [leak.layer for leak in report.leaks] == ["best"], report
 tracker = keras.Sequential([Tracker(), Ahead(strength=1e-8)])
 report = audit(tracker, training=True)
 assert [leak.check for leak in report.leaks] == ["gradient"], report
@@ -115,70 +109,6 @@ def test_batch_statistics_look_ahead_only_in_training():
         assert_causal(layers.BatchNormalization(), training=True)
 
 
-def test_dropout_is_the_same_in_every_call_of_an_audit():
-    report = assert_causal(language_model(attention(dropout=0.3), dropout=0.3), sequence_length=12, training=True)
-    assert report.max_change == 0
-
-
-def test_an_audit_leaves_the_model_as_it_found_it():
-    tracker = Tracker()
-    model = keras.Sequential([tracker, Ahead()])
-    model(np.ones((2, 5, 4), "float32"), training=True)
-    before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
-    assert causality_report(model, training=True).leaks
-    for variable, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(variable, value)
-    assert int(tracker.calls) == 1
-    assert all("call" not in vars(layer) for layer in (model, *model.layers, tracker.dropout))
-
-
-def test_building_a_target_draws_no_seed_and_counts_no_call():
-    tracker, fresh = Tracker(), Tracker()
-    causality_report(tracker, training=True, hidden_dim=4)
-    fresh(np.zeros((2, 64, 4), "float32"))
-    for variable, value in zip(tracker.variables, fresh.variables, strict=True):
-        np.testing.assert_array_equal(variable, value)
-
-
-def test_a_call_that_a_user_put_on_a_layer_survives_an_error_in_the_audit():
-    def call(x):
-        if x.shape[1] != 3:
-            raise RuntimeError("three positions only")
-        return x
-
-    model = keras.Sequential([layers.Identity()])
-    model.build((None, None, 4))
-    model.layers[0].call = call
-    with pytest.raises(RuntimeError, match="three positions only"):
-        assert_causal(model, hidden_dim=4)
-    assert model.layers[0].call is call
-
-
-def test_the_gradient_of_token_ids_is_taken_where_they_are_embedded():
-    model = SubclassedModel()
-    assert causality_report(model, sequence_length=12).embeddings == (model.tokens.name,)
-
-
-def test_a_layer_that_is_no_keras_embedding_may_embed():
-    class OneHot(layers.Layer):
-        def call(self, ids):
-            return ops.one_hot(ids, 11)
-
-    model = keras.Sequential([keras.Input((8,), dtype="int32"), OneHot(name="one_hot"), Ahead(strength=1e-8)])
-    report = causality_report(model, vocabulary_size=11)
-    assert report.embeddings == ("one_hot",)
-    assert [leak.check for leak in report.leaks] == ["gradient"]
-
-
-def test_an_embedding_used_twice_is_probed_twice():
-    ids = keras.Input((None,), dtype="int32")
-    embedding = layers.Embedding(11, 4, name="tokens")
-    x = layers.Concatenate()([embedding(ids), Ahead(strength=1e-8)(embedding(ids))])
-    report = causality_report(keras.Model(ids, x))
-    assert report.embeddings == ("tokens", "tokens")
-    assert report.max_gradient > 0
-
-
 def test_outputs_that_do_not_depend_on_inputs_prove_nothing():
     ids = keras.Input((None,), dtype="int32")
     model = keras.Model(ids, layers.Dense(3, kernel_initializer="zeros")(layers.Embedding(11, 4)(ids)))
@@ -194,7 +124,7 @@ def test_outputs_that_depend_on_later_inputs_alone_are_a_leak():
 
 
 def test_nan_outputs_prove_nothing():
-    with pytest.raises(ValueError, match="`target` must return numbers. Received: NaN"):
+    with pytest.raises(ValueError, match=r"`target` must return numbers. Received: NaN"):
         assert_causal(lambda x: x * np.nan)
 
 
@@ -210,7 +140,7 @@ def test_infinite_logits_that_stay_are_no_change():
 
 
 def test_gradients_that_are_not_finite_prove_nothing():
-    with pytest.raises(ValueError, match="`target` must have finite gradients. Received: (nan|inf)"):
+    with pytest.raises(ValueError, match=r"`target` must have finite gradients. Received: (nan|inf)"):
         assert_causal(lambda x: ops.sqrt(ops.relu(x) * 0))
 
 
@@ -224,12 +154,6 @@ def test_a_built_layer_sets_the_size_of_its_vectors():
     assert_causal(layer, sequence_length=6)
 
 
-def test_a_function_reaches_the_model_it_names():
-    model = SubclassedModel()
-    report = assert_causal(lambda ids: model(ids)["logits"], inputs=np.arange(8)[None])
-    assert report.embeddings == (model.tokens.name,)
-
-
 def test_inputs_of_the_user_are_audited_with_their_padding():
     ids = np.array([[3, 4, 5, 6, 7, 0, 0, 0], [3, 4, 5, 6, 7, 8, 9, 0]])
     model = language_model(attention(), mask_zero=True)
@@ -240,14 +164,15 @@ def test_inputs_of_the_user_are_audited_with_their_padding():
 
 def test_integer_outputs_are_compared_and_not_differentiated():
     model = language_model(attention())
-    target = lambda ids: {"logits": model(ids), "best": ops.argmax(model(ids), axis=-1)}
+
+    def target(ids):
+        return {"logits": model(ids), "best": ops.argmax(model(ids), axis=-1)}
+
     assert_causal(target, inputs=np.arange(8)[None])
 
 
 def test_half_precision_has_a_wider_tolerance_and_float32_is_on_request():
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    model = language_model(attention())
-    keras.config.set_dtype_policy("float32")
+    model = keras.Sequential([layers.Conv1D(4, 3, padding="causal", dtype="mixed_bfloat16"), layers.Dense(3)])
     assert assert_causal(model, sequence_length=12).atol == 0.0625
     assert assert_causal(model, sequence_length=12, dtype="float32").atol == 1e-5
 
@@ -273,7 +198,9 @@ def test_both_functions_have_one_signature():
 
 
 def test_a_target_without_gradients_is_compared_alone():
-    target = lambda ids: ops.one_hot(ids, 5)
+    def target(ids):
+        return ops.one_hot(ids, 5)
+
     ids = np.arange(4)[None]
     with pytest.raises(ValueError, match="`target` must embed its token ids in a layer of its own"):
         assert_causal(target, inputs=ids)
@@ -282,7 +209,7 @@ def test_a_target_without_gradients_is_compared_alone():
 
 def test_a_backend_without_gradients_is_refused(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    with pytest.raises(ValueError, match="Gradients need the TensorFlow or the JAX backend.*Received: backend='torch'"):
+    with pytest.raises(ValueError, match=r"need the TensorFlow or the JAX backend.*Received: backend='torch'"):
         assert_causal(layers.Dense(3))
 
 
@@ -294,7 +221,14 @@ def test_outputs_that_are_not_one_for_each_position_are_refused(shape):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("sequence_length", 1), ("hidden_dim", 0), ("batch_size", 1.5), ("num_cuts", 0), ("num_draws", 0)]
+    [
+        ("sequence_length", 1),
+        ("hidden_dim", 0),
+        ("batch_size", 1.5),
+        ("num_cuts", 0),
+        ("num_draws", 0),
+        ("vocabulary_size", 1),
+    ]
     + [("atol", -1e-3), ("atol", np.nan), ("dtype", "bfloat16")],
 )
 def test_an_argument_out_of_range_is_refused(name, value):

@@ -55,7 +55,7 @@ def test_inputs_follow_those_of_a_functional_model():
     batch = inputs.pack(inputs.arrays)
     assert inputs.batch_and_length == (2, 6)
     np.testing.assert_array_equal(batch["padding_mask"], np.ones((2, 6)))
-    assert 1 <= batch["token_ids"].min() and batch["token_ids"].max() < 11
+    assert batch["token_ids"].min() >= 1 and batch["token_ids"].max() < 11
 
 
 def test_positions_count_up_and_segments_are_one():
@@ -131,12 +131,12 @@ def test_inputs_of_several_lengths_or_one_position_are_refused(shapes):
 
 
 def test_a_vocabulary_of_one_is_refused():
-    with pytest.raises(ValueError, match="`vocabulary_size` must be at least 2.*Received: vocabulary_size=1"):
+    with pytest.raises(ValueError, match=r"`vocabulary_size` must be at least 2.*Received: vocabulary_size=1"):
         AuditInputs(np.zeros((2, 4), "int32"), vocabulary_size=1)
 
 
 def test_an_unknown_vocabulary_is_asked_for():
     ids = keras.Input((None,), dtype="int32")
     model = keras.Model(ids, keras.ops.one_hot(ids, 5))
-    with pytest.raises(ValueError, match="`vocabulary_size` must be given.*Received: vocabulary_size=None"):
+    with pytest.raises(ValueError, match=r"`vocabulary_size` must be given.*Received: vocabulary_size=None"):
         made(model)
