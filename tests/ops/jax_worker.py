@@ -1,0 +1,72 @@
+"""Compares the sparse attentions with their dense twins on JAX; run by `test_jax.py` in a process of its own.
+
+`python -m tests.ops.jax_worker fixed` compiles eight programs and feeds them many numbers, masks and documents;
+`... free` compiles a program for each configuration that Hypothesis draws. Prints {family: configurations} as JSON.
+"""
+
+import collections
+import json
+import sys
+
+from hypothesis import HealthCheck, given, settings
+
+from tests.ops import strategies
+from tests.ops.compare import assert_equals_dense
+from tests.ops.plans import Plan
+
+MASKED = {"key_mask": True, "segments": True, "return_weights": True}
+CROSS = {"num_queries": 31, "num_keys": 41, "attention_mask": (2, 31, 41)}
+SELF = {"num_queries": 37, "num_keys": 37, "attention_mask": (37, 37)}
+# Each family has at least 200 draws, on eight shapes in all.
+FIXED = [
+    (100, "local", Plan("local", window=9, position="relative", **SELF, **MASKED)),
+    (100, "local", Plan("local", causal=False, block_size=5, after=2, position="alibi", heads=3, **CROSS, **MASKED)),
+    (100, "nearest", Plan("nearest", shared=True, mask_self=True, position="rotary", **SELF, **MASKED)),
+    (100, "nearest", Plan("nearest", shared=True, causal=False, cluster_size=20, position="relative", **SELF, **MASKED)),
+    (200, "separate", Plan("nearest", mask_self=True, cluster_size=5, position="relative", **CROSS, **MASKED)),
+    (200, "random", Plan("random", shared=True, position="alibi", heads=3, **SELF, **MASKED)),
+    (100, "top_k", Plan("top_k", shared=True, causal="position", mask_self=True, position="relative", **SELF, **MASKED)),
+    (100, "top_k", Plan("top_k", causal=None, cluster_size=7, position="relative_token", **CROSS, **MASKED)),
+]
+FREE = {
+    "local": strategies.local_plans(),
+    "nearest": strategies.nearest_plans(shared=True),
+    "separate": strategies.nearest_plans(shared=False),
+    "random": strategies.random_plans(),
+    "top_k": strategies.top_k_plans(),
+}
+
+
+def compare_fixed():
+    counts = collections.Counter()
+    for number, family, plan in FIXED:
+        for seed in range(number):
+            assert_equals_dense(plan, seed)
+        counts[family] += number
+    return counts
+
+
+def compare_free(examples=50):
+    counts = {}
+    for family, plans in FREE.items():
+        counts[family] = count_compared(plans, examples)
+    return counts
+
+
+def count_compared(plans, examples):
+    """Compares what Hypothesis draws and returns how many different configurations it was."""
+    drawn = set()
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(plans, strategies.SEED)
+    def compare(plan, seed):
+        plan = plan._replace(dtype="float32")  # JAX has no float64 unless told so before it starts
+        drawn.add(plan)
+        assert_equals_dense(plan, seed)
+
+    compare()
+    return len(drawn)
+
+
+if __name__ == "__main__":
+    print(json.dumps({"fixed": compare_fixed, "free": compare_free}[sys.argv[1]]()))

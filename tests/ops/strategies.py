@@ -1,0 +1,90 @@
+"""Hypothesis draws plans: every shape, switch and kind of mask, with a seed for the numbers."""
+
+from hypothesis import strategies as st
+
+from tests.ops.plans import Plan
+
+LENGTH = st.integers(1, 300)
+SEED = st.integers(0, 2**32 - 1)
+POSITION = st.sampled_from([None, "relative", "relative_key", "rotary", "alibi"])
+ROUTED_POSITION = st.sampled_from([None, "relative", "relative_key", "relative_token", "rotary", "alibi"])
+
+
+@st.composite
+def attention_mask_shapes(draw, plan):
+    """Draws None or one of the shapes an attention mask may have: rank 2 to 4, each axis whole or 1."""
+    whole = (plan.batch, plan.heads, plan.num_queries, plan.num_keys)
+    rank = draw(st.sampled_from([0, 2, 3, 4]))
+    if rank == 0:
+        return None
+    sizes = {2: whole[2:], 3: (whole[0], *whole[2:]), 4: whole}[rank]
+    return tuple(size if draw(st.booleans()) else 1 for size in sizes)
+
+
+@st.composite
+def _common(draw, op, positions, **fixed):
+    """Draws what all patterns share."""
+    position = draw(positions)
+    # Angles and slopes are constants in float32, so float64 would compare their rounding.
+    dtypes = ["float32"] if position in ("rotary", "alibi") else ["float32", "float64"]
+    num_queries = draw(LENGTH)
+    shared = fixed.pop("shared", False)
+    plan = Plan(
+        op,
+        batch=draw(st.integers(1, 2)),
+        heads=draw(st.integers(1, 3)),
+        num_queries=num_queries,
+        num_keys=num_queries if shared or draw(st.booleans()) else draw(LENGTH),
+        size=2 * draw(st.integers(1, 4)),
+        value_size=draw(st.integers(1, 7)),
+        shared=shared,
+        position=position,
+        reach=draw(st.integers(0, 40)),
+        key_mask=draw(st.booleans()),
+        segments=draw(st.booleans()),
+        return_weights=draw(st.integers(0, 3)) == 0,
+        dtype=draw(st.sampled_from(dtypes)),
+        **fixed,
+    )
+    return plan._replace(attention_mask=draw(attention_mask_shapes(plan)))
+
+
+@st.composite
+def local_plans(draw):
+    plan = draw(_common("local", POSITION))
+    window = draw(st.none() | st.integers(1, 320))
+    if window is not None:
+        return plan._replace(causal=draw(st.booleans()), window=window)
+    return plan._replace(
+        causal=draw(st.booleans()),
+        block_size=draw(st.integers(1, 90)),
+        before=draw(st.integers(0, 3)),
+        after=draw(st.integers(0, 3)),
+    )
+
+
+@st.composite
+def nearest_plans(draw, op="nearest", shared=True):
+    plan = draw(_common(op, ROUTED_POSITION, shared=shared))
+    return plan._replace(
+        causal=draw(st.booleans()),
+        num_clusters=draw(st.integers(1, 12)),
+        cluster_size=draw(st.integers(1, 12) | st.integers(13, 320)),
+        mask_self=draw(st.booleans()),
+    )
+
+
+@st.composite
+def random_plans(draw):
+    return draw(nearest_plans(op="random", shared=draw(st.booleans())))
+
+
+@st.composite
+def top_k_plans(draw):
+    plan = draw(_common("top_k", ROUTED_POSITION, shared=draw(st.booleans())))
+    return plan._replace(
+        causal=draw(st.sampled_from([None, "position", "rank"])),
+        num_clusters=draw(st.integers(1, 6)),
+        cluster_size=draw(st.integers(1, 12) | st.integers(13, 80)),
+        mask_self=draw(st.booleans()),
+    )

@@ -1,0 +1,159 @@
+"""Dense attention by the book, in NumPy and float64: what every sparse pattern has to equal.
+
+Patterns are filled position by position from their definitions, without a look at the library. Attention and its
+gradient are those of one head; `test_twins.py` checks the gradient against finite differences.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+def local_blocks(num_queries, num_keys, block_size, before, after, causal):
+    """Returns where query i may see key j, bool (T, S): blocks at most `before` back and `after` ahead."""
+    allowed = np.zeros((num_queries, num_keys), bool)
+    for i in range(num_queries):
+        for j in range(num_keys):
+            ahead = j // block_size - i // block_size
+            allowed[i, j] = j <= i and -before <= ahead if causal else -before <= ahead <= after
+    return allowed
+
+
+def window(num_queries, num_keys, size, causal):
+    """Returns the sliding window, bool (T, S): 0 <= i - j < size if causal, otherwise |i - j| < size."""
+    allowed = np.zeros((num_queries, num_keys), bool)
+    for i in range(num_queries):
+        for j in range(num_keys):
+            allowed[i, j] = 0 <= i - j < size if causal else -size < i - j < size
+    return allowed
+
+
+def bands(query_groups, key_groups, size, causal):
+    """Returns the band inside groups and how far apart its members rank.
+
+    Query i sees the last `size` keys of its group at positions up to i and, if not causal, the `size` - 1 next ones.
+
+    Args:
+        query_groups: list of T groups, anything hashable; None is a token that does not exist.
+        key_groups: list of S groups.
+        size: keys.
+        causal: bool.
+
+    Returns:
+        Pair of bool (T, S) and int (T, S): rank of key j in its group minus that of the last key up to position i.
+    """
+    allowed = np.zeros((len(query_groups), len(key_groups)), bool)
+    apart = np.zeros(allowed.shape, int)
+    for i, group in enumerate(query_groups):
+        if group is None:
+            continue
+        members = [j for j, other in enumerate(key_groups) if other == group]
+        past = [j for j in members if j <= i]
+        future = [j for j in members if j > i]
+        allowed[i, past[-size:]] = True
+        if not causal:
+            allowed[i, future[: size - 1]] = True
+        apart[i, members] = np.arange(len(members)) - (len(past) - 1)
+    return allowed, apart
+
+
+def best_members(scores, size, exists):
+    """Returns, for each cluster, the positions of its `size` best tokens in ascending order.
+
+    Args:
+        scores: float (T, K).
+        size: tokens of a cluster.
+        exists: bool (T,); a token that does not exist is never taken.
+    """
+    members = []
+    for cluster in range(scores.shape[1]):
+        tokens = [i for i in range(len(scores)) if exists[i]]
+        tokens.sort(key=lambda i: (-scores[i, cluster], i))
+        members.append(sorted(tokens[:size]))
+    return members
+
+
+def without_self(allowed, query_positions, key_positions):
+    """Returns a pattern in which a token sees itself only if it may see itself and nothing else."""
+    allowed = allowed.copy()
+    for row, position in enumerate(query_positions):
+        own = [column for column, other in enumerate(key_positions) if other == position and allowed[row, column]]
+        if own and allowed[row].sum() > len(own):
+            allowed[row, own] = False
+    return allowed
+
+
+def slopes(num_heads):
+    """Returns ALiBi's slopes: 2^(-8 m / N) for m = 1 .. N if N is a power of two.
+
+    Otherwise those of the next smaller power P, then the 1st, 3rd, 5th .. of 2 P.
+    """
+    power = 1
+    while 2 * power <= num_heads:
+        power *= 2
+    exact = [2 ** (-8 * m / power) for m in range(1, power + 1)]
+    finer = [2 ** (-8 * m / (2 * power)) for m in range(1, 2 * power + 1)]
+    return np.array(exact + finer[0::2][: num_heads - power])
+
+
+def rotate(x, positions, base=10000.0, back=False):
+    """Returns rows (T, H) turned by their positions: (x_c + i x_{c + H/2}) times exp(i position base^(-2 c / H))."""
+    half = x.shape[-1] // 2
+    angles = np.asarray(positions)[:, None] * base ** (-2.0 * np.arange(half) / x.shape[-1])
+    turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(-1j * angles if back else 1j * angles)
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+class Attended(NamedTuple):
+    """Output (T, Hv), weights (T, S), and the gradients of sum(output * cotangent)."""
+
+    output: Any
+    weights: Any
+    query: Any
+    key: Any
+    value: Any
+    key_table: Any = None
+    value_table: Any = None
+
+
+def attend(query, key, value, allowed, cotangent, bias=0.0, rows=None, key_table=None, value_table=None):
+    """Returns the attention of one head and its gradient.
+
+    s_ij = q_i . (k_j + key_table[rows_ij]) + bias_ij, p = softmax over the allowed j,
+    o_i = sum_j p_ij (v_j + value_table[rows_ij]); a query that may see nothing gets zeros.
+
+    Args:
+        query: (T, H).
+        key: (S, H).
+        value: (S, Hv).
+        allowed: bool (T, S).
+        cotangent: (T, Hv).
+        bias: (T, S).
+        rows: int (T, S), the row of the tables for each pair.
+        key_table: (R, H), or None.
+        value_table: (R, Hv), or None.
+    """
+    scores = query @ key.T + bias
+    if key_table is not None:
+        scores = scores + np.take_along_axis(query @ key_table.T, rows, 1)
+    highest = np.max(scores, axis=1, where=allowed, initial=-np.inf, keepdims=True)
+    exponentials = np.where(allowed, np.exp(np.where(allowed, scores - highest, 0.0)), 0.0)
+    weights = exponentials / np.maximum(exponentials.sum(1, keepdims=True), 1e-300)
+    output, d_weights = weights @ value, cotangent @ value.T
+    if value_table is not None:
+        output = output + _by_row(weights, rows, value_table) @ value_table
+        d_weights = d_weights + np.take_along_axis(cotangent @ value_table.T, rows, 1)
+    d_scores = weights * (d_weights - (weights * d_weights).sum(1, keepdims=True))
+    d_query, d_key_table, d_value_table = d_scores @ key, None, None
+    if key_table is not None:
+        d_query = d_query + _by_row(d_scores, rows, key_table) @ key_table
+        d_key_table = _by_row(d_scores, rows, key_table).T @ query
+    if value_table is not None:
+        d_value_table = _by_row(weights, rows, value_table).T @ cotangent
+    return Attended(output, weights, d_query, d_scores.T @ query, weights.T @ cotangent, d_key_table, d_value_table)
+
+
+def _by_row(x, rows, table):
+    """Returns the sum of x_ij over the pairs of query i that have row r, (T, R)."""
+    flat = (np.arange(len(rows))[:, None] * len(table) + rows).ravel()
+    return np.bincount(flat, x.ravel(), len(rows) * len(table)).reshape(len(rows), len(table))
