@@ -1,5 +1,18 @@
 """Models built from the layers, and the presets they are made from."""
 
+from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.language_model import LanguageModel
+from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.presets import PRESETS
 
-__all__ = ["Model"]
+__all__ = [
+    "PRESETS",
+    "Backbone",
+    "BitsPerByte",
+    "LanguageModel",
+    "Model",
+    "Perplexity",
+    "PerplexityPerWord",
+    "language_model_loss",
+]

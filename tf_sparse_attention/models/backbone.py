@@ -1,0 +1,224 @@
+"""The Transformer without its task: from token ids to vectors."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import layers
+from tf_sparse_attention.layers import checks
+from tf_sparse_attention.layers.replicas import SeedGenerator
+from tf_sparse_attention.models.model import Model
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Backbone(Model):
+    """Embedding, Transformer blocks with heads of any patterns, and a final norm.
+
+    Args:
+        vocabulary_size: V, number of token ids.
+        num_layers: number of blocks.
+        hidden_dim: D, channels of the residual stream.
+        attention: the parts of each block's attention, as plain data: a list of dictionaries, each with the name of a
+            class of `tf_sparse_attention.layers` under "layer" and its arguments, in the order of their heads.
+        intermediate_dim: size inside the feed-forward. None: blocks have none.
+        activation: of the feed-forward: "relu", "gelu" or "geglu". Default "gelu".
+        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts. Default 0.
+        embedding_dim: size of the embedding, from which a dense layer leads to `hidden_dim`. None: `hidden_dim`, and no
+            such layer.
+        norm: "pre" (and a norm after the last block) or "post". Default "pre".
+        causal: whether later tokens are hidden. Default True.
+        dropout: rate on the result of each sublayer. Default 0; so are the next three.
+        embedding_dropout: rate on the embedding.
+        activation_dropout: rate inside the feed-forward.
+        token_dropout: rate at which input ids are replaced by id 0 in training.
+        epsilon: of the layer norms, default 1e-6.
+        remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
+        seed: integer for all random draws and initial values that can be seeded by layer. None: unseeded.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask" and
+            "segment_ids".
+        padding_mask: bool (B, T), False for padding.
+        segment_ids: int (B, T), the document of each token of a packed batch.
+        training: whether to drop and to move centroids.
+
+    Returns:
+        Float (B, T, D).
+
+    Raises:
+        ValueError: for a wrong argument.
+
+    Example:
+        >>> backbone = Backbone(
+        ...     vocabulary_size=258,
+        ...     num_layers=2,
+        ...     hidden_dim=64,
+        ...     attention=[{"layer": "LocalAttention", "num_heads": 4, "key_dim": 16, "window": 128}],
+        ...     intermediate_dim=256,
+        ... )
+        >>> backbone(np.zeros((1, 300), "int32")).shape
+        (1, 300, 64)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        hidden_dim,
+        attention,
+        intermediate_dim=None,
+        activation="gelu",
+        skip_first=0,
+        embedding_dim=None,
+        norm="pre",
+        causal=True,
+        dropout=0.0,
+        embedding_dropout=0.0,
+        activation_dropout=0.0,
+        token_dropout=0.0,
+        epsilon=1e-6,
+        remat=False,
+        seed=None,
+        **kwargs,
+    ):
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
+        super().__init__(**kwargs)
+        _check(arguments)
+        self._arguments = arguments
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.embedding_dim = hidden_dim if embedding_dim is None else embedding_dim
+        self.num_layers = num_layers
+        self.embedding_dropout = embedding_dropout
+        self.token_dropout = token_dropout
+        self.embedding = keras.layers.Embedding(
+            vocabulary_size,
+            self.embedding_dim,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=seed),
+            dtype=self.dtype_policy,
+            name="embedding",
+        )
+        self.embedding_projection = None
+        if embedding_dim is not None:
+            self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
+        self.blocks = [self._block(index) for index in range(num_layers)]
+        self.final_norm = None
+        if norm == "pre":
+            self.final_norm = keras.layers.LayerNormalization(
+                epsilon=epsilon, dtype=self.dtype_policy, name="final_norm"
+            )
+        self._seeds = SeedGenerator(seed) if embedding_dropout or token_dropout else None
+        self.build((None, None))
+
+    def _block(self, index):
+        given = self._arguments
+        seed = None if given["seed"] is None else given["seed"] + 1000 * (index + 1)
+        feed_forward = None
+        if given["intermediate_dim"] is not None:
+            feed_forward = layers.FeedForward(
+                given["intermediate_dim"],
+                given["activation"],
+                dropout=given["activation_dropout"],
+                seed=seed,
+                dtype=self.dtype_policy,
+                name="feed_forward",
+            )
+        return layers.TransformerBlock(
+            self._attention(index, seed),
+            feed_forward,
+            **{name: given[name] for name in ("norm", "causal", "dropout", "epsilon", "remat")},
+            seed=seed,
+            dtype=self.dtype_policy,
+            name=f"block_{index}",
+        )
+
+    def _attention(self, index, seed):
+        parts = self._arguments["attention"]
+        if index < self._arguments["skip_first"]:
+            parts = all_local(parts)
+        made = []
+        for number, part in enumerate(parts):
+            arguments = {name: value for name, value in part.items() if name != "layer"}
+            arguments.setdefault("seed", None if seed is None else seed + number + 1)
+            arguments.setdefault("name", f"{part['layer'].removesuffix('Attention').lower()}_{number}")
+            made.append(getattr(layers, part["layer"])(**arguments, dtype=self.dtype_policy))
+        return layers.MixedAttention(made, dtype=self.dtype_policy, name="attention")
+
+    def build(self, input_shape):
+        hidden = (None, None, self.hidden_dim)
+        self.embedding.build((None, None))
+        if self.embedding_projection is not None:
+            self.embedding_projection.build((None, None, self.embedding_dim))
+        for block in self.blocks:
+            block.build(hidden)
+        if self.final_norm is not None:
+            self.final_norm.build(hidden)
+        self.built = True
+
+    def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
+        token_ids, padding_mask, segment_ids = unpack(inputs, padding_mask, segment_ids)
+        if training and self.token_dropout:
+            keep = keras.random.uniform(ops.shape(token_ids), seed=self._seeds) >= self.token_dropout
+            token_ids = ops.where(keep, token_ids, 0)
+        x = self.embedding(token_ids)
+        if training and self.embedding_dropout:
+            x = keras.random.dropout(x, self.embedding_dropout, seed=self._seeds)
+        if self.embedding_projection is not None:
+            x = self.embedding_projection(x)
+        for block in self.blocks:
+            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def compute_output_shape(self, input_shape):
+        sizes = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
+        return (*sizes, self.hidden_dim)
+
+    def get_config(self):
+        # Not that of `keras.Model`, which guesses the arguments.
+        base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
+        return {**base, **self._arguments}
+
+
+def unpack(inputs, padding_mask=None, segment_ids=None):
+    """Returns token ids, padding mask and segment ids of a model's inputs, a tensor or a dictionary of them."""
+    if not isinstance(inputs, dict):
+        return inputs, padding_mask, segment_ids
+    unknown = set(inputs) - {"token_ids", "padding_mask", "segment_ids"}
+    if "token_ids" not in inputs or unknown:
+        raise ValueError(
+            "`inputs` must have the key 'token_ids' and may have 'padding_mask' and 'segment_ids'. "
+            f"Received: keys {sorted(inputs)}."
+        )
+    return (
+        inputs["token_ids"],
+        inputs.get("padding_mask", padding_mask),
+        inputs.get("segment_ids", segment_ids),
+    )
+
+
+def all_local(parts):
+    """Returns the local part alone with the heads of all `parts`."""
+    local = next(part for part in parts if part["layer"] == "LocalAttention")
+    return [{**local, "num_heads": sum(part["num_heads"] for part in parts)}]
+
+
+def _check(arguments):
+    for name in ("vocabulary_size", "num_layers", "hidden_dim"):
+        checks.check_count(name, arguments[name])
+    checks.check_optional_count("intermediate_dim", arguments["intermediate_dim"])
+    checks.check_optional_count("embedding_dim", arguments["embedding_dim"])
+    checks.check_count("skip_first", arguments["skip_first"], minimum=0)
+    for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
+        checks.check_rate(name, arguments[name])
+    parts = arguments["attention"]
+    named = isinstance(parts, (list, tuple)) and parts and all(isinstance(p, dict) and "layer" in p for p in parts)
+    if not named or not all(isinstance(getattr(layers, part["layer"], None), type) for part in parts):
+        raise ValueError(
+            "`attention` must be a list of dictionaries, each with the name of a class of `tf_sparse_attention.layers` "
+            f"under 'layer'. Received: attention={parts!r}."
+        )
+    if arguments["skip_first"] and not any(part["layer"] == "LocalAttention" for part in parts):
+        raise ValueError(
+            "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
+            f"Received: skip_first={arguments['skip_first']}, attention={parts!r}."
+        )

@@ -1,0 +1,112 @@
+"""The language model: a backbone with logits for the next token."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.presets import preset_arguments
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class LanguageModel(Model):
+    """Logits of the token after each position.
+
+    `model(token_ids)` takes ids as they are: its logits at t are for the token after t. Training pairs shift the
+    targets right by one with id 0 first, which `tf_sparse_attention.data` does.
+
+    The last vectors go through a dense layer to the embedding's size, where that differs from `hidden_dim`, and then
+    to the vocabulary: by the embedding itself if tied, else by weights of their own.
+
+    Args:
+        backbone: a `Backbone`.
+        tie_embeddings: whether the output weights are the embedding. Default False, as published.
+        use_output_bias: whether logits have a bias. Default True.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: int (B, T) token ids, or a dictionary, as for `Backbone`; likewise `padding_mask`, `segment_ids` and
+            `training`.
+
+    Returns:
+        Float32 logits (B, T, V) (float64 for a float64 model).
+
+    Example:
+        >>> model = LanguageModel.from_preset("enwik8_local_cluster8k", vocabulary_size=258)
+        >>> model.compile("adam", loss=language_model_loss(), metrics=[BitsPerByte()])
+    """
+
+    def __init__(self, backbone, tie_embeddings=False, use_output_bias=True, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(backbone, Backbone):
+            raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")
+        self.backbone = backbone
+        self.tie_embeddings = tie_embeddings
+        self.use_output_bias = use_output_bias
+        self.to_embedding = None
+        if backbone.embedding_dim != backbone.hidden_dim:
+            self.to_embedding = keras.layers.Dense(backbone.embedding_dim, dtype=self.dtype_policy, name="to_embedding")
+        self.to_vocabulary = None
+        if not tie_embeddings:
+            self.to_vocabulary = keras.layers.Dense(
+                backbone.vocabulary_size, use_bias=use_output_bias, dtype=self.dtype_policy, name="to_vocabulary"
+            )
+        self.build((None, None))
+
+    @classmethod
+    def from_preset(cls, name, vocabulary_size, reproduce_reference=False, **overrides):
+        """Returns a model of a published size with random weights.
+
+        Args:
+            name: one of `tf_sparse_attention.models.presets.PRESETS`.
+            vocabulary_size: V.
+            reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
+                otherwise they are "nearest".
+            **overrides: arguments of `Backbone` that replace the preset's.
+
+        Raises:
+            ValueError: for an unknown name.
+        """
+        arguments = preset_arguments(name, reproduce_reference)
+        dtype = overrides.get("dtype")
+        return cls(Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides}), dtype=dtype)
+
+    def build(self, input_shape):
+        if self.to_embedding is not None:
+            self.to_embedding.build((None, None, self.backbone.hidden_dim))
+        if self.to_vocabulary is not None:
+            self.to_vocabulary.build((None, None, self.backbone.embedding_dim))
+        elif self.use_output_bias:
+            self.output_bias = self.add_weight(
+                name="output_bias", shape=(self.backbone.vocabulary_size,), initializer="zeros"
+            )
+        self.built = True
+
+    def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
+        x = self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
+        if self.to_embedding is not None:
+            x = self.to_embedding(x)
+        if self.to_vocabulary is not None:
+            x = self.to_vocabulary(x)
+        else:
+            x = ops.matmul(x, ops.transpose(ops.cast(self.backbone.embedding.embeddings, x.dtype)))
+            x = x + ops.cast(self.output_bias, x.dtype) if self.use_output_bias else x
+        # The softmax over a large vocabulary needs more than half precision.
+        return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
+
+    def compute_output_shape(self, input_shape):
+        return (*self.backbone.compute_output_shape(input_shape)[:2], self.backbone.vocabulary_size)
+
+    def get_config(self):
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": self.dtype_policy,
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            "tie_embeddings": self.tie_embeddings,
+            "use_output_bias": self.use_output_bias,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "backbone": keras.saving.deserialize_keras_object(config["backbone"])})

@@ -1,0 +1,102 @@
+"""Loss and metrics of language models; all leave out padding, id 0."""
+
+import math
+
+import keras
+from keras import ops
+
+
+def language_model_loss():
+    """Returns the mean cross-entropy in nats a token over the targets that are not padding (id 0)."""
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0, name="cross_entropy")
+
+
+class TokenMetric(keras.metrics.Metric):
+    """Base of metrics that are functions of the mean nats a token.
+
+    Args:
+        name: of the metric.
+        dtype: of its sums, default float32.
+    """
+
+    def __init__(self, name, dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self.nats = self.add_variable((), "zeros", name="nats")
+        self.tokens = self.add_variable((), "zeros", name="tokens")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds a batch: ids (B, T), logits (B, T, V) and weights (B, T); targets of id 0 do not count."""
+        nats = ops.cast(keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True), self.dtype)
+        weights = ops.cast(ops.not_equal(y_true, 0), self.dtype)
+        if sample_weight is not None:
+            weights = weights * ops.cast(sample_weight, self.dtype)
+        self.nats.assign_add(ops.sum(nats * weights))
+        self.tokens.assign_add(ops.sum(weights))
+
+    def nats_per_token(self):
+        """Returns the mean so far, 0 before the first token."""
+        return self.nats / ops.maximum(self.tokens, 1)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Perplexity(TokenMetric):
+    """exp(nats a token).
+
+    Args:
+        name: default "perplexity".
+        dtype: of its sums, default float32.
+    """
+
+    def __init__(self, name="perplexity", dtype=None):
+        super().__init__(name, dtype)
+
+    def result(self):
+        return ops.exp(self.nats_per_token())
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class PerplexityPerWord(TokenMetric):
+    """exp(nats a word), as PG-19 reports it: the words are those of the text, whatever its tokens are.
+
+    Args:
+        tokens_per_word: tokens of the split divided by its words.
+        name: default "perplexity_per_word".
+        dtype: of its sums, default float32.
+    """
+
+    def __init__(self, tokens_per_word, name="perplexity_per_word", dtype=None):
+        super().__init__(name, dtype)
+        self.tokens_per_word = _positive("tokens_per_word", tokens_per_word)
+
+    def result(self):
+        return ops.exp(self.nats_per_token() * self.tokens_per_word)
+
+    def get_config(self):
+        return {**super().get_config(), "tokens_per_word": self.tokens_per_word}
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class BitsPerByte(TokenMetric):
+    """Bits a byte of text: nats a token, divided by ln 2 and by the bytes of a token.
+
+    Args:
+        tokens_per_byte: tokens of the split divided by its bytes. Default 1: a token is a byte.
+        name: default "bits_per_byte".
+        dtype: of its sums, default float32.
+    """
+
+    def __init__(self, tokens_per_byte=1.0, name="bits_per_byte", dtype=None):
+        super().__init__(name, dtype)
+        self.tokens_per_byte = _positive("tokens_per_byte", tokens_per_byte)
+
+    def result(self):
+        return self.nats_per_token() * (self.tokens_per_byte / math.log(2))
+
+    def get_config(self):
+        return {**super().get_config(), "tokens_per_byte": self.tokens_per_byte}
+
+
+def _positive(name, value):
+    if not value > 0:
+        raise ValueError(f"`{name}` must be positive. Received: {name}={value!r}.")
+    return float(value)

@@ -1,0 +1,148 @@
+"""Published model sizes as plain dictionaries: arguments of `Backbone`, without the vocabulary."""
+
+RT = "Routing Transformer (Roy et al., TACL 2021), published code"
+
+
+def _routing_transformer(num_layers, hidden_dim, intermediate_dim, num_local, num_routing, **settings):
+    """Returns a preset of the published code: post-norm, relative positions, no biases in attention."""
+    num_heads = num_local + num_routing
+    common = {"key_dim": hidden_dim // num_heads, "use_bias": False, "position": "relative"}
+    common["max_distance"] = settings.get("max_distance", 513)
+    common["dropout"] = settings.get("attention_dropout", 0.0)
+    parts = [{"layer": "LocalAttention", "num_heads": num_local, "block_size": settings.get("block", 256), **common}]
+    if num_routing:
+        clusters, window = settings["clusters"]
+        sizes = {"num_heads": num_routing, "num_clusters": clusters, "cluster_size": window}
+        # Routing heads come first, as in the published weights.
+        parts.insert(0, {"layer": "RoutingAttention", **sizes, **common})
+    return {
+        "source": f"{RT}: {settings['source']}",
+        "sequence_length": settings["sequence_length"],
+        "arguments": {
+            "num_layers": num_layers,
+            "hidden_dim": hidden_dim,
+            "embedding_dim": settings.get("embedding_dim", hidden_dim),
+            "intermediate_dim": intermediate_dim,
+            "activation": settings.get("activation", "geglu"),
+            "attention": parts,
+            "skip_first": settings.get("skip_first", 0),
+            "norm": "post",
+            "activation_dropout": settings.get("activation_dropout", 0.0),
+            "embedding_dropout": settings.get("embedding_dropout", 0.0),
+            "token_dropout": settings.get("token_dropout", 0.0),
+        },
+    }
+
+
+_WIKITEXT = {
+    "hidden_dim": 1024,
+    "intermediate_dim": 3072,
+    "embedding_dim": 256,
+    "attention_dropout": 0.4,
+    "activation_dropout": 0.4,
+    "embedding_dropout": 0.4,
+}
+_ENWIK8 = {"hidden_dim": 1024, "intermediate_dim": 3072}
+_PG19 = {"hidden_dim": 1032, "intermediate_dim": 4096, "sequence_length": 8192}
+
+PRESETS = {
+    "enwik8_local8k": _routing_transformer(
+        **_ENWIK8,
+        num_layers=22,
+        num_local=8,
+        num_routing=0,
+        sequence_length=8192,
+        attention_dropout=0.4,
+        activation_dropout=0.4,
+        source="enwik8_local8k",
+    ),
+    "enwik8_local_cluster8k": _routing_transformer(
+        **_ENWIK8,
+        num_layers=12,
+        num_local=4,
+        num_routing=4,
+        clusters=(16, 512),
+        sequence_length=8192,
+        source="enwik8_local_cluster8k",
+    ),
+    "enwik8_local_cluster12k": _routing_transformer(
+        **_ENWIK8,
+        num_layers=12,
+        num_local=4,
+        num_routing=4,
+        clusters=(48, 256),
+        block=128,
+        max_distance=257,
+        sequence_length=12288,
+        source="enwik8_local_cluster12k",
+    ),
+    "wikitext103_local4k": _routing_transformer(
+        **_WIKITEXT,
+        num_layers=14,
+        num_local=16,
+        num_routing=0,
+        token_dropout=0.25,
+        sequence_length=4096,
+        source="wikitext103_local4k",
+    ),
+    "wikitext103_local_cluster4k": _routing_transformer(
+        **_WIKITEXT,
+        num_layers=14,
+        num_local=8,
+        num_routing=8,
+        clusters=(8, 512),
+        token_dropout=0.25,
+        sequence_length=4096,
+        source="wikitext103_local_cluster4k",
+    ),
+    "wikitext103_local_cluster1k": _routing_transformer(
+        **_WIKITEXT,
+        num_layers=20,
+        num_local=8,
+        num_routing=8,
+        clusters=(2, 512),
+        token_dropout=0.2,
+        sequence_length=1024,
+        source="wikitext103_local_cluster1k",
+    ),
+    "pg19_local8k": _routing_transformer(**_PG19, num_layers=24, num_local=8, num_routing=0, source="pg19_local8k"),
+    "pg19_local_cluster8k": _routing_transformer(
+        **_PG19,
+        num_layers=22,
+        num_local=6,
+        num_routing=2,
+        clusters=(16, 512),
+        skip_first=21,
+        source="pg19_local_cluster8k, whose last layer routes",
+    ),
+    "pg19_routing_published": _routing_transformer(
+        **_PG19,
+        num_layers=22,
+        num_local=6,
+        num_routing=2,
+        clusters=(16, 512),
+        skip_first=20,
+        activation="relu",
+        source="hparams.json of the published PG-19 checkpoint, whose last two layers route, as in the paper",
+    ),
+}
+
+
+def preset_arguments(name, reproduce_reference=False):
+    """Returns the arguments of `Backbone` of a preset, all but `vocabulary_size`.
+
+    Args:
+        name: a key of `PRESETS`.
+        reproduce_reference: whether routed heads work as published ("top_k"), which is not causal.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"`name` must be one of {sorted(PRESETS)}. Received: name={name!r}.")
+    arguments = dict(PRESETS[name]["arguments"])
+    published = {"selection": "top_k", "reproduce_reference": True} if reproduce_reference else {"selection": "nearest"}
+    arguments["attention"] = [
+        {**part, **published} if part["layer"] == "RoutingAttention" else dict(part) for part in arguments["attention"]
+    ]
+    return arguments
