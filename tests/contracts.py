@@ -1,0 +1,243 @@
+"""What every attention layer keeps: the checks, written once, and the makers of the layers that have to pass them.
+
+A new layer joins with one entry in `MAKERS` and, for `check_dense_twin`, one case in `tests/layers/dense.py`; the files
+`tests/layers/test_contract_*.py` do the rest. The checks here use no backend of their own: a few run on JAX as well.
+
+What a layer declares, as an attribute of its class:
+
+- `causal_selection` (default True): under a causal mask, WHICH keys a query sees is independent of later tokens. A
+  layer that says False is checked to look ahead, so that the word is neither missing nor out of date.
+
+What its maker says in `Maker`: how it is called, and which of the promises that not all patterns give it gives.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.layers.dense import dense_call
+from tf_sparse_attention.analysis.gradients import vector_jacobian_product
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+
+# In units of one, the size of the outputs compared. Seen: 1e-7 where the order of sums is the same, 1e-6 where tokens
+# are grouped otherwise or another program multiplies the matrices.
+SAME, CLOSE = 2e-6, 5e-6
+SIZE = 8  # features of the inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker:
+    """How to make one kind of attention layer, and what it promises.
+
+    Attributes:
+        make: takes the keyword arguments that all attention layers have (dropout, use_bias, value_dim, output_shape,
+            seed, dtype ...) and returns a layer.
+        causal: whether the checks call it with `use_causal_mask=True`.
+        crosses: whether it takes a value and a key that are not the query, of other lengths too.
+        packs: whether a packed document gets what it gets alone.
+    """
+
+    make: Callable
+    causal: bool = True
+    crosses: bool = False
+    packs: bool = True
+
+    def call(self, layer, *inputs, **arguments):
+        """Calls a layer of this kind and returns arrays."""
+        return to_numpy(self.call_tensor(layer, *inputs, **arguments))
+
+    def call_tensor(self, layer, *inputs, **arguments):
+        """Calls a layer of this kind and returns tensors."""
+        return layer(*inputs, use_causal_mask=self.causal, **arguments)
+
+
+def local(**own):
+    return lambda **common: LocalAttention(2, 4, **own, **common)
+
+
+def routing(**own):
+    return lambda **common: RoutingAttention(2, 4, num_clusters=3, cluster_size=4, **own, **{"seed": 5, **common})
+
+
+def mixed(**common):
+    parts = [make(**common) for make in (local(window=3, position="relative"), routing(position="rotary"))]
+    return MixedAttention(parts, dtype=common.get("dtype"))
+
+
+MAKERS = {
+    "local_blocks": Maker(local(block_size=4, position="rotary"), crosses=True, packs=False),
+    "local_blocks_both_sides": Maker(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
+    "local_window": Maker(local(window=5), crosses=True),
+    "local_window_relative": Maker(local(window=4, position="relative", max_distance=2), crosses=True),
+    "local_window_alibi": Maker(local(window=3, position="alibi"), causal=False, crosses=True),
+    "nearest": Maker(routing(position="relative")),
+    "nearest_both_sides": Maker(routing(selection="nearest", position="alibi"), causal=False),
+    "nearest_token_distance": Maker(routing(position="relative", distance="token", mask_self=False)),
+    "nearest_separate": Maker(routing(share_qk=False, position="rotary")),
+    "nearest_separate_relative": Maker(routing(share_qk=False, position="relative", mask_self=True)),
+    "random": Maker(routing(selection="random", position="alibi"), packs=False),
+    "top_k": Maker(routing(position="relative"), causal=False, packs=False),
+    "top_k_separate": Maker(
+        routing(share_qk=False, selection="top_k", position="alibi"), causal=False, crosses=True, packs=False
+    ),
+    "top_k_published": Maker(routing(selection="top_k", reproduce_reference=True, position="relative"), packs=False),
+    "mixed": Maker(mixed),
+}
+
+
+# All ways of computing: the parts of "mixed" are local and shared nearest. What takes long, or follows from equality
+# with the dense twin, runs for these, and for the others as a `large` test.
+REPRESENTATIVE = ("nearest_separate", "top_k_separate", "mixed")
+
+
+def every_layer(*, slow=False, **wanted):
+    """Parametrises a test over the makers, or those with certain attributes, as `maker`; see `REPRESENTATIVE`."""
+    return pytest.mark.parametrize(
+        "maker",
+        [
+            pytest.param(maker, id=name, marks=pytest.mark.large if slow and name not in REPRESENTATIVE else ())
+            for name, maker in MAKERS.items()
+            if all(getattr(maker, attribute) == value for attribute, value in wanted.items())
+        ],
+    )
+
+
+def normal(*shape, seed=0):
+    """Returns an array of normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def to_numpy(x):
+    """Returns tensors as arrays, those of half precision as float32."""
+
+    def convert(tensor):
+        half = keras.backend.standardize_dtype(tensor.dtype) == "bfloat16"
+        return ops.convert_to_numpy(ops.cast(tensor, "float32") if half else tensor)
+
+    return keras.tree.map_structure(convert, x)
+
+
+def assert_close(actual, expected, tolerance=SAME):
+    """Fails unless two arrays are equal up to rounding."""
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
+
+
+def with_random_weights(layer, seed=1):
+    """Gives a built layer weights without zeros and ones, so that a bias or table that is not used shows."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.trainable_weights:
+        weight.assign(0.5 * rng.standard_normal(weight.shape))
+    return layer
+
+
+def built(maker, shape=(2, 13, SIZE), **common):
+    """Returns a built layer of a kind with random weights."""
+    layer = maker.make(**common)
+    layer.build(shape)
+    return with_random_weights(layer)
+
+
+def gradients(layer, maker, x, **arguments):
+    """Returns the gradients of a random projection of the output and the layer's losses: of `x`, of each weight."""
+    variables = layer.trainable_variables
+
+    def run(sources):
+        with keras.StatelessScope(state_mapping=list(zip(variables, sources[1:], strict=True)), collect_losses=True):
+            output = layer(sources[0], use_causal_mask=maker.causal, **arguments)
+            return [output, sum(layer.losses, ops.zeros(()))]
+
+    sources = [ops.convert_to_tensor(x), *(ops.convert_to_tensor(variable.value) for variable in variables)]
+    (output, _), pull_back = vector_jacobian_product(run, sources)
+    projection = ops.cast(normal(*output.shape, seed=9), output.dtype)
+    return to_numpy(pull_back([projection, ops.ones(())]))
+
+
+def random_masks(batch, heads, length, seed=2):
+    """Returns masks of every kind at once, as a call takes them: some queries are left with nothing to see."""
+    rng = np.random.default_rng(seed)
+    return {
+        "query_mask": np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1)),
+        "key_mask": rng.random((batch, length)) < 0.8,
+        "attention_mask": rng.random((batch, heads, length, length)) < 0.7,
+        "segment_ids": np.sort(rng.integers(0, 3, (batch, length))).astype("int32"),
+    }
+
+
+def check_config_round_trip(maker):
+    """A layer made from the config of another, with its weights, computes the same."""
+    layer, x = built(maker, dropout=0.1, use_bias=False, value_dim=3), normal(2, 13, SIZE)
+    copy = type(layer).from_config(layer.get_config())
+    copy.build(x.shape)
+    copy.set_weights(layer.get_weights())
+    assert copy.get_config() == layer.get_config()
+    np.testing.assert_array_equal(maker.call(copy, x), maker.call(layer, x))
+
+
+def check_dense_twin(maker, **masks):
+    """Output, weights and pattern are those of dense attention, computed from the layer's own weights."""
+    layer, x = built(maker), normal(2, 13, SIZE)
+    expected = dense_call(layer, x, causal=maker.causal, **masks)
+    output, weights = maker.call(layer, x, return_attention_scores=True, **masks)
+    pattern = to_numpy(layer.attention_pattern(x, use_causal_mask=maker.causal, **masks))
+    np.testing.assert_array_equal(pattern, expected.pattern)
+    assert_close(weights, expected.weights)
+    assert_close(output, expected.output, CLOSE)
+
+
+def check_gradients(maker):
+    """Every trainable weight gets a gradient, save those that a softmax does not notice."""
+    layer, x = built(maker), normal(2, 13, SIZE)
+    of_x, *of_weights = gradients(layer, maker, x, training=True)
+    assert np.all(np.isfinite(of_x)) and np.all(np.any(of_x != 0, axis=-1))
+    for weight, gradient in zip(layer.trainable_weights, of_weights, strict=True):
+        assert np.all(np.isfinite(gradient)), weight.path
+        # The same bias on all keys moves all scores of a query alike; without it routed keys are normalised.
+        invariant = weight.path.endswith("key/bias") and "local" in weight.path
+        assert invariant or np.abs(gradient).max() > 1e-4, weight.path
+
+
+def check_padding(maker, lengths=(1, 2, 7, 65)):
+    """Sequences of any length get alone, in a batch of one, what they get padded beside longer ones."""
+    layer, x = built(maker), normal(len(lengths), max(lengths) + 5, SIZE)
+    mask = np.arange(max(lengths) + 5) < np.reshape(lengths, (-1, 1))
+    padded = maker.call(layer, np.where(mask[..., None], x, 1e3 * x), query_mask=mask)
+    for row, length in enumerate(lengths):
+        alone = maker.call(layer, x[row : row + 1, :length])
+        assert alone.shape == (1, length, SIZE) and np.all(np.isfinite(alone))
+        assert_close(padded[row, :length], alone[0], CLOSE)
+
+
+def check_batch_mates(maker):
+    """A row has the same output whatever its neighbours in the batch are."""
+    layer, x = built(maker), normal(3, 13, SIZE)
+    other = np.stack([x[0], np.full_like(x[1], np.nan), 1e3 * x[2]])
+    assert_close(maker.call(layer, other)[0], maker.call(layer, x)[0], 0)
+    assert_close(maker.call(layer, x[:1])[0], maker.call(layer, x)[0])
+
+
+def check_segments(maker):
+    """Documents packed into one row get what each gets in a row of its own."""
+    layer, x = built(maker), normal(1, 17, SIZE)
+    ends = [0, 1, 6, 17]
+    segments = np.repeat([7, 3, -1], np.diff(ends))[None].astype("int32")
+    packed = maker.call(layer, x, segment_ids=segments)
+    for start, stop in itertools.pairwise(ends):
+        assert_close(packed[:, start:stop], maker.call(layer, x[:, start:stop]), CLOSE)
+
+
+def check_state_is_left_alone(maker):
+    """A call outside training changes no weight; nor does one in training if the layer is frozen."""
+    layer, x = built(maker, dropout=0.1), normal(2, 13, SIZE)
+    before = layer.get_weights()
+    maker.call(layer, x)
+    maker.call(layer, x, training=False)
+    layer.trainable = False
+    maker.call(layer, x, training=True)
+    layer.trainable = True
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)

@@ -1,0 +1,224 @@
+"""The attention layers by the book: NumPy, float64, one head of one sequence after the other.
+
+Reads the weights of a layer by name and computes what its docstring says, with the dense twins of
+`tests/ops/twins.py`. Nothing of the library's own arithmetic is used.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from tests.ops import twins
+from tf_sparse_attention.layers import LocalAttention, MixedAttention
+from tf_sparse_attention.ops.routing import random_clusters
+
+PROJECTIONS = ("query", "key", "value", "attention_output")
+
+
+class Dense(NamedTuple):
+    """Output (B, T, ...), weights (B, N, T, S) and pattern, bool (B, N, T, S)."""
+
+    output: Any
+    weights: Any
+    pattern: Any
+
+
+@dataclasses.dataclass
+class Head:
+    """One head of one sequence: projected (T, H), (S, H), (S, Hv), and what the masks say about them."""
+
+    layer: Any
+    weights: dict
+    index: int
+    causal: bool
+    query: Any
+    key: Any
+    value: Any
+    query_exists: Any
+    key_exists: Any
+    allowed: Any
+    segments: Any  # of queries and of keys, (T,) each, or None
+
+
+def arrays_of(layer):
+    """Returns the weights of a layer as float64 arrays by the end of their path: "query/kernel", "relative_key"."""
+    found = {}
+    for weight in layer.weights:
+        *_, parent, name = weight.path.split("/")
+        array = np.asarray(keras.ops.convert_to_numpy(weight), "float64")
+        found[f"{parent}/{name}" if parent in PROJECTIONS else name] = array
+    return found
+
+
+def dense_call(layer, query, value=None, key=None, causal=False, **masks):
+    """Returns the `Dense` result of calling an attention layer, without dropout.
+
+    Args:
+        layer: a built `LocalAttention`, `RoutingAttention` or `MixedAttention`.
+        query: array (B, T, D).
+        value: array (B, S, D), or None for self-attention.
+        key: array (B, S, D), or None for `value`.
+        causal: `use_causal_mask` of the call.
+        **masks: `query_mask` (B, T), `key_mask` (B, S), `attention_mask` (B, N, T, S), `segment_ids` (B, T).
+    """
+    if isinstance(layer, MixedAttention):
+        return _mixed(layer, query, value, key, causal, **masks)
+    results = []
+    weights = arrays_of(layer)
+    source = query if value is None else value
+    queries, values = _project(weights, "query", query), _project(weights, "value", source)
+    keys = _project(weights, "key", source if key is None else key) if "key/kernel" in weights else queries
+    for b in range(len(query)):
+        exists = _masks_of(masks, b, len(query[0]), len(source[0]), value is None)
+        for h in range(layer.num_heads):
+            allowed = np.ones((len(query[0]), len(source[0])), bool)
+            if masks.get("attention_mask") is not None:
+                allowed = masks["attention_mask"][b, h]
+            head = Head(
+                layer, weights, h, causal, queries[b, h], keys[b, h], values[b, h], *exists[:2], allowed, exists[2]
+            )
+            results.append(_only_existing(head.query_exists, *_attend_head(head)))
+    shape = (len(query), layer.num_heads)
+    output, probabilities, pattern = (np.reshape(x, shape + np.shape(x)[1:]) for x in zip(*results, strict=True))
+    output = np.tensordot(output, weights["attention_output/kernel"], axes=((1, 3), (0, 1)))
+    return Dense(output + weights.get("attention_output/bias", 0.0), probabilities, pattern)
+
+
+def _mixed(layer, query, value, key, causal, attention_mask=None, **masks):
+    results, first = [], 0
+    for part in layer.parts:
+        own = None if attention_mask is None else attention_mask[:, first : first + part.num_heads]
+        results.append(dense_call(part, query, value, key, causal, attention_mask=own, **masks))
+        first += part.num_heads
+    outputs, weights, patterns = zip(*results, strict=True)
+    return Dense(sum(outputs), np.concatenate(weights, 1), np.concatenate(patterns, 1))
+
+
+def _project(weights, name, x):
+    heads = np.einsum("btd,dnh->bnth", np.asarray(x, "float64"), weights[f"{name}/kernel"])
+    bias = weights.get(f"{name}/bias")
+    return heads if bias is None else heads + bias[None, :, None]
+
+
+def _masks_of(masks, b, num_queries, num_keys, self_attention):
+    """Returns where queries exist, where keys exist, and the segments, of row b."""
+    queries, keys, segments = (masks.get(name) for name in ("query_mask", "key_mask", "segment_ids"))
+    query_exists = np.ones(num_queries, bool) if queries is None else queries[b]
+    key_exists = np.ones(num_keys, bool) if keys is None else keys[b]
+    if self_attention:
+        key_exists = key_exists & query_exists
+    return query_exists, key_exists, None if segments is None else segments[b]
+
+
+def _attend_head(head):
+    if isinstance(head.layer, LocalAttention):
+        return _local(head)
+    head.query, head.key = _normalize(head.query), _normalize(head.key)
+    if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no cluster and asks nothing
+        head.query_exists = head.query_exists & head.key_exists
+    selection = head.layer.selection or ("nearest" if head.causal else "top_k")
+    mask_self = head.layer.mask_self
+    if mask_self is None:
+        mask_self = head.layer.share_qk and selection != "top_k"
+    return _top_k(head, mask_self) if selection == "top_k" else _nearest(head, selection, mask_self)
+
+
+def _local(head):
+    layer, lengths = head.layer, (len(head.query), len(head.key))
+    if layer.window is not None:
+        pattern = twins.window(*lengths, layer.window, head.causal)
+    else:
+        before = 1 if layer.num_blocks_before is None else layer.num_blocks_before
+        after = before if layer.num_blocks_after is None else layer.num_blocks_after
+        pattern = twins.local_blocks(*lengths, layer.block_size, before, after, head.causal)
+    pattern = pattern & head.allowed & head.key_exists
+    if head.segments is not None:
+        pattern = pattern & (head.segments[:, None] == head.segments[None, :])
+    positions = np.arange(lengths[0]), np.arange(lengths[1])
+    return (*_attend(head, *positions, pattern, _apart(*positions), layer.key_dim**-0.5), pattern)
+
+
+def _nearest(head, selection, mask_self):
+    pattern, ranks_apart = twins.bands(
+        _groups(head, selection, head.query, head.query_exists),
+        _groups(head, selection, head.key, head.key_exists),
+        head.layer.cluster_size,
+        head.causal,
+    )
+    pattern = pattern & head.allowed
+    positions = np.arange(len(head.query)), np.arange(len(head.key))
+    if mask_self:
+        pattern = twins.without_self(pattern, *positions)
+    return (*_attend(head, *positions, pattern, ranks_apart), pattern)
+
+
+def _groups(head, selection, x, exists):
+    clusters = np.argmax(x @ head.weights["centroids"][head.index].T, axis=-1)
+    if selection == "random":  # any partition will do: the layer's own
+        layer = head.layer
+        clusters = np.asarray(random_clusters(layer.num_heads, len(x), layer.num_clusters, layer.seed))[0, head.index]
+    documents = np.zeros(len(x), int) if head.segments is None else head.segments
+    return [(int(clusters[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
+
+
+def _top_k(head, mask_self):
+    layer, centroids = head.layer, head.weights["centroids"][head.index]
+    output, probabilities = np.zeros((len(head.query), head.value.shape[-1])), np.zeros(head.allowed.shape)
+    count, seen = np.zeros((len(head.query), 1)), np.zeros(head.allowed.shape, bool)
+    members = [
+        twins.best_members(x @ centroids.T, layer.cluster_size, exists)
+        for x, exists in ((head.query, head.query_exists), (head.key, head.key_exists))
+    ]
+    for queries, keys in zip(*members, strict=True):
+        pairs = np.ix_(queries, keys)
+        ranks_apart = _apart(np.arange(len(queries)), np.arange(len(keys)))
+        pattern = head.allowed[pairs]
+        if head.causal:
+            by_rank = layer.share_qk or layer.reproduce_reference
+            pattern = pattern & ((ranks_apart if by_rank else _apart(queries, keys)) <= 0)
+        if head.segments is not None:
+            pattern = pattern & (head.segments[queries][:, None] == head.segments[keys][None, :])
+        if mask_self:
+            pattern = twins.without_self(pattern, queries, keys)
+        got, shares = _attend(head, queries, keys, pattern, ranks_apart)
+        output[queries] += got
+        probabilities[pairs] += shares
+        count[queries] += 1
+        seen[pairs] |= pattern
+    count = count + 0.01 if layer.reproduce_reference else np.maximum(count, 1)
+    return output / count, probabilities / count, seen
+
+
+def _attend(head, queries, keys, pattern, apart, scale=1.0):
+    """Returns attention between the tokens at two lists of positions; `apart` is what the table of distances is for."""
+    layer, tokens_apart = head.layer, _apart(queries, keys)
+    query, key, value = scale * head.query[queries], head.key[keys], head.value[keys]
+    bias, tables = 0.0, {}
+    if layer.position == "alibi":
+        bias = -twins.slopes(layer.num_heads)[head.index] * np.abs(tokens_apart)
+    if layer.position == "rotary":
+        query, key = twins.rotate(query, queries), twins.rotate(key, keys)
+    if layer.position == "relative":
+        reach = (len(head.weights["relative_key"]) - 1) // 2
+        by_token = getattr(layer, "distance", "rank") == "token"
+        tables = {
+            "rows": np.clip(tokens_apart if by_token else apart, -reach, reach) + reach,
+            "key_table": head.weights["relative_key"],
+            "value_table": head.weights.get("relative_value"),
+        }
+    attended = twins.attend(query, key, value, pattern, np.zeros((len(query), value.shape[-1])), bias, **tables)
+    return attended.output, attended.weights
+
+
+def _only_existing(exists, output, probabilities, pattern):
+    return output * exists[:, None], probabilities * exists[:, None], pattern & exists[:, None]
+
+
+def _apart(queries, keys):
+    return np.asarray(keys)[None, :] - np.asarray(queries)[:, None]
+
+
+def _normalize(x):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)

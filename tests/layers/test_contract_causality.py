@@ -1,0 +1,66 @@
+"""No attention layer looks ahead or at padding; those that do, say so."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import MAKERS, SIZE, assert_close, built, every_layer, gradients, normal, to_numpy
+from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
+
+pytestmark = pytest.mark.filterwarnings("ignore:RoutingAttention with selection='top_k':UserWarning")
+AUDIT = {"sequence_length": 24, "hidden_dim": SIZE, "num_cuts": 4}
+
+
+def with_scores(layer):
+    """A function of a sequence that returns, for each position, the output and its row of attention weights."""
+
+    def call(x, training=False):
+        output, weights = layer(x, use_causal_mask=True, return_attention_scores=True, training=training)
+        return [output, ops.transpose(weights, (0, 2, 1, 3))]
+
+    return call
+
+
+@every_layer()
+def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(maker):
+    layer = built(maker)
+    if layer.causal_selection:
+        assert_causal(with_scores(layer), **AUDIT)
+    else:
+        with pytest.raises(CausalityError):
+            assert_causal(with_scores(layer), **AUDIT, gradients=False)
+
+
+def test_only_the_published_selection_declares_that_it_looks_ahead():
+    declared = {name for name, maker in MAKERS.items() if not maker.make().causal_selection}
+    assert declared == {"top_k_separate", "top_k_published"}
+
+
+@every_layer(slow=True)
+def test_with_dropout_no_gradient_comes_from_later_tokens(maker):
+    layer = built(maker, dropout=0.3)
+    report = causality_report(with_scores(layer), training=True, **AUDIT)
+    assert report.max_gradient == 0
+
+
+@every_layer(slow=True)
+def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(maker):
+    if not maker.make().causal_selection:
+        pytest.skip("looks ahead, as it declares")
+    x = normal(2, 24, SIZE)
+    # Doubled, and without biases, a token stays in its cluster, so that every weight keeps its place and its dropout.
+    later = np.concatenate([x[:, :15], 2 * x[:, 15:]], axis=1)
+    outputs = []
+    for inputs in (x, later):
+        layer = built(maker, dropout=0.5, use_bias=False, seed=3)
+        outputs.append(to_numpy(layer(inputs, use_causal_mask=True, training=True)))
+    assert_close(outputs[1][:, :15], outputs[0][:, :15])
+    assert np.abs(outputs[1] - outputs[0]).max() > 0.1
+
+
+@every_layer(slow=True)
+def test_no_gradient_reaches_padding(maker):
+    layer, x = built(maker, dropout=0.3), normal(2, 13, SIZE)
+    mask = np.arange(13) < np.array([[13], [8]])
+    of_x = gradients(layer, maker, x, training=True, query_mask=mask)[0]
+    assert np.all(of_x[1, 8:] == 0) and np.all(np.any(of_x[mask] != 0, axis=-1))
