@@ -1,0 +1,264 @@
+"""Every message of the layers that has variables in it, triggered once."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import SIZE, normal
+from tf_sparse_attention.layers import (
+    AttentionLayer,
+    FeedForward,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    TransformerBlock,
+)
+
+
+def local(**own):
+    return LocalAttention(**{"num_heads": 2, "key_dim": 4, **own})
+
+
+def routing(**own):
+    return RoutingAttention(**{"num_heads": 2, "key_dim": 4, "num_clusters": 3, "cluster_size": 4, **own})
+
+
+def block(**own):
+    return TransformerBlock(**{"attention": local(), **own})
+
+
+WRONG_ARGUMENTS = [
+    (local, "num_heads", 0, "`num_heads` must be a positive integer. Received: num_heads=0."),
+    (local, "key_dim", 2.0, "`key_dim` must be a positive integer. Received: key_dim=2.0."),
+    (local, "value_dim", "4", "`value_dim` must be a positive integer. Received: value_dim='4'."),
+    (local, "max_distance", -1, "`max_distance` must be a positive integer. Received: max_distance=-1."),
+    (local, "seed", -1, "`seed` must be an integer of at least 0. Received: seed=-1."),
+    (local, "dropout", 1, "`dropout` must be a number in [0, 1). Received: dropout=1."),
+    (local, "dropout", True, "`dropout` must be a number in [0, 1). Received: dropout=True."),
+    (local, "output_shape", (3, 0), "`output_shape` must be a positive integer. Received: output_shape=0."),
+    (local, "block_size", True, "`block_size` must be a positive integer. Received: block_size=True."),
+    (local, "num_blocks_before", -1, "`num_blocks_before` must be an integer of at least 0. Received: "),
+    (local, "num_blocks_after", 0.5, "`num_blocks_after` must be an integer of at least 0. Received: "),
+    (local, "window", 0, "`window` must be a positive integer. Received: window=0."),
+    (
+        local,
+        "position",
+        "absolute",
+        "`position` must be one of [None, 'relative', 'rotary', 'alibi']. Received: position='absolute'.",
+    ),
+    (routing, "num_clusters", 0, "`num_clusters` must be a positive integer. Received: num_clusters=0."),
+    (routing, "cluster_size", None, "`cluster_size` must be a positive integer. Received: cluster_size=None."),
+    (
+        routing,
+        "selection",
+        "best",
+        "`selection` must be one of [None, 'nearest', 'top_k', 'random']. Received: selection='best'.",
+    ),
+    (routing, "distance", "true", "`distance` must be one of ['rank', 'token']. Received: distance='true'."),
+    (routing, "ema_decay", 1.0, "`ema_decay` must be a number in [0, 1). Received: ema_decay=1.0."),
+    (routing, "ema_decay", float("nan"), "`ema_decay` must be a number in [0, 1). Received: ema_decay=nan."),
+    (
+        routing,
+        "commitment_loss",
+        -1e-4,
+        "`commitment_loss` must be a number of at least 0. Received: commitment_loss=-0.0001.",
+    ),
+    (routing, "revive_after", -1, "`revive_after` must be an integer of at least 0. Received: revive_after=-1."),
+    (
+        FeedForward,
+        "intermediate_dim",
+        0,
+        "`intermediate_dim` must be a positive integer. Received: intermediate_dim=0.",
+    ),
+    (block, "norm", "both", "`norm` must be one of ['pre', 'post']. Received: norm='both'."),
+    (block, "dropout", -0.1, "`dropout` must be a number in [0, 1). Received: dropout=-0.1."),
+    (block, "seed", 0.5, "`seed` must be an integer of at least 0. Received: seed=0.5."),
+    (block, "epsilon", 0, "`epsilon` must be a positive number. Received: epsilon=0."),
+    (
+        block,
+        "attention",
+        "local",
+        "`attention` must be an attention layer of this library. Received: attention='local'.",
+    ),
+    (block, "feed_forward", 64, "`feed_forward` must be a Keras layer or None. Received: feed_forward=64."),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "value", "message"), WRONG_ARGUMENTS)
+def test_a_wrong_argument_is_named_with_what_was_expected_and_received(make, name, value, message):
+    with pytest.raises(ValueError) as error:
+        make(**{name: value})
+    assert str(error.value).startswith(message)
+
+
+FURTHER_ARGUMENTS = [
+    (lambda: local(key_dim=5, position="rotary"), "`key_dim` must be even for rotary positions. Received: key_dim=5."),
+    (
+        lambda: local(max_distance=3, position="alibi"),
+        "`max_distance` must be None unless `position` is 'relative'. Received: max_distance=3, position='alibi'.",
+    ),
+    (
+        lambda: local(window=3, num_blocks_before=1),
+        "`num_blocks_before` and `num_blocks_after` must be None where `window` is given. Received: window=3, "
+        "num_blocks_before=1, num_blocks_after=None.",
+    ),
+    (
+        lambda: FeedForward(8, activation="swiglu"),
+        "`activation` must be one of ['relu', 'gelu', 'geglu']. Received: activation='swiglu'.",
+    ),
+    (lambda: FeedForward(8, dropout=2), "`dropout` must be a number in [0, 1). Received: dropout=2."),
+    (lambda: FeedForward(8, seed="1"), "`seed` must be an integer of at least 0. Received: seed='1'."),
+    (lambda: MixedAttention([]), "`parts` must be a list of attention layers of this library. Received: parts=[]."),
+    (
+        lambda: MixedAttention([local(), keras.layers.MultiHeadAttention(2, 4, name="mha")]),
+        "`parts` must be a list of attention layers of this library. Received: parts=[<LocalAttention ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), FURTHER_ARGUMENTS)
+def test_arguments_that_do_not_fit_each_other_are_named(make, message):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value).startswith(message)
+
+
+X, SHORT = normal(2, 6, SIZE), normal(2, 4, SIZE)
+
+
+def mask(*shape):
+    return np.ones(shape, bool)
+
+
+WRONG_CALLS = [
+    (
+        local,
+        {"query": X[:, :0]},
+        "`query` must have shape (batch, positions, features) with at least one position and a known number of "
+        "features. Received: query of shape (2, 0, 8).",
+    ),
+    (local, {"query": X[0]}, "Received: query of shape (6, 8)."),
+    (local, {"query": X, "value": X[0]}, "`value` must have shape (batch, positions, features) with at least one"),
+    (local, {"query": X, "value": X, "key": X[0]}, "`key` must have shape (batch, positions, features) with at least"),
+    (
+        local,
+        {"query": X, "value": SHORT, "key": X},
+        "`key` and `value` must have the same number of positions. Received: key of shape (2, 6, 8), value of shape "
+        "(2, 4, 8).",
+    ),
+    (
+        local,
+        {"query": X, "value": SHORT[:1]},
+        "`query`, `value` and `key` must have the same batch size. Received: query of shape (2, 6, 8), value of shape "
+        "(1, 4, 8), key of shape (1, 4, 8).",
+    ),
+    (local, {"query": X, "key": X}, "`value` must be given where `key` is. Received: value=None and a key."),
+    (
+        routing,
+        {"query": X, "value": SHORT},
+        "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass share_qk=False to "
+        "RoutingAttention. Received: a value other than the query.",
+    ),
+    (
+        lambda: routing(share_qk=False, selection="nearest"),
+        {"query": X, "value": SHORT},
+        "`selection` must be 'top_k' where `query` and `value` have different lengths. Received: selection='nearest', "
+        "lengths 6 and 4.",
+    ),
+    (
+        local,
+        {"query": X, "query_mask": mask(2, 5)},
+        "`query_mask` must have shape (2 or 1, 6). Received: query_mask of",
+    ),
+    (
+        local,
+        {"query": X, "value_mask": mask(3, 6)},
+        "`value_mask` must have shape (2 or 1, 6). Received: value_mask of",
+    ),
+    (
+        local,
+        {"query": X, "value": SHORT, "key_mask": mask(2, 6)},
+        "`key_mask` must have shape (2 or 1, 4). Received: key_mask of shape (2, 6).",
+    ),
+    (
+        local,
+        {"query": X, "attention_mask": mask(6)},
+        "`attention_mask` must have rank 2 (T, S), 3 (B, T, S) or 4 (B, N, T, S). Received: "
+        "attention_mask of shape (6,).",
+    ),
+    (
+        local,
+        {"query": X, "attention_mask": mask(2, 3, 6, 6)},
+        "`attention_mask` must have shape (2 or 1, 2 or 1, 6 or 1, 6 or 1). Received: "
+        "attention_mask of shape (2, 3, 6, 6).",
+    ),
+    (
+        lambda: MixedAttention([local(), local()]),
+        {"query": X, "attention_mask": mask(2, 3, 6, 6)},
+        "`attention_mask` must have shape (2 or 1, 4 or 1, 6 or 1, 6 or 1). Received: "
+        "attention_mask of shape (2, 3, 6, 6).",
+    ),
+    (
+        lambda: MixedAttention([local(), local()]),
+        {"query": X, "attention_mask": mask(2, 5, 6, 6)},
+        "`attention_mask` must have shape (2 or 1, 4 or 1, 6 or 1, 6 or 1). Received: "
+        "attention_mask of shape (2, 5, 6, 6).",
+    ),
+    (
+        local,
+        {"query": X, "segment_ids": np.zeros((1, 6), "int32")},
+        "`segment_ids` must have shape (2, 6). Received: segment_ids of shape (1, 6).",
+    ),
+    (
+        local,
+        {"query": X, "value": SHORT, "segment_ids": np.zeros((2, 6), "int32")},
+        "`segment_ids` must be None where `query` and `value` have different lengths. Received: query of shape "
+        "(2, 6, 8), value of shape (2, 4, 8).",
+    ),
+]
+
+
+@pytest.mark.parametrize("built", [False, True])
+@pytest.mark.parametrize(("make", "inputs", "message"), WRONG_CALLS)
+def test_inputs_that_do_not_fit_are_refused_in_the_first_call_and_later(make, inputs, message, built):
+    layer = make()
+    if built:
+        layer(X)
+    with pytest.raises(ValueError) as error:
+        layer(**inputs)
+    assert message in str(error.value)
+
+
+def test_unknown_masks_of_a_pattern_are_refused():
+    for layer in (local(), MixedAttention([local()])):
+        with pytest.raises(
+            ValueError, match=r"`masks` must be among \['query_mask', .*\]. Received: \['padding_mask'\]\."
+        ):
+            layer.attention_pattern(X, padding_mask=mask(2, 6))
+
+
+def test_more_clusters_than_tokens_cannot_start_from_data():
+    message = r"`x` must hold at least `num_clusters` tokens to start from\. Received: 2 tokens, num_clusters=3\."
+    with pytest.raises(ValueError, match=message):
+        routing().start_from_data(X[:1, :2])
+
+
+def test_features_must_be_known():
+    with pytest.raises(ValueError, match=r"Received: query of shape \(None, 6, None\)\."):
+        local()(keras.Input((6, None)))
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        (lambda layer: layer.reach, "reach"),
+        (lambda layer: layer(X), "attend_heads"),
+        (lambda layer: layer.attention_pattern(X), "pattern"),
+    ],
+)
+def test_a_subclass_is_told_what_it_has_to_define(use, name):
+    class Unfinished(AttentionLayer):
+        pass
+
+    with pytest.raises(NotImplementedError, match=rf"Unfinished must define `{name}`\."):
+        use(Unfinished(2, 4))
