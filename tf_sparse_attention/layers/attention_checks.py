@@ -35,7 +35,7 @@ def checked_sizes(output_shape):
 
 
 def check_shapes(query_shape, value_shape, key_shape):
-    """Raises a `ValueError` unless the inputs are sequences of vectors, and keys as many as values."""
+    """Raises a `ValueError` unless the inputs are as many sequences of vectors, and keys as long as values."""
     for name, sizes in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
         if len(sizes) != 3 or sizes[1] == 0 or sizes[2] is None:
             raise ValueError(
@@ -46,4 +46,9 @@ def check_shapes(query_shape, value_shape, key_shape):
         raise ValueError(
             "`key` and `value` must have the same number of positions. "
             f"Received: key of shape {tuple(key_shape)}, value of shape {tuple(value_shape)}."
+        )
+    if len({sizes[0] for sizes in (query_shape, value_shape, key_shape)} - {None}) > 1:
+        raise ValueError(
+            "`query`, `value` and `key` must have the same batch size. Received: query of shape "
+            f"{tuple(query_shape)}, value of shape {tuple(value_shape)}, key of shape {tuple(key_shape)}."
         )

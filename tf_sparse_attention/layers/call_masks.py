@@ -33,7 +33,7 @@ def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_m
         value_mask = merge(query_mask, value_mask)
     batch, queries, keys = query.shape[0], query.shape[1], source.shape[1]
     if attention_mask is not None:
-        _check_attention_mask(attention_mask, batch, num_heads, queries, keys)
+        check_attention_mask(attention_mask, batch, num_heads, queries, keys)
     if segment_ids is not None:
         check_static("segment_ids", segment_ids.shape, ((batch,), (queries,)))
         if not self_attention and queries != keys:
@@ -52,7 +52,8 @@ def _of_tokens(name, mask, x):
     return ops.cast(mask, "bool")
 
 
-def _check_attention_mask(mask, batch, num_heads, queries, keys):
+def check_attention_mask(mask, batch, num_heads, queries, keys):
+    """Raises a `ValueError` unless the known sizes of `mask` broadcast to (batch, num_heads, queries, keys)."""
     axes = [(batch, 1), (num_heads, 1), (queries, 1), (keys, 1)]
     expected = {2: axes[2:], 3: [axes[0], *axes[2:]], 4: axes}
     if len(mask.shape) not in expected:

@@ -26,6 +26,12 @@ def check_rate(name, value):
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
 
 
+def check_positive(name, value):
+    """Raises a `ValueError` unless `value` is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}.")
+
+
 def check_not_negative(name, value):
     """Raises a `ValueError` unless `value` is a number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.layers.attention_layer import AttentionLayer, output_spec
-from tf_sparse_attention.layers.call_masks import other_than_query
+from tf_sparse_attention.layers.call_masks import check_attention_mask, other_than_query
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -17,7 +17,7 @@ class MixedAttention(keras.layers.Layer):
 
     Args:
         parts: attention layers of this library, in the order of their heads.
-        **kwargs: `name`, `dtype`, `trainable`. The parts keep their own dtype policies.
+        **kwargs: `name`, `dtype`, `trainable`. The parts compute in their own dtypes, the result has that of the sum.
 
     Call arguments:
         Those of `AttentionLayer`, handed to every part.
@@ -77,7 +77,10 @@ class MixedAttention(keras.layers.Layer):
         training=None,
         use_causal_mask=False,
         segment_ids=None,
+        mask=None,
     ):
+        # Keras hands over the mask of a lone query under the name `mask`.
+        query_mask = mask if query_mask is None else query_mask
         results = [
             part(
                 query,
@@ -92,17 +95,26 @@ class MixedAttention(keras.layers.Layer):
                 use_causal_mask=use_causal_mask,
                 segment_ids=segment_ids,
             )
-            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask), strict=True)
+            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask, query, value), strict=True)
         ]
         if not return_attention_scores:
-            return sum(results[1:], results[0])
+            return self._sum(results)
         outputs, weights = zip(*results, strict=True)
-        return sum(outputs[1:], outputs[0]), ops.concatenate(weights, axis=1)
+        return self._sum(outputs), ops.concatenate([ops.cast(x, self.compute_dtype) for x in weights], axis=1)
 
-    def _masks_of_parts(self, attention_mask):
+    def _sum(self, outputs):
+        """Returns the sum of the parts, which may compute in other dtypes, in the dtype of this layer."""
+        first, *others = (ops.cast(output, self.compute_dtype) for output in outputs)
+        return sum(others, first)
+
+    def _masks_of_parts(self, attention_mask, query, value):
         """Returns for each part the mask of its heads."""
-        has_heads = attention_mask is not None and len(attention_mask.shape) == 4 and attention_mask.shape[1] != 1
-        if not has_heads:
+        if attention_mask is None:
+            return [None] * len(self.parts)
+        keys = query if value is None else value
+        # The parts see a slice each, which could fit where the whole does not.
+        check_attention_mask(attention_mask, query.shape[0], self.num_heads, query.shape[1], keys.shape[1])
+        if len(attention_mask.shape) < 4 or attention_mask.shape[1] == 1:
             return [attention_mask] * len(self.parts)
         ends = np.cumsum([part.num_heads for part in self.parts])
         return [attention_mask[:, end - part.num_heads : end] for part, end in zip(self.parts, ends, strict=True)]
@@ -111,7 +123,7 @@ class MixedAttention(keras.layers.Layer):
         """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""
         patterns = [
             part.attention_pattern(query, value, key, use_causal_mask, attention_mask=heads, **masks)
-            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask), strict=True)
+            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask, query, value), strict=True)
         ]
         return ops.concatenate(patterns, axis=1)
 

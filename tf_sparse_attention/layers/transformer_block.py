@@ -1,9 +1,12 @@
 """One block of a Transformer: attention and feed-forward with residuals and norms."""
 
 import keras
+from keras import ops
 
 from tf_sparse_attention.layers import checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import implicit_mask
+from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.remat import remat_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
 
@@ -25,7 +28,8 @@ class TransformerBlock(keras.layers.Layer):
         remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less
             memory, about a third more time. State and dropout move once all the same. Default False.
         seed: integer for the dropout.
-        **kwargs: `name`, `dtype`, `trainable`. The sublayers keep their own dtype policies.
+        **kwargs: `name`, `dtype`, `trainable`. The sublayers compute in their own dtypes, what is added to the inputs
+            has that of the block.
 
     Call arguments:
         inputs: float (B, T, D).
@@ -59,8 +63,11 @@ class TransformerBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        _check_sublayers(attention, feed_forward)
         checks.check_choice("norm", norm, ("pre", "post"))
         checks.check_rate("dropout", dropout)
+        checks.check_positive("epsilon", epsilon)
+        checks.check_optional_count("seed", seed, minimum=0)
         self.supports_masking = True
         self.attention = attention
         self.feed_forward = feed_forward
@@ -86,7 +93,9 @@ class TransformerBlock(keras.layers.Layer):
         layer.build(inputs_shape)
         return layer
 
-    def call(self, inputs, mask=None, attention_mask=None, segment_ids=None, training=None):
+    def call(self, inputs, mask=None, attention_mask=None, segment_ids=None, training=None, inputs_mask=None):
+        # Keras hands over the mask of `inputs` as `mask` where they are the only tensor, else as `inputs_mask`.
+        mask = inputs_mask if mask is None else mask
         mask = implicit_mask(inputs) if mask is None else mask
         masks = {"query_mask": mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
 
@@ -99,7 +108,7 @@ class TransformerBlock(keras.layers.Layer):
         return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
 
     def _residual(self, x, sublayer, norm, training):
-        change = sublayer(norm(x) if self.norm == "pre" else x)
+        change = ops.cast(sublayer(norm(x) if self.norm == "pre" else x), x.dtype)
         if training and self._seeds is not None:
             change = keras.random.dropout(change, self.dropout, seed=self._seeds)
         return x + change if self.norm == "pre" else norm(x + change)
@@ -129,3 +138,10 @@ class TransformerBlock(keras.layers.Layer):
             for name in ("attention", "feed_forward")
         }
         return cls(**{**config, **parts})
+
+
+def _check_sublayers(attention, feed_forward):
+    if not isinstance(attention, (AttentionLayer, MixedAttention)):
+        raise ValueError(f"`attention` must be an attention layer of this library. Received: attention={attention!r}.")
+    if feed_forward is not None and not isinstance(feed_forward, keras.layers.Layer):
+        raise ValueError(f"`feed_forward` must be a Keras layer or None. Received: feed_forward={feed_forward!r}.")
