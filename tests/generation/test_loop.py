@@ -1,0 +1,179 @@
+"""The decoding loop over step functions that are no models."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.generation import bucket_length, generate, greedy, sample
+
+SIZE = 12
+TABLE = np.random.default_rng(0).normal(size=(SIZE, SIZE)).astype("float32") * 2
+on_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="looks into the loop, which only TensorFlow runs step by step"
+)
+DRAW = functools.partial(sample, temperature=1.5)
+
+
+def token_at(inputs, index):
+    return ops.take_along_axis(inputs, index[:, None], axis=1)[:, 0]
+
+
+def count_up(inputs, index, state):
+    """After id x comes x + 1."""
+    return ops.one_hot(token_at(inputs, index) + 1, SIZE), state
+
+
+def bigram(inputs, index, state):
+    return ops.take(ops.convert_to_tensor(TABLE), token_at(inputs, index), axis=0), state
+
+
+def run(step, prompts, max_length, sampler=greedy, length=None, **settings):
+    """Returns the rows as lists, and their lengths."""
+    buffer = np.zeros((len(prompts), length or np.max(max_length)), "int32")
+    for row, prompt in zip(buffer, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    ids, lengths = generate(step, buffer, [len(prompt) for prompt in prompts], max_length, sampler, **settings)
+    ids, lengths = ops.convert_to_numpy(ids), ops.convert_to_numpy(lengths)
+    assert ids.shape == buffer.shape
+    assert all((row[n:] == 0).all() for row, n in zip(ids, lengths, strict=True))
+    return [row[:n].tolist() for row, n in zip(ids, lengths, strict=True)]
+
+
+def test_rows_of_different_lengths_go_on_from_their_own_ends():
+    assert run(count_up, [[4], [], [1, 8]], 4) == [[4, 5, 6, 7], [1, 2, 3, 4], [1, 8, 9, 10]]
+
+
+def test_an_empty_prompt_starts_from_the_start_id():
+    assert run(count_up, [[]], 3, start_id=5) == [[6, 7, 8]]
+
+
+def test_a_row_stops_at_the_stop_id_and_keeps_it_while_others_go_on():
+    assert run(count_up, [[4], [1]], 5, stop_id=6) == [[4, 5, 6], [1, 2, 3, 4, 5]]
+
+
+def test_a_stop_id_in_the_prompt_stops_nothing():
+    assert run(count_up, [[6, 4]], 5, stop_id=6) == [[6, 4, 5, 6]]
+
+
+def test_a_prompt_as_long_as_allowed_is_returned_as_it_is():
+    assert run(count_up, [[4, 9], [3]], 2) == [[4, 9], [3, 4]]
+
+
+def test_rows_may_have_limits_of_their_own():
+    assert run(count_up, [[1], [1], [1, 2]], np.array([2, 4, 1]), length=6) == [[1, 2], [1, 2, 3, 4], [1, 2]]
+
+
+def test_what_lies_behind_a_prompt_does_not_matter():
+    ids, _ = generate(count_up, [[4, 9, 9, 9]], [1], 3, greedy)
+    np.testing.assert_array_equal(ops.convert_to_numpy(ids), [[4, 5, 6, 0]])
+
+
+@on_tensorflow
+def test_the_step_sees_the_inputs_shifted_right_and_nothing_behind():
+    seen = []
+
+    def step(inputs, index, state):
+        seen.append((ops.convert_to_numpy(inputs).tolist(), ops.convert_to_numpy(index).tolist()))
+        return count_up(inputs, index, state)
+
+    run(step, [[4], []], 3)
+    assert seen == [
+        ([[0, 4, 0], [0, 0, 0]], [1, 0]),
+        ([[0, 4, 5], [0, 1, 0]], [2, 1]),
+        # The first row is finished, and asked for its last position again.
+        ([[0, 4, 5], [0, 1, 2]], [2, 2]),
+    ]
+
+
+def test_state_goes_from_step_to_step():
+    def step(inputs, index, state):
+        # A cache that remembers the id read at each position; the next id is the sum of all.
+        written = ops.one_hot(index, 5, dtype="int32") * token_at(inputs, index)[:, None]
+        cache = {"read": ops.where(written > 0, written, state["read"]), "count": state["count"] + 1}
+        return ops.one_hot(ops.sum(cache["read"], axis=1), 40) * ops.cast(cache["count"], "float32"), cache
+
+    state = {"read": np.zeros((1, 5), "int32"), "count": np.int32(0)}
+    assert run(step, [[3]], 5, state=state) == [[3, 3, 6, 12, 24]]
+
+
+def test_samples_follow_the_seed():
+    first, again, other = (run(bigram, [[], []], 20, DRAW, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert first[0] != first[1]
+
+
+def test_samples_are_the_same_on_every_backend():
+    assert run(bigram, [[], [5]], 10, DRAW, seed=1) == [
+        [6, 5, 8, 8, 5, 6, 10, 0, 7, 11],
+        [5, 2, 10, 7, 1, 9, 5, 6, 5, 6],
+    ]
+
+
+def test_a_row_draws_the_same_whatever_its_batch_mates_and_the_buffer():
+    rows = run(bigram, [[3], [5, 6, 7, 8], [2, 2]], 20, DRAW, seed=4)
+    assert run(bigram, [[3], [], [2, 2], [9]], 20, DRAW, seed=4, length=31)[::2] == rows[::2]
+
+
+def test_rows_with_seeds_of_their_own_may_stand_anywhere():
+    rows = run(bigram, [[3], [3], [5]], 20, DRAW, seed=np.array([8, 9, 8]))
+    assert run(bigram, [[5], [3]], 20, DRAW, seed=np.array([8, 8])) == [rows[2], rows[0]]
+    assert rows[0] != rows[1]
+
+
+def test_a_longer_row_begins_with_the_shorter_one():
+    assert run(bigram, [[3]], 20, DRAW, seed=1)[0][:8] == run(bigram, [[3]], 8, DRAW, seed=1)[0]
+
+
+def test_lengths_beyond_the_buffer_count_as_the_buffer():
+    ids, lengths = generate(count_up, [[4, 7]], [3], 2, greedy)
+    np.testing.assert_array_equal(ops.convert_to_numpy(ids), [[4, 7]])
+    np.testing.assert_array_equal(ops.convert_to_numpy(lengths), [2])
+
+
+@on_tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_one_graph_of_unknown_sizes_gives_what_eager_mode_gives(jit_compile):
+    import tensorflow as tf
+
+    traces = []
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((None, None), "int32"),
+            tf.TensorSpec((None,), "int32"),
+            tf.TensorSpec((), "int32"),
+        ],
+        jit_compile=jit_compile,
+    )
+    def program(prompt_ids, prompt_lengths, max_length):
+        traces.append(1)
+        return generate(bigram, prompt_ids, prompt_lengths, max_length, DRAW, seed=3, stop_id=4)
+
+    for batch_size, length, max_length in ((1, 6, 6), (3, 20, 15), (2, 20, 20)):
+        prompt_ids = np.random.default_rng(length).integers(1, SIZE, (batch_size, length)).astype("int32")
+        arguments = (prompt_ids, np.arange(batch_size, dtype="int32"), np.int32(max_length))
+        expected = generate(bigram, *arguments, DRAW, seed=3, stop_id=4)
+        for actual, wanted in zip(program(*arguments), expected, strict=True):
+            np.testing.assert_array_equal(actual, wanted)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("max_length", [0, 4])
+def test_a_length_that_the_buffer_cannot_hold_is_refused(max_length):
+    with pytest.raises(ValueError, match=rf"`max_length` must be from 1 to .* Received: max_length={max_length}"):
+        generate(count_up, [[1, 0, 0]], [1], max_length, greedy)
+
+
+def test_prompts_of_another_rank_are_refused():
+    with pytest.raises(ValueError, match=r"`prompt_ids` must have rank 2\. Received: prompt_ids of shape \(3,\)"):
+        generate(count_up, [1, 0, 0], [1], 3, greedy)
+
+
+def test_buckets_are_at_most_half_too_long_and_few():
+    sizes = {length: bucket_length(length) for length in range(1, 1025)}
+    assert all(length <= size for length, size in sizes.items())
+    assert all(2 * size < 3 * length for length, size in sizes.items() if length > 64)
+    assert sorted(set(sizes.values())) == [64, 96, 128, 192, 256, 384, 512, 768, 1024]

@@ -1,0 +1,167 @@
+"""Samplers: the published nucleus, exactly k a row, draws from the right distribution, each row by itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.generation import greedy, keep_nucleus, keep_top_k, row_keys, sample
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "sampling.npz", allow_pickle=False)
+LOWEST = np.finfo("float32").min
+LOGITS = np.random.default_rng(0).normal(size=(3, 11)).astype("float32") * 2
+
+
+def array(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
+def softmax(logits):
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def draws(logits, count=4000, **settings):
+    """Returns how often each id is drawn from one row of logits, as shares."""
+    ids = array(sample(np.tile(logits, (count, 1)), row_keys(5, count), **settings))
+    return np.bincount(ids, minlength=len(logits)) / count
+
+
+@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.8, 0.9, 0.97])
+def test_the_nucleus_is_the_published_one(p):
+    kept = array(keep_nucleus(GOLDEN[f"nucleus_p{p}/logits"], p))
+    np.testing.assert_array_equal(kept, GOLDEN[f"nucleus_p{p}/out"])
+
+
+@pytest.mark.parametrize("k", [3, 8])
+def test_for_one_row_the_published_top_k_drops_its_threshold_and_is_our_k_less_1(k):
+    logits, keep = GOLDEN[f"topk_row0_k{k}/logits"], GOLDEN[f"topk_row0_k{k}/keep"]
+    np.testing.assert_array_equal(array(keep_top_k(logits, k - 1)) == logits, keep)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_for_a_batch_the_published_top_k_takes_one_threshold_and_ours_keeps_k_a_row(k):
+    logits, keep = GOLDEN[f"topk_batch_k{k}/logits"], GOLDEN[f"topk_batch_k{k}/keep"]
+    kth_best = np.sort(logits, axis=-1)[:, -k, None]
+    np.testing.assert_array_equal(keep, logits > kth_best.min())
+    ours = array(keep_top_k(logits, k)) == logits
+    # The last row has many equals at its threshold.
+    np.testing.assert_array_equal(ours[:3], (logits >= kth_best)[:3])
+    assert (ours.sum(-1) == k).all()
+
+
+def test_top_k_keeps_the_best_of_a_hand_made_row():
+    kept = array(keep_top_k([[1.0, 4.0, 2.0, 3.0]], 2))
+    np.testing.assert_array_equal(kept, [[LOWEST, 4, LOWEST, 3]])
+
+
+def test_of_equal_logits_top_k_keeps_the_lower_ids():
+    kept = array(keep_top_k([[2.0, 1.0, 2.0, 2.0]], 2))
+    np.testing.assert_array_equal(kept, [[2, LOWEST, 2, LOWEST]])
+
+
+def test_top_k_beyond_the_vocabulary_changes_nothing():
+    np.testing.assert_array_equal(array(keep_top_k(LOGITS, 50)), LOGITS)
+
+
+def test_each_row_may_have_its_own_k_and_p():
+    np.testing.assert_array_equal((array(keep_top_k(LOGITS, np.array([1, 4, 11]))) == LOGITS).sum(-1), [1, 4, 11])
+    together = array(keep_nucleus(LOGITS, np.array([0.2, 0.5, 0.9])))
+    alone = [array(keep_nucleus(LOGITS[i : i + 1], p))[0] for i, p in enumerate((0.2, 0.5, 0.9))]
+    np.testing.assert_array_equal(together, alone)
+
+
+def test_the_nucleus_of_a_hand_made_row_includes_the_one_that_passes_p():
+    logits = np.log([[0.5, 0.125, 0.25, 0.125]]).astype("float32")
+    kept = array(keep_nucleus(logits, 0.6)) == logits
+    np.testing.assert_array_equal(kept, [[True, False, True, False]])
+
+
+def test_the_nucleus_of_equals_takes_the_lower_ids():
+    kept = array(keep_nucleus(np.zeros((1, 4), "float32"), 0.3)) == 0
+    np.testing.assert_array_equal(kept, [[True, True, False, False]])
+
+
+def test_a_nucleus_of_1_keeps_all_even_where_the_sum_is_rounded_up():
+    logits = np.random.default_rng(1).normal(size=(50, 1000)).astype("float32")
+    np.testing.assert_array_equal(array(keep_nucleus(logits, 1.0)), logits)
+
+
+@pytest.mark.parametrize("p", [0.0, -1.0])
+def test_the_best_is_kept_even_where_a_tensor_brings_a_p_out_of_range(p):
+    kept = array(keep_nucleus(LOGITS, np.array(p))) == LOGITS
+    np.testing.assert_array_equal(kept.sum(-1), 1)
+    np.testing.assert_array_equal(kept.argmax(-1), LOGITS.argmax(-1))
+
+
+def test_greedy_takes_the_first_of_the_best():
+    np.testing.assert_array_equal(array(greedy([[1.0, 3.0, 3.0], [5.0, 3.0, 3.0]])), [1, 0])
+
+
+def test_draws_follow_the_softmax():
+    # Four standard deviations of a share at 4,000 draws.
+    np.testing.assert_allclose(draws(LOGITS[0]), softmax(LOGITS[0]), atol=4 * np.sqrt(0.25 / 4000))
+
+
+def test_temperature_divides_the_logits():
+    expected = softmax(LOGITS[0] / 3)
+    np.testing.assert_allclose(draws(LOGITS[0], temperature=3.0), expected, atol=4 * np.sqrt(0.25 / 4000))
+
+
+def test_temperature_0_is_greedy():
+    ids = array(sample(LOGITS, row_keys(1, 3), temperature=0.0))
+    np.testing.assert_array_equal(ids, LOGITS.argmax(-1))
+
+
+def test_each_row_may_have_its_own_temperature():
+    flat = np.tile(np.linspace(0, 1, 50, dtype="float32"), (200, 1))
+    ids = array(sample(flat, row_keys(1, 200), temperature=np.array([0.0, 1.0] * 100)))
+    assert (ids[::2] == 49).all()
+    assert len(np.unique(ids[1::2])) > 20
+
+
+def test_nothing_outside_the_best_k_is_drawn():
+    shares = draws(LOGITS[0], top_k=3)
+    assert set(np.flatnonzero(shares)) == set(np.argsort(LOGITS[0])[-3:])
+
+
+def test_the_nucleus_is_that_of_the_distribution_after_temperature():
+    logits = np.log([0.5, 0.25, 0.125, 0.125]).astype("float32")
+    assert (draws(logits, temperature=0.25, top_p=0.7) > 0).sum() == 1
+    assert (draws(logits, temperature=4.0, top_p=0.7) > 0).sum() == 3
+
+
+def test_ids_at_the_least_float32_are_never_drawn():
+    logits = np.where(np.arange(8) == 2, 0, LOWEST).astype("float32")
+    assert draws(logits, temperature=0.5)[2] == 1
+
+
+def test_a_row_draws_the_same_beside_other_rows():
+    many = array(sample(np.tile(LOGITS[:1], (40, 1)), row_keys(3, 40)))
+    few = array(sample(np.tile(LOGITS[:1], (7, 1)), row_keys(3, 7)))
+    np.testing.assert_array_equal(few, many[:7])
+    assert len(np.unique(many)) > 3
+
+
+def test_half_precision_logits_are_drawn_from_in_float32():
+    ids = sample(ops.cast(LOGITS, "bfloat16"), row_keys(1, 3), top_k=2, top_p=0.9)
+    assert array(ids).dtype == "int32"
+
+
+@pytest.mark.parametrize("temperature", [-0.5, float("nan"), float("inf"), np.float32(-1)])
+def test_a_temperature_out_of_range_is_refused(temperature):
+    with pytest.raises(ValueError, match=r"`temperature` must be a number of at least 0\. Received: temperature="):
+        sample(LOGITS, row_keys(1, 3), temperature=temperature)
+
+
+@pytest.mark.parametrize("top_k", [0, -2, 2.5])
+def test_a_top_k_that_is_no_positive_integer_is_refused(top_k):
+    with pytest.raises(ValueError, match=r"`top_k` must be a positive integer\. Received: top_k="):
+        keep_top_k(LOGITS, top_k)
+
+
+@pytest.mark.parametrize("top_p", [0, 1.5, float("nan")])
+def test_a_top_p_out_of_range_is_refused(top_p):
+    with pytest.raises(ValueError, match=r"`top_p` must be a number in \(0, 1\]\. Received: top_p="):
+        keep_nucleus(LOGITS, top_p)

@@ -1,0 +1,135 @@
+"""Choosing the next token: functions of logits (B, V) that treat each row by itself."""
+
+import numbers
+
+from keras import ops
+
+from tf_sparse_attention.generation.random_keys import uniform
+from tf_sparse_attention.ops.attend import lowest
+
+
+def greedy(logits, keys=None):
+    """Returns the most likely ids, the lowest of equals.
+
+    Args:
+        logits: float (B, V).
+        keys: not used; there so that `greedy` can be the sampler of `generate`.
+
+    Returns:
+        int32 (B,).
+    """
+    return ops.cast(ops.argmax(logits, axis=-1), "int32")
+
+
+def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
+    """Draws ids from softmax(logits / temperature), cut to the `top_k` best and then to the nucleus of `top_p`.
+
+    The draw is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u), which never picks an id that was
+    cut away. A row's id depends on its own logits and key alone, and the same key gives the same noise on every
+    backend. Noise of 2**23 steps never brings up an id of probability below about 6e-8.
+
+    Args:
+        logits: float (B, V).
+        keys: uint32 (B, 2), one key a row, another one for each draw: `row_keys`, `fold_in`.
+        temperature: above 1 flattens, below 1 sharpens; 0 is `greedy`. A number, a scalar tensor, or (B,). Default 1.
+        top_k: ids kept in each row, see `keep_top_k`. None (default): all.
+        top_p: share of probability kept, see `keep_nucleus`. None (default): all.
+
+    Returns:
+        int32 (B,).
+
+    Raises:
+        ValueError: for a number (not a tensor) out of range.
+
+    Example:
+        >>> keys = row_keys(seed=1, batch_size=2)
+        >>> sample(ops.zeros((2, 258)), keys, temperature=0.8, top_p=0.9)
+    """
+    check_settings(temperature, top_k, top_p)
+    logits = ops.cast(logits, "float32")
+    temperature = _a_row(temperature)
+    # Before cutting: the nucleus is that of the distribution drawn from. What 0 is replaced by does not matter.
+    scaled = logits / ops.where(temperature > 0, temperature, 1.0)
+    if top_k is not None:
+        scaled = keep_top_k(scaled, top_k)
+    if top_p is not None:
+        scaled = keep_nucleus(scaled, top_p)
+    noise = -ops.log(-ops.log(uniform(keys, ops.shape(logits)[-1])))
+    return ops.where(temperature[:, 0] > 0, greedy(scaled + noise), greedy(logits))
+
+
+def keep_top_k(logits, top_k):
+    """Lowers all but the k best logits of each row to the least float32.
+
+    Exactly k are kept in every row; of equal logits the lower ids are better. At k >= V nothing changes.
+
+    Note: differs from the published code, which takes its threshold over the whole batch and drops the threshold
+    itself, so that k = 1 keeps nothing.
+
+    Args:
+        logits: float (B, V).
+        top_k: k, a positive integer, a scalar tensor, or (B,).
+
+    Returns:
+        Float32 (B, V).
+
+    Raises:
+        ValueError: for an integer below 1.
+    """
+    check_settings(top_k=top_k)
+    logits = ops.cast(logits, "float32")
+    return _keep(logits, _ranks(_descending(logits)) < _a_row(top_k, "int32"))
+
+
+def keep_nucleus(logits, top_p):
+    """Lowers the logits outside the nucleus of each row to the least float32 (Holtzman et al. 2020).
+
+    From the best id down, an id is dropped if those before it have a probability of more than p together: the nucleus
+    is the fewest best ids whose probability exceeds p, so the best is always kept. At p >= 1 nothing changes.
+
+    Args:
+        logits: float (B, V).
+        top_p: p in (0, 1], a number, a scalar tensor, or (B,).
+
+    Returns:
+        Float32 (B, V).
+
+    Raises:
+        ValueError: for a number out of range.
+    """
+    check_settings(top_p=top_p)
+    logits, top_p = ops.cast(logits, "float32"), _a_row(top_p)
+    order = _descending(logits)
+    descending = ops.softmax(ops.take_along_axis(logits, order, axis=-1), axis=-1)
+    before = ops.cumsum(descending, axis=-1) - descending
+    # Sums that are rounded up may exceed 1 and are no reason to drop anything.
+    kept = (before <= top_p) | (top_p >= 1)
+    ranks = _ranks(order)
+    return _keep(logits, ops.take_along_axis(kept, ranks, axis=-1) | (ranks == 0))
+
+
+def _descending(logits):
+    # `argsort` keeps the order of equals on both backends, so lower ids come first.
+    return ops.argsort(-logits, axis=-1)
+
+
+def _ranks(order):
+    return ops.cast(ops.argsort(order, axis=-1), "int32")
+
+
+def _keep(logits, kept):
+    return ops.where(kept, logits, lowest("float32"))
+
+
+def _a_row(value, dtype="float32"):
+    return ops.reshape(ops.cast(value, dtype), (-1, 1))  # (1, 1) or (B, 1)
+
+
+def check_settings(temperature=1.0, top_k=None, top_p=None):
+    """Raises a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
+    if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):
+        raise ValueError(f"`temperature` must be a number of at least 0. Received: temperature={temperature!r}.")
+    if isinstance(top_k, numbers.Real) and not (isinstance(top_k, numbers.Integral) and top_k > 0):
+        raise ValueError(f"`top_k` must be a positive integer. Received: top_k={top_k!r}.")
+    if isinstance(top_p, numbers.Real) and not 0 < top_p <= 1:
+        raise ValueError(f"`top_p` must be a number in (0, 1]. Received: top_p={top_p!r}.")
