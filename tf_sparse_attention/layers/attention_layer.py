@@ -48,6 +48,7 @@ class AttentionLayer(keras.layers.Layer):
         training: whether to drop weights and update state.
         use_causal_mask: whether later positions are hidden.
         segment_ids: int (B, T), the document of each token of a packed batch; tokens see their own document alone.
+        mask: as `query_mask`; the name by which Keras hands over the mask that a lone `query` carries.
 
     Returns:
         Float (B, T, D), or the pair of it and the weights. A query with nothing to attend to has heads of zeros, so
@@ -195,7 +196,10 @@ class AttentionLayer(keras.layers.Layer):
         training=None,
         use_causal_mask=False,
         segment_ids=None,
+        mask=None,
     ):
+        attention_checks.check_shapes(*(x.shape for x in (query, _first(value, query), _first(key, value, query))))
+        query_mask = _first(query_mask, mask)
         masks = token_masks(
             query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads
         )
@@ -217,10 +221,8 @@ class AttentionLayer(keras.layers.Layer):
                 "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
                 f"share_qk=False to {type(self).__name__}. Received: a value other than the query."
             )
-        value = query if value is None else value
-        keys = None
-        if self.has_keys:
-            keys = projections.heads_first(self._key(value if key is None else key))
+        value = _first(value, query)
+        keys = projections.heads_first(self._key(_first(key, value))) if self.has_keys else None
         return projections.heads_first(self._query(query)), keys, projections.heads_first(self._value(value))
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, **masks):
@@ -234,6 +236,7 @@ class AttentionLayer(keras.layers.Layer):
         Returns:
             Bool (B, N, T, S). O(T S) memory.
         """
+        value, key = other_than_query(query, value, key)
         if not self.built:
             self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
         names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
@@ -266,6 +269,11 @@ class AttentionLayer(keras.layers.Layer):
             "output_shape": self._output_sizes,
             **projections.config_of(self._objects),
         }
+
+
+def _first(*choices):
+    """Returns the first of `choices` that is not None, or None."""
+    return next((choice for choice in choices if choice is not None), None)
 
 
 def output_spec(layer, output_shape, query, value, return_attention_scores):

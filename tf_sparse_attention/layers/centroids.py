@@ -1,7 +1,5 @@
 """The k-means state of routing attention: weights that are not trained but averaged."""
 
-import random
-
 import keras
 from keras import ops
 
@@ -23,16 +21,16 @@ class Centroids(keras.layers.Layer):
         size: H, channels of a token.
         ema_decay: weight of the past in the moving averages, in [0, 1).
         revive_after: training steps after which a centroid without tokens is moved; 0: never.
-        seed: integer of the first centroids and of the noise of revived ones. None: another one each time.
+        seed: integer of the first centroids and of the noise of revived ones.
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
-    def __init__(self, num_heads, num_clusters, size, ema_decay, revive_after, seed=None, **kwargs):
+    def __init__(self, num_heads, num_clusters, size, ema_decay, revive_after, seed, **kwargs):
         super().__init__(**kwargs)
         self.num_heads, self.num_clusters, self.size = num_heads, num_clusters, size
         self.ema_decay = ema_decay
         self.revive_after = revive_after
-        self.seed = random.randrange(2**31) if seed is None else seed
+        self.seed = seed
         self.pending = []
         self.build()
 

@@ -39,8 +39,7 @@ def input_projection(name, input_shape, num_heads, size, use_bias, objects, dtyp
         dtype=dtype,
         **_arguments(objects),
     )
-    layer.build(input_shape)
-    return layer
+    return _built(layer, input_shape)
 
 
 def output_projection(name, input_shape, output_sizes, use_bias, objects, dtype):
@@ -54,6 +53,11 @@ def output_projection(name, input_shape, output_sizes, use_bias, objects, dtype)
         dtype=dtype,
         **_arguments(objects),
     )
+    return _built(layer, input_shape)
+
+
+def _built(layer, input_shape):
+    layer.supports_masking = True  # each position for itself; otherwise Keras warns that a mask gets lost
     layer.build(input_shape)
     return layer
 

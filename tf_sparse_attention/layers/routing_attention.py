@@ -1,6 +1,7 @@
 """Routing attention as a Keras layer."""
 
 import dataclasses
+import random
 import warnings
 
 import keras
@@ -100,6 +101,8 @@ class RoutingAttention(AttentionLayer):
         self.commitment_loss = commitment_loss
         self.revive_after = revive_after
         self.reproduce_reference = reproduce_reference
+        # Drawn here, and so part of the configuration: a layer loaded again moves its centroids as this one does.
+        self.seed = random.randrange(2**31) if self.seed is None else self.seed
         self._has_warned = False
 
     @property
@@ -246,7 +249,7 @@ class RoutingAttention(AttentionLayer):
         if selection == "nearest":
             return kmeans.nearest(x, centroids)
         sizes = shape(x)[:3]
-        return ops.broadcast_to(routing.random_clusters(*sizes[1:], self.num_clusters, self.seed or 0), sizes)
+        return ops.broadcast_to(routing.random_clusters(*sizes[1:], self.num_clusters, self.seed), sizes)
 
     def pattern(self, query, key, masks, causal):
         query = kmeans.normalize(query)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from tf_sparse_attention.ops.products import scores_of_slots, sum_of_slots
+
 
 class Dropout(NamedTuple):
     """What `attend` needs to drop attention weights: the rate and a seed or `keras.random.SeedGenerator`."""
@@ -82,7 +84,7 @@ def attend(
         scores = ops.where(mask, scores, lowest(dtype))
     num_slots = 0
     if slots is not None:
-        slot_scores = ops.matmul(ops.cast(query, dtype), ops.swapaxes(ops.cast(slots[0], dtype), -1, -2))
+        slot_scores = scores_of_slots(ops.cast(query, dtype), ops.cast(slots[0], dtype))
         num_slots = slot_scores.shape[-1]
         scores = ops.concatenate([slot_scores, scores], axis=-1)
     if span is None and not return_log_sum_exp:
@@ -111,7 +113,7 @@ def _weighted_values(weights, value, slots, num_slots, value_bias):
     output = ops.matmul(key_weights, value)
     if value_bias is not None:
         output = output + value_bias(key_weights)
-    return output if slots is None else output + ops.matmul(weights[..., :num_slots], slots[1])
+    return output if slots is None else output + sum_of_slots(weights[..., :num_slots], slots[1])
 
 
 def _softmax(scores):

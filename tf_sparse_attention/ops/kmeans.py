@@ -77,7 +77,7 @@ def start_from_data(x, num_clusters, seed):
 
 def scores(x, centroids):
     """Returns the scores of normalised tokens (B, N, T, H) against centroids that are not normalised: (B, N, T, K)."""
-    return ops.matmul(x, ops.swapaxes(ops.cast(centroids, x.dtype), -1, -2))
+    return ops.einsum("BNTH,NKH->BNTK", x, ops.cast(centroids, x.dtype))
 
 
 def nearest(x, centroids):
@@ -107,11 +107,11 @@ def commitment(x, clusters, centroids, token_mask=None):
     Padding is left out of the mean. `x`, `clusters` and `token_mask` are as in `statistics`.
     """
     members = ops.one_hot(clusters, centroids.shape[1], dtype=x.dtype)
-    own = ops.stop_gradient(ops.matmul(members, ops.cast(centroids, x.dtype)))  # (B, N, T, H)
+    own = ops.stop_gradient(ops.einsum("BNTK,NKH->BNTH", members, ops.cast(centroids, x.dtype)))
     distance = ops.mean(ops.square(x - own), axis=(1, 3))  # (B, T)
     if token_mask is None:
         return ops.mean(distance)
-    weights = ops.cast(token_mask, x.dtype)
+    weights = ops.broadcast_to(ops.cast(token_mask, x.dtype), ops.shape(distance))
     return ops.sum(distance * weights) / ops.maximum(ops.sum(weights), 1)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.products import times_matrix
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -76,9 +77,9 @@ class Relative(NoPosition):
     def score_bias(self, query, distances):
         tokens = distances.tokens if self.by_token else None
         if tokens is None and distances.offsets is not None:
-            by_distance = ops.matmul(query, ops.transpose(self._rows(self.key_table, query.dtype, distances.offsets)))
+            by_distance = times_matrix(query, ops.transpose(self._rows(self.key_table, query.dtype, distances.offsets)))
             return skew(by_distance, distances.offsets.shape)
-        by_distance = ops.matmul(query, ops.transpose(ops.cast(self.key_table, query.dtype)))  # (B, N, G, t, 2 M + 1)
+        by_distance = times_matrix(query, ops.transpose(ops.cast(self.key_table, query.dtype)))  # (B, N, G, t, 2 M + 1)
         index = self._index(distances.ranks if tokens is None else tokens)
         index = ops.broadcast_to(index, shape(by_distance)[:-1] + (shape(index)[-1],))
         return ops.take_along_axis(by_distance, index, axis=-1)
@@ -88,11 +89,13 @@ class Relative(NoPosition):
             return None
         if distances.offsets is not None:
             block = distances.offsets.shape
-            return lambda weights: ops.matmul(
+            return lambda weights: times_matrix(
                 unskew(weights, block), self._rows(self.value_table, weights.dtype, distances.offsets)
             )
         index, size = self._index(distances.ranks), self.value_table.shape[0]
-        return lambda weights: ops.matmul(dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype))
+        return lambda weights: times_matrix(
+            dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype)
+        )
 
     def _index(self, distances):
         return ops.clip(distances, -self.reach, self.reach) + self.reach

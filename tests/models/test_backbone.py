@@ -1,0 +1,144 @@
+"""The backbone: its blocks, inputs, configuration and state."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.models import Backbone
+
+LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
+ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 5}
+
+
+def small(**changes):
+    arguments = {"vocabulary_size": 20, "num_layers": 2, "hidden_dim": 16, "attention": [ROUTING, LOCAL], "seed": 1}
+    return Backbone(**{**arguments, "intermediate_dim": 32, **changes})
+
+
+def ids(*shape):
+    return np.random.default_rng(0).integers(1, 20, shape).astype("int32")
+
+
+def test_outputs_are_vectors_for_any_length():
+    backbone = small()
+    assert [tuple(backbone(ids(2, length)).shape) for length in (1, 9, 30)] == [(2, 1, 16), (2, 9, 16), (2, 30, 16)]
+
+
+def test_parts_follow_the_plain_data():
+    parts = small().blocks[1].attention.parts
+    assert [type(part).__name__ for part in parts] == ["RoutingAttention", "LocalAttention"]
+    assert [part.num_heads for part in parts] == [1, 2]
+
+
+def test_skipped_blocks_give_all_heads_to_the_local_part():
+    blocks = small(skip_first=1).blocks
+    assert [(type(part).__name__, part.num_heads) for part in blocks[0].attention.parts] == [("LocalAttention", 3)]
+    assert len(blocks[1].attention.parts) == 2
+
+
+def test_embedding_dim_adds_a_projection_even_where_the_sizes_agree():
+    assert small().embedding_projection is None
+    assert small(embedding_dim=16).embedding_projection.kernel.shape == (16, 16)
+    assert small(embedding_dim=6).embedding_projection.kernel.shape == (6, 16)
+
+
+def test_post_norm_has_no_norm_after_the_last_block():
+    assert small(norm="post").final_norm is None
+    assert small().final_norm is not None
+
+
+def test_no_intermediate_dim_means_no_feed_forward():
+    assert small(intermediate_dim=None).blocks[0].feed_forward is None
+
+
+def test_dictionary_inputs_equal_keyword_inputs():
+    backbone, tokens = small(), ids(2, 12)
+    mask = np.arange(12)[None] < np.array([[12], [7]])
+    segments = np.where(np.arange(12) < 5, 1, 2)[None].repeat(2, 0)
+    by_name = backbone(tokens, padding_mask=mask, segment_ids=segments)
+    in_one = backbone({"token_ids": tokens, "padding_mask": mask, "segment_ids": segments})
+    np.testing.assert_array_equal(by_name, in_one)
+
+
+def test_padding_on_the_right_never_matters():
+    backbone, tokens = small(causal=False), ids(1, 12)
+    padded = np.concatenate([tokens, np.zeros((1, 7), "int32")], axis=1)
+    alone = backbone(tokens)
+    np.testing.assert_allclose(backbone(padded, padding_mask=padded != 0)[:, :12], alone, atol=2e-6)
+
+
+def test_packed_documents_equal_separate_ones():
+    backbone, first, second = small(), ids(1, 9), ids(1, 6)[:, ::-1]
+    packed = backbone(np.concatenate([first, second], 1), segment_ids=np.array([[4] * 9 + [2] * 6]))
+    np.testing.assert_allclose(packed[:, :9], backbone(first), atol=2e-6)
+    np.testing.assert_allclose(packed[:, 9:], backbone(second), atol=2e-6)
+
+
+def test_two_backbones_of_one_seed_are_equal_with_dropout_too():
+    arguments = {"dropout": 0.2, "embedding_dropout": 0.1, "token_dropout": 0.1, "activation_dropout": 0.1}
+    outputs = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        outputs.append(small(**arguments)(ids(2, 12), training=True))
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_token_dropout_replaces_ids_in_training_alone():
+    backbone = small(token_dropout=0.5, causal=False)
+    tokens = ids(1, 400)
+    calm, noisy = backbone(tokens), backbone(tokens, training=True)
+    changed = np.mean(np.any(ops.convert_to_numpy(calm != noisy), axis=-1))
+    assert changed > 0.3
+    np.testing.assert_array_equal(calm, backbone(tokens))
+
+
+def test_the_configuration_builds_the_same_backbone(tmp_path):
+    backbone = small(dropout=0.1, skip_first=1, embedding_dim=6, norm="post", activation="geglu")
+    backbone.save(tmp_path / "backbone.keras")
+    again = keras.models.load_model(tmp_path / "backbone.keras")
+    np.testing.assert_array_equal(again(ids(2, 12)), backbone(ids(2, 12)))
+    assert again.get_config() == backbone.get_config()
+
+
+def test_mixed_precision_reaches_every_layer():
+    backbone = small(dtype="mixed_bfloat16", embedding_dim=6)
+    policies = {layer.dtype_policy.name for layer in backbone._flatten_layers() if layer.dtype_policy is not None}
+    assert policies == {"mixed_bfloat16"}
+    assert keras.backend.standardize_dtype(backbone(ids(1, 9)).dtype) == "bfloat16"
+    assert backbone.blocks[0].attention.parts[0].centroids.dtype == "float32"
+
+
+def test_rematerialisation_changes_neither_gradients_nor_state():
+    results = []
+    for remat in (False, True):
+        keras.utils.set_random_seed(3)
+        backbone = small(remat=remat, dropout=0.1)
+        backbone.compile(keras.optimizers.SGD(0.1), loss="mse", jit_compile=False)
+        backbone.fit(ids(8, 12), np.ones((8, 12, 16), "float32"), batch_size=4, verbose=0, shuffle=False)
+        results.append([ops.convert_to_numpy(variable) for variable in backbone.variables])
+    for kept, computed_again in zip(*results, strict=True):
+        np.testing.assert_allclose(kept, computed_again, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
+        ({"num_layers": 0}, "`num_layers` must be a positive integer"),
+        ({"skip_first": -1}, "`skip_first` must be an integer of at least 0. Received: skip_first=-1"),
+        ({"token_dropout": 1.0}, r"`token_dropout` must be a number in \[0, 1\). Received: token_dropout=1.0"),
+        ({"attention": []}, "`attention` must be a list of dictionaries"),
+        ({"attention": [{"layer": "Nowhere"}]}, "under 'layer'. Received: attention="),
+        ({"attention": [ROUTING], "skip_first": 1}, "`skip_first` must be 0 unless .* Received: skip_first=1"),
+        ({"norm": "none"}, "`norm` must be one of"),
+    ],
+)
+def test_wrong_arguments_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small(**changes)
+
+
+def test_wrong_input_keys_are_named():
+    with pytest.raises(ValueError, match=r"may have 'padding_mask' and 'segment_ids'. Received: keys \['ids'\]"):
+        small()({"ids": ids(1, 3)})

@@ -1,0 +1,124 @@
+"""The language model: logits, presets, training, saving."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.models import PRESETS, Backbone, LanguageModel, language_model_loss
+from tf_sparse_attention.models.presets import preset_arguments
+
+PARTS = [
+    {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 5},
+    {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8},
+]
+
+
+def small(tie_embeddings=False, use_output_bias=True, **changes):
+    arguments = {"vocabulary_size": 20, "num_layers": 2, "hidden_dim": 16, "intermediate_dim": 32, "attention": PARTS}
+    return LanguageModel(Backbone(**{**arguments, **changes}), tie_embeddings, use_output_bias)
+
+
+def ids(*shape):
+    return np.random.default_rng(0).integers(1, 20, shape).astype("int32")
+
+
+def num_trainable(model):
+    return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+
+
+@pytest.mark.parametrize("embedding_dim", [None, 6])
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+@pytest.mark.parametrize("use_output_bias", [False, True])
+def test_logits_have_the_vocabulary(embedding_dim, tie_embeddings, use_output_bias):
+    model = small(tie_embeddings, use_output_bias, embedding_dim=embedding_dim)
+    assert tuple(model(ids(2, 7)).shape) == (2, 7, 20)
+    assert model.compute_output_shape((2, 7)) == (2, 7, 20)
+
+
+def test_tied_embeddings_save_the_output_weights():
+    assert num_trainable(small()) - num_trainable(small(tie_embeddings=True)) == 16 * 20
+
+
+def test_logits_are_float32_under_mixed_precision():
+    backbone = Backbone(20, 1, 16, PARTS, dtype="mixed_bfloat16")
+    assert (
+        keras.backend.standardize_dtype(LanguageModel(backbone, dtype="mixed_bfloat16")(ids(1, 5)).dtype) == "float32"
+    )
+
+
+def test_a_saved_model_gives_the_same_logits(tmp_path):
+    model = small(tie_embeddings=True, embedding_dim=6)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(ids(2, 7)), model(ids(2, 7)))
+    assert again.tie_embeddings
+
+
+def test_training_lowers_the_loss_and_moves_centroids():
+    model = small()
+    tokens = np.tile(np.arange(1, 17, dtype="int32"), (8, 1))
+    inputs = np.concatenate([np.zeros((8, 1), "int32"), tokens[:, :-1]], axis=1)
+    model.compile(tsa.optimizers.Adafactor(0.05), loss=language_model_loss())
+    before = ops.convert_to_numpy(model.backbone.blocks[0].attention.parts[0].centroids)
+    losses = model.fit(inputs, tokens, batch_size=8, epochs=25, verbose=0).history["loss"]
+    assert losses[-1] < 0.3 * losses[0]
+    assert np.any(before != ops.convert_to_numpy(model.backbone.blocks[0].attention.parts[0].centroids))
+
+
+def test_the_model_is_causal():
+    report = tsa.analysis.assert_causal(small(num_layers=1), sequence_length=40)
+    assert report.max_gradient == 0.0
+
+
+def test_the_published_selection_is_caught_looking_ahead():
+    parts = [{**PARTS[0], "selection": "top_k"}, PARTS[1]]
+    with (
+        pytest.warns(UserWarning, match="is not causal"),
+        pytest.raises(tsa.analysis.CausalityError, match="routing_0"),
+    ):
+        tsa.analysis.assert_causal(small(num_layers=1, attention=parts), sequence_length=40)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("pg19_local8k", 414_515_184), ("pg19_local_cluster8k", 380_330_184), ("pg19_routing_published", 287_716_510)],
+)
+def test_presets_have_the_published_number_of_parameters(name, published):
+    """All but three things we do without or do not train, in each layer, with heads of size 129:
+
+    the matrix shared by the heads, which folds into the output projection; keys of heads whose queries are the keys;
+    centroids, which move by averages.
+    """
+    model = LanguageModel.from_preset(name, vocabulary_size=5)
+    routing = [part for block in model.backbone.blocks for part in block.attention.parts if not part.has_keys]
+    shared_matrices = len(model.backbone.blocks) * 129 * 129
+    unused_keys = sum(part.num_heads * 129 * 1032 for part in routing)
+    centroids = sum(part.num_heads * 16 * 129 for part in routing)
+    assert num_trainable(model) == published + 2065 * 5 - shared_matrices - unused_keys - centroids
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_builds_and_is_causal_by_selection(name):
+    model = LanguageModel.from_preset(
+        name, vocabulary_size=30, num_layers=2, hidden_dim=24, intermediate_dim=16, skip_first=1
+    )
+    assert all(block.attention.causal_selection for block in model.backbone.blocks)
+    assert tuple(model(ids(1, 9)).shape) == (1, 9, 30)
+    assert PRESETS[name]["source"]
+
+
+def test_reproducing_the_reference_selects_as_published():
+    part = preset_arguments("enwik8_local_cluster8k", reproduce_reference=True)["attention"][0]
+    assert (part["selection"], part["reproduce_reference"]) == ("top_k", True)
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(ValueError, match=r"`name` must be one of \['enwik8_.* Received: name='gpt'"):
+        LanguageModel.from_preset("gpt", vocabulary_size=5)
+
+
+def test_a_backbone_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match=r"`backbone` must be a `Backbone`\. Received: backbone="):
+        LanguageModel(keras.layers.Dense(3))

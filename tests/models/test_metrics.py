@@ -1,0 +1,59 @@
+"""Loss and metrics against a hand-worked case."""
+
+import keras
+import numpy as np
+import pytest
+
+from tf_sparse_attention.models import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
+
+# Two ids of four with probability 1/2 and 1/8; the third target is padding.
+TARGETS = np.array([[1, 2, 0]], "int32")
+LOGITS = np.log(np.array([[[1, 4, 2, 1], [5, 1, 1, 1], [1, 1, 1, 5]]], "float32") / 8)
+NATS = (np.log(2) + np.log(8)) / 2
+
+
+def measured(metric, weights=None):
+    metric.update_state(TARGETS, LOGITS, weights)
+    return float(metric.result())
+
+
+def test_the_loss_is_the_mean_over_what_is_not_padding():
+    np.testing.assert_allclose(language_model_loss()(TARGETS, LOGITS), NATS, rtol=1e-6)
+
+
+def test_perplexity_is_the_exponential_of_the_mean():
+    np.testing.assert_allclose(measured(Perplexity()), np.exp(NATS), rtol=1e-6)
+
+
+def test_bits_per_byte_counts_the_tokens_of_a_byte():
+    np.testing.assert_allclose(measured(BitsPerByte()), 2.0, rtol=1e-6)
+    np.testing.assert_allclose(measured(BitsPerByte(tokens_per_byte=0.25)), 0.5, rtol=1e-6)
+
+
+def test_perplexity_per_word_counts_the_tokens_of_a_word():
+    np.testing.assert_allclose(measured(PerplexityPerWord(tokens_per_word=3.0)), np.exp(3 * NATS), rtol=1e-6)
+
+
+def test_weights_leave_tokens_out():
+    np.testing.assert_allclose(measured(Perplexity(), np.array([[1.0, 0.0, 1.0]])), 2.0, rtol=1e-6)
+
+
+def test_batches_add_up_and_reset():
+    metric = Perplexity()
+    metric.update_state(TARGETS[:, :1], LOGITS[:, :1])
+    metric.update_state(TARGETS[:, 1:], LOGITS[:, 1:])
+    np.testing.assert_allclose(metric.result(), np.exp(NATS), rtol=1e-6)
+    metric.reset_state()
+    assert float(metric.result()) == 1.0
+
+
+@pytest.mark.parametrize("metric", [Perplexity(), BitsPerByte(0.5), PerplexityPerWord(4.0)])
+def test_metrics_come_back_from_their_configuration(metric):
+    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
+    assert measured(again) == measured(metric)
+
+
+@pytest.mark.parametrize(("make", "name"), [(BitsPerByte, "tokens_per_byte"), (PerplexityPerWord, "tokens_per_word")])
+def test_a_ratio_must_be_positive(make, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
+        make(0)

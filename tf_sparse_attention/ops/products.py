@@ -1,0 +1,26 @@
+"""Matrix products whose leading axes differ.
+
+TensorFlow 2.21 on CPUs writes outside its memory when `matmul` broadcasts leading axes (oneDNN, fixed in later
+releases). So `ops.matmul` is for operands of equal leading axes here, and everything else goes through this file.
+"""
+
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import shape
+
+
+def times_matrix(x, matrix):
+    """Returns the product of the last axis with a matrix: (..., H) and (H, R) to (..., R)."""
+    sizes = shape(x)
+    product = ops.matmul(ops.reshape(x, (-1, sizes[-1])), matrix)
+    return ops.reshape(product, (*sizes[:-1], matrix.shape[-1]))
+
+
+def scores_of_slots(query, key):
+    """Returns q . k of queries (..., t, H) and slots broadcastable to (..., M, H): (..., t, M)."""
+    return ops.einsum("...th,...mh->...tm", query, key)
+
+
+def sum_of_slots(weights, value):
+    """Returns slots broadcastable to (..., M, Hv) summed by weights (..., t, M): (..., t, Hv)."""
+    return ops.einsum("...tm,...mh->...th", weights, value)
