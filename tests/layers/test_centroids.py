@@ -1,0 +1,162 @@
+"""The centroids of routing attention: what moves them, what leaves them alone, and where they are kept."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import SIZE, assert_close, to_numpy
+from tests.layers.routing_state import X, assert_same_state, learned, ready, routing, state_of
+
+
+def with_an_unused_centroid(**own):
+    """A layer whose second centroid gets no token: one of two opposite ones always scores higher than 0."""
+    layer = ready(routing(**own))
+    centroids = to_numpy(layer.centroids.value)
+    centroids[:, 1], centroids[:, 2] = 0, -centroids[:, 0]
+    for weight in layer.weights:
+        if weight.name in ("centroids", "sums"):
+            weight.assign(centroids)
+    return layer
+
+
+def trained_model():
+    """A model whose routing layer has seen two batches, and the state of the layer before."""
+    inputs = keras.Input((None, SIZE))
+    outputs = routing(name="routing", dropout=0.1)(inputs, use_causal_mask=True)
+    model = keras.Model(inputs, keras.layers.Dense(SIZE)(outputs))
+    model.compile("sgd", "mse", jit_compile=False)
+    before = state_of(model.get_layer("routing"))
+    model.predict(X, verbose=0)
+    model.evaluate(X, X, verbose=0)
+    assert_same_state(before, model.get_layer("routing"))
+    model.fit(X, X, epochs=2, verbose=0)
+    return model, before
+
+
+@pytest.mark.parametrize("share_qk", [True, False])
+@pytest.mark.parametrize("selection", ["nearest", "top_k"])
+def test_training_moves_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
+    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, share_qk=share_qk, selection=selection, revive_after=0))
+    for _ in range(2):
+        state, loss = learned(layer)
+        layer(X, training=True)
+        for got, wanted in zip(state_of(layer), state, strict=True):
+            assert_close(got, wanted, 1e-5)
+        assert len(layer.losses) == 1
+        assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
+
+
+def test_a_step_of_training_routes_by_the_centroids_before_it():
+    layer = ready(routing(ema_decay=0.0, revive_after=0))
+    before = to_numpy(layer(X, use_causal_mask=True))
+    assert_close(to_numpy(layer(X, use_causal_mask=True, training=True)), before)
+    after = to_numpy(layer(X, use_causal_mask=True))
+    assert np.abs(after - before).max() > 0.01
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_padding_is_neither_counted_nor_committed(batches):
+    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, revive_after=0))
+    mask = np.repeat(np.arange(13)[None] < 9, batches, axis=0)
+    state, loss = learned(layer, query_mask=np.broadcast_to(mask, (2, 13)))
+    layer(X, use_causal_mask=True, training=True, query_mask=mask)
+    for got, wanted in zip(state_of(layer), state, strict=True):
+        assert_close(got, wanted, 1e-5)
+    assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
+
+
+def test_no_commitment_loss_is_added_at_zero_or_outside_training_or_when_frozen():
+    for layer, training in ((routing(commitment_loss=0), True), (routing(), False), (routing(trainable=False), True)):
+        layer(X, use_causal_mask=True, training=training)
+        assert layer.losses == []
+
+
+def test_the_first_centroids_are_normalised_distinct_directions_that_count_as_one_member():
+    layer = ready(routing())
+    centroids, sums, counts, unused = state_of(layer)
+    assert_close(centroids.mean(-1), 0)
+    assert_close(centroids.var(-1), np.ones((2, 3)), 1e-4)
+    assert len(np.unique(centroids.reshape(6, 4), axis=0)) == 6
+    assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
+
+
+def test_layers_of_one_seed_start_drop_and_revive_alike():
+    results = []
+    for seed in (7, 7, 8):
+        layer = ready(routing(dropout=0.3, seed=seed, revive_after=1))
+        outputs = [to_numpy(layer(X, use_causal_mask=True, training=True)) for _ in range(3)]
+        results.append([*outputs, *state_of(layer)])
+    assert all(np.array_equal(a, b) for a, b in zip(*results[:2], strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(results[0][:5], results[2][:5], strict=True))
+
+
+def test_start_from_data_makes_centroids_of_tokens():
+    layer = ready(routing())
+    layer.start_from_data(X)
+    centroids, sums, counts, unused = state_of(layer)
+    kernel, bias = (to_numpy(weight.value) for weight in layer.weights[:2])
+    tokens = np.einsum("btd,dnh->nbth", X, kernel) + bias[:, None, None]
+    tokens = tokens - tokens.mean(-1, keepdims=True)
+    tokens = (tokens / np.sqrt(tokens.var(-1, keepdims=True) + 1e-6)).reshape(2, -1, 4)
+    for head in range(2):
+        distance = np.abs(centroids[head][:, None] - tokens[head][None]).max(-1)
+        assert np.all(distance.min(-1) < 1e-5) and len(set(distance.argmin(-1))) == 3
+    assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
+
+
+def test_start_from_data_follows_its_seed_builds_the_layer_and_works_in_half_precision():
+    layer, found = routing(dtype="mixed_bfloat16"), []
+    for seed in (None, None, 3):
+        layer.start_from_data(X, seed)
+        found.append(state_of(layer)[0])
+    assert found[0].dtype == "float32"
+    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+
+
+def test_a_centroid_without_tokens_is_revived_beside_the_fullest_after_the_stated_steps():
+    layer = with_an_unused_centroid(revive_after=2, ema_decay=0.9)
+    layer(X, training=True)
+    assert np.all(state_of(layer)[3][:, 1] == 1)
+    expected = learned(layer)[0][2]  # the counts before revival
+    layer(X, training=True)
+    centroids, _, counts, unused = state_of(layer)
+    for head in range(2):
+        fullest = int(np.argmax(expected[head]))
+        assert unused[head, 1] == 0 and fullest != 1
+        np.testing.assert_allclose(counts[head, [1, fullest]], expected[head, fullest] / 2, rtol=1e-5)
+        apart = np.abs(centroids[head, 1] - centroids[head, fullest])
+        assert 0.01 < apart.max() < 0.5
+
+
+def test_at_zero_no_centroid_is_revived():
+    layer = with_an_unused_centroid(revive_after=0)
+    for _ in range(5):
+        layer(X, training=True)
+    assert np.all(state_of(layer)[3][:, 1] == 5)
+
+
+def test_predict_and_evaluate_leave_the_state_alone_which_fit_moves_and_files_keep(tmp_path):
+    model, before = trained_model()
+    layer = model.get_layer("routing")
+    assert not any(np.array_equal(a, b) for a, b in zip(before[:3], state_of(layer)[:3], strict=True))
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = [keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)]
+    loaded[1].load_weights(tmp_path / "model.weights.h5")
+    for other in loaded:
+        assert_same_state(state_of(layer), other.get_layer("routing"))
+        assert_close(to_numpy(other(X)), to_numpy(model(X)), 0)
+    layer(X, training=True)
+    for other in loaded:  # and all of them go on alike
+        other.get_layer("routing")(X, training=True)
+        assert_same_state(state_of(layer), other.get_layer("routing"))
+
+
+def test_a_frozen_layer_keeps_weights_and_state_in_fit():
+    model, _ = trained_model()
+    layer = model.get_layer("routing")
+    layer.trainable = False
+    model.compile("sgd", "mse", jit_compile=False)
+    before = layer.get_weights()
+    model.fit(X, X, verbose=0)
+    assert all(np.array_equal(a, b) for a, b in zip(before, layer.get_weights(), strict=True))

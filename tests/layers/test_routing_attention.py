@@ -1,0 +1,105 @@
+"""Routing attention: a case by hand, its selections, and what it refuses to promise."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.contracts import to_numpy
+from tests.layers.routing_state import X, ready, routing, state_of
+from tf_sparse_attention.layers import RoutingAttention
+
+
+def two_clusters(**own):
+    """One head of size 2, whose normalised tokens are (1, -1) and (-1, 1); the third feature is the value."""
+    layer = RoutingAttention(1, 2, num_clusters=2, cluster_size=2, value_dim=1, use_bias=False, output_shape=1, **own)
+    layer.build((1, 6, 3))
+    kernels = {
+        "query/kernel": [[1, 0], [0, 1], [0, 0]],
+        "value/kernel": [[0], [0], [1]],
+        "attention_output/kernel": [1],
+    }
+    for weight in layer.trainable_weights:
+        weight.assign(np.reshape(kernels["/".join(weight.path.split("/")[-2:])], weight.shape))
+    layer.centroids.assign([[[1.0, -1.0], [-1.0, 1.0]]])
+    kinds = np.array([1.0, 1, -1, 1, -1, 1])  # A A B A B A
+    x = np.stack([kinds, -kinds, [10, 11, 12, 13, 14, 15]], axis=-1)[None]
+    return lambda **arguments: to_numpy(layer(x, **arguments))[0, :, 0]
+
+
+def test_a_token_sees_the_last_tokens_of_its_cluster_and_itself_only_if_alone():
+    # 0: alone. 1: {0}. 2: alone in B. 3: {1}, for 0 is one too far. 4: {2}. 5: {3}.
+    np.testing.assert_allclose(two_clusters()(use_causal_mask=True), [10, 10, 12, 11, 12, 13], rtol=1e-6)
+
+
+def test_without_self_masking_a_token_sees_itself_among_them():
+    # All scores inside a cluster are equal here, so the weights are halves.
+    expected = [10, 10.5, 12, 12, 13, 14]
+    np.testing.assert_allclose(two_clusters(mask_self=False)(use_causal_mask=True), expected, rtol=1e-6)
+
+
+def test_both_sides_see_the_next_tokens_of_the_cluster_too():
+    # 0: {1}. 1: {0, 3}. 2: {4}. 3: {1, 5}. 4: {2}. 5: {3}.
+    expected = [11, 11.5, 14, 13, 12, 13]
+    np.testing.assert_allclose(two_clusters(selection="nearest")(), expected, rtol=1e-6)
+
+
+def test_top_k_takes_the_first_of_equal_tokens_and_leaves_the_rest_with_zeros():
+    # Cluster A takes 0 and 1 of the four equal ones, B has 2 and 4; 3 and 5 are in no cluster.
+    np.testing.assert_allclose(two_clusters()(), [10.5, 10.5, 13, 0, 13, 0], rtol=1e-6)
+
+
+def test_the_published_mean_divides_by_the_count_and_a_hundredth():
+    expected = np.array([10.5, 10.5, 13, 0, 13, 0]) / 1.01
+    np.testing.assert_allclose(two_clusters(reproduce_reference=True)(), expected, rtol=1e-6)
+
+
+def test_the_published_code_counts_the_commitment_of_shared_queries_twice():
+    losses = []
+    for reference in (False, True):
+        layer = ready(routing(commitment_loss=0.5, reproduce_reference=reference))
+        layer(X, training=True)
+        losses.append(to_numpy(layer.losses[0]))
+    np.testing.assert_allclose(losses[1], 2 * losses[0], rtol=1e-6)
+
+
+def test_random_clusters_learn_nothing_and_follow_the_seed():
+    layer = ready(routing(selection="random"))
+    before = state_of(layer)
+    layer(X, training=True)
+    assert layer.losses == [] and all(np.array_equal(a, b) for a, b in zip(before, state_of(layer), strict=True))
+    patterns = [to_numpy(routing(selection="random", seed=seed).attention_pattern(X)) for seed in (7, 7, 8, None, None)]
+    assert np.array_equal(patterns[0], patterns[1])
+    assert not np.array_equal(patterns[0], patterns[2]) and not np.array_equal(patterns[3], patterns[4])
+    unseeded = routing(selection="random", seed=None)
+    copy = RoutingAttention.from_config(unseeded.get_config())
+    assert np.array_equal(to_numpy(unseeded.attention_pattern(X)), to_numpy(copy.attention_pattern(X)))
+
+
+def test_top_k_under_a_causal_mask_warns_once_and_declares_it():
+    layer = routing(selection="top_k")
+    assert layer.causal_selection is False
+    with pytest.warns(UserWarning, match="selection='top_k' under a causal mask is not causal"):
+        layer(X, use_causal_mask=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(X, use_causal_mask=True)
+        routing(selection="top_k")(X)
+        routing()(X, use_causal_mask=True)
+
+
+def test_the_selection_follows_the_call_where_it_is_left_open():
+    layer, nearest, top_k = (ready(routing(selection=selection)) for selection in (None, "nearest", "top_k"))
+    assert layer.causal_selection and nearest.causal_selection
+    for other in (nearest, top_k):
+        other.set_weights(layer.get_weights())
+    assert np.array_equal(to_numpy(layer(X, use_causal_mask=True)), to_numpy(nearest(X, use_causal_mask=True)))
+    assert np.array_equal(to_numpy(layer(X)), to_numpy(top_k(X)))
+    assert not np.array_equal(to_numpy(layer(X)), to_numpy(nearest(X)))
+
+
+def test_shared_queries_and_keys_have_no_key_kernel():
+    names = [
+        [weight.path.split("/")[-2] for weight in ready(routing(share_qk=share)).weights] for share in (True, False)
+    ]
+    assert "key" not in names[0] and names[1].count("key") == 2
