@@ -1,14 +1,16 @@
 """What lies where in a work folder, and how the programs read and write it."""
 
-import contextlib
 import json
-import os
 import pathlib
 
 import keras
 import ml_collections
+from keras import ops
 
-import tf_sparse_attention as tsa  # noqa: F401 - Keras finds the classes of a saved model by their registration.
+import tf_sparse_attention as tsa
+from trainers import components
+from trainers.checkpoints import Checkpoints, model_variables, state_variables
+from trainers.files import replacing, write_json
 
 CONFIG, MODEL, TOKENIZER, METRICS = "config.json", "model.keras", "tokenizer.json", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
@@ -27,7 +29,7 @@ def open_workdir(workdir, create=False):
     """
     if "://" in str(workdir):
         raise ValueError(
-            "`workdir` must be on a local disk, since checkpoints are renamed into place; mount the bucket. "
+            "`workdir` must be on a local disk, since files in it are renamed into place; mount the bucket. "
             f"Received: workdir={workdir}."
         )
     folder = pathlib.Path(workdir).expanduser()
@@ -38,43 +40,9 @@ def open_workdir(workdir, create=False):
     return folder
 
 
-@contextlib.contextmanager
-def replacing(path):
-    """Gives a path beside `path` to write to, and renames it to `path` when the block ends without an error.
-
-    Whoever reads `path`, also after a loss of power, finds the old content or the new one, never a part.
-    """
-    path = pathlib.Path(path)
-    # The extension stays last: Keras decides by it what it writes.
-    beside = path.with_name(f".{path.stem}.{os.getpid()}.incomplete{path.suffix}")
-    try:
-        yield beside
-        _flush(beside)
-        os.replace(beside, path)
-        _flush(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _flush(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_json(path, content):
-    """Writes plain data as JSON, all or nothing."""
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _read_json(workdir, name):
-    path = open_workdir(workdir) / name
-    if not path.exists():
-        raise ValueError(f"`workdir` must hold {name}, which `trainers.train` writes. Received: workdir={workdir}.")
-    return json.loads(path.read_text(encoding="utf-8"))
+def evaluation_path(workdir, split):
+    """Returns where the figures of a split are written."""
+    return open_workdir(workdir) / f"evaluation-{split}.json"
 
 
 def save_config(workdir, config):
@@ -109,13 +77,37 @@ def load_tokenizer(workdir):
     return getattr(tsa.data, saved["class"]).from_config(saved["config"])
 
 
+def save_model(workdir, model):
+    """Writes a model without its optimizer, for any number of replicas."""
+    plain = type(model).from_config(model.get_config())
+    for target, source in zip(model_variables(plain), model_variables(model), strict=True):
+        target.assign(ops.convert_to_numpy(source))
+    with replacing(open_workdir(workdir) / MODEL) as beside:
+        plain.save(beside)
+
+
 def load_model(workdir):
-    """Returns the trained model of a work folder, not compiled.
+    """Returns the model of a work folder, not compiled: the trained one, or else that of the newest checkpoint.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is neither.
     """
-    path = open_workdir(workdir) / MODEL
+    folder = open_workdir(workdir)
+    if (folder / MODEL).exists():
+        return keras.models.load_model(folder / MODEL, compile=False)
+    checkpoints = Checkpoints(folder / CHECKPOINTS)
+    newest = checkpoints.open_newest()
+    if newest is None:
+        raise ValueError(
+            f"`workdir` must hold {MODEL} or a checkpoint, which `trainers.train` writes. Received: workdir={workdir}."
+        )
+    model = components.make_model(load_config(folder), load_tokenizer(folder).vocabulary_size)
+    checkpoints.load(newest["step"], state_variables(model))
+    return model
+
+
+def _read_json(workdir, name):
+    path = open_workdir(workdir) / name
     if not path.exists():
-        raise ValueError(f"`workdir` must hold {MODEL}, which `trainers.train` writes. Received: workdir={workdir}.")
-    return keras.models.load_model(path, compile=False)
+        raise ValueError(f"`workdir` must hold {name}, which `trainers.train` writes. Received: workdir={workdir}.")
+    return json.loads(path.read_text(encoding="utf-8"))

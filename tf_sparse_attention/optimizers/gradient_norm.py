@@ -1,0 +1,45 @@
+"""A mixin that lets any Keras optimizer say how large its last gradient was."""
+
+from keras import ops
+
+
+class GradientNorm:
+    """Mixin for optimizers that keep the norm of the gradient of the last update.
+
+    `gradient_norm = sqrt(sum over the weights of sum(g**2))`, in float32, of the gradients as they reach the update
+    rule: summed over replicas, after `clipnorm` and its kin, before the rule's own clipping. It costs one number of
+    state a weight and works on every backend, inside a compiled training step.
+
+    Put it before the optimizer:
+
+    >>> class MeasuredAdam(GradientNorm, keras.optimizers.Adam):
+    ...     pass
+    >>> model.compile(MeasuredAdam(1e-3), loss="mse")
+    >>> model.fit(x, y)
+    >>> float(model.optimizer.gradient_norm)
+    """
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        # One number a weight rather than one in all: a strategy with several replicas updates each weight by itself.
+        self._squared_norms = [
+            self.add_variable((), dtype="float32", name=f"squared_norm_{index}") for index in range(len(variables))
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        dense = gradient
+        if hasattr(gradient, "indices"):
+            # Rows that occur several times count as their sum; the sum with a dense tensor is dense on every backend.
+            dense = ops.add(gradient, ops.zeros(variable.shape, dtype=gradient.dtype))
+        squared_norm = ops.sum(ops.square(ops.cast(dense, "float32")))
+        self.assign(self._squared_norms[self._get_variable_index(variable)], squared_norm)
+        super().update_step(gradient, variable, learning_rate)
+
+    @property
+    def gradient_norm(self):
+        """The norm of the last gradient, a float32 scalar; 0 before the first update."""
+        if not self.built:
+            return ops.zeros((), dtype="float32")
+        return ops.sqrt(sum(ops.convert_to_tensor(variable) for variable in self._squared_norms))

@@ -1,0 +1,114 @@
+"""From a configuration to the objects it describes: data, tokenizer, model, optimizer."""
+
+import inspect
+
+import keras
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+OPTIMIZERS = {
+    "adafactor": tsa.optimizers.Adafactor,
+    "adam": keras.optimizers.Adam,
+    "adamw": keras.optimizers.AdamW,
+}
+# Each with the settings it needs.
+SCHEDULES = {
+    "constant": (),
+    "rsqrt_normalized_decay": ("warmup_steps",),
+    "rsqrt_with_linear_warmup": ("warmup_steps",),
+    "noam": ("warmup_steps",),
+    "cosine": ("warmup_steps", "decay_steps"),
+}
+SOURCE_SETTINGS = ("tfds", "path", "pattern", "local_dir", "text_feature", "data_dir")
+
+
+def given(section):
+    """Returns the settings of a section that are not None, as a plain dictionary."""
+    return {name: value for name, value in section.to_dict().items() if value is not None}
+
+
+def make_tokenizer():
+    """Returns the tokenizer of the text models: bytes."""
+    return tsa.data.ByteTokenizer()
+
+
+def make_source(config):
+    """Returns the `TextSource` that `config.data` names."""
+    settings = given(config.data)
+    return tsa.data.open_source(**{name: settings[name] for name in SOURCE_SETTINGS if name in settings})
+
+
+def make_model(config, vocabulary_size):
+    """Returns a new `LanguageModel`, seeded by `config.seed`.
+
+    Raises:
+        ValueError: If `config.model` lacks a size, or has a wrong one.
+    """
+    settings = given(config.model)
+    preset, reproduce = settings.pop("preset", None), settings.pop("reproduce_reference")
+    head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
+    if not settings["attention"]:
+        del settings["attention"]
+    settings = {"vocabulary_size": vocabulary_size, "seed": config.seed, "dtype": config.train.dtype, **settings}
+    if preset is not None:
+        settings = {**tsa.models.presets.preset_arguments(preset, reproduce), **settings}
+    missing = [name for name in ("num_layers", "hidden_dim", "attention") if name not in settings]
+    if missing:
+        raise ValueError(f"`config.model` must have a preset or {', '.join(missing)}. Received: {given(config.model)}.")
+    return LanguageModel(Backbone(**settings), dtype=config.train.dtype, **head)
+
+
+def make_schedule(config, hidden_dim):
+    """Returns the learning rate that `config.optimizer` describes.
+
+    Raises:
+        ValueError: For an unknown schedule, or one that lacks its steps.
+    """
+    settings = config.optimizer
+    rate, warmup = settings.learning_rate, settings.warmup_steps
+    if settings.schedule not in SCHEDULES:
+        raise ValueError(
+            f"`config.optimizer.schedule` must be one of {', '.join(SCHEDULES)}. Received: {settings.schedule}."
+        )
+    needed = SCHEDULES[settings.schedule]
+    missing = [name for name in needed if settings[name] is None]
+    if missing:
+        raise ValueError(
+            f"`config.optimizer.{missing[0]}` must be given for the schedule {settings.schedule}. Received: None."
+        )
+    if settings.schedule == "constant":
+        return tsa.optimizers.Constant(rate)
+    if settings.schedule == "noam":
+        return tsa.optimizers.Noam(hidden_dim, warmup, scale=rate)
+    if settings.schedule == "cosine":
+        return keras.optimizers.schedules.CosineDecay(
+            0.0, settings.decay_steps, warmup_target=rate, warmup_steps=warmup, alpha=0.0
+        )
+    return tsa.optimizers.RsqrtNormalizedDecay(
+        rate, warmup, use_linear_warmup=settings.schedule == "rsqrt_with_linear_warmup"
+    )
+
+
+def make_optimizer(config, hidden_dim):
+    """Returns the optimizer that `config.optimizer` describes, one that knows the norm of its gradient.
+
+    Raises:
+        ValueError: For an unknown name, or a setting that this optimizer does not have.
+    """
+    settings = given(config.optimizer)
+    name = settings.pop("name")
+    if name not in OPTIMIZERS:
+        raise ValueError(f"`config.optimizer.name` must be one of {', '.join(OPTIMIZERS)}. Received: {name}.")
+    for used in ("learning_rate", "schedule", "warmup_steps", "decay_steps"):
+        settings.pop(used, None)
+    base = OPTIMIZERS[name]
+    known = {*inspect.signature(base).parameters, *inspect.signature(keras.optimizers.Optimizer).parameters}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ValueError(
+            f"`config.optimizer.{unknown[0]}` must be unset for {name}, which has no such argument. "
+            f"Received: {settings[unknown[0]]}."
+        )
+    measured = type(f"Measured{base.__name__}", (tsa.optimizers.GradientNorm, base), {})
+    return measured(make_schedule(config, hidden_dim), **settings)

@@ -1,0 +1,1 @@
+"""Configurations of the trainer, one a file; `base.py` lists every setting."""

@@ -1,0 +1,104 @@
+"""Every setting of the trainer with its default; the other configurations start from these.
+
+A setting of None is left to the library: the default of the class it is an argument of.
+"""
+
+import ml_collections
+from ml_collections.config_dict import placeholder
+
+
+def get_config():
+    """Returns the defaults, an `ml_collections.ConfigDict`."""
+    return ml_collections.ConfigDict(
+        {
+            "seed": 0,  # of weights, dropout, centroids and the order of the data
+            "backend": placeholder(str),  # written by the trainer: the Keras backend of the run
+            "data": _data(),
+            "model": _model(),
+            "optimizer": _optimizer(),
+            "train": _train(),
+            "generate": _generate(),
+        }
+    )
+
+
+def _data():
+    return {
+        "tfds": placeholder(str),  # name in TFDS; None, without a path: Python's own source
+        "path": placeholder(str),  # folder of text files, or one text file, in place of `tfds`
+        "pattern": "**/*.txt",  # of the files in `path`
+        "local_dir": placeholder(str),  # what the TFDS builder would download
+        "text_feature": placeholder(str),  # None: found
+        "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
+        "train_split": "train",
+        "validation_split": "validation",
+        "packed": True,  # documents in one window do not see each other
+        "sequence_length": 1024,  # tokens in a window
+        "batch_size": 8,  # windows in a step, over all replicas
+    }
+
+
+def _model():
+    """Arguments of `Backbone` and `LanguageModel`."""
+    return {
+        "preset": placeholder(str),  # the others then replace what they name
+        "reproduce_reference": False,  # presets with the published, not causal, selection
+        "num_layers": placeholder(int),
+        "hidden_dim": placeholder(int),
+        "embedding_dim": placeholder(int),
+        "intermediate_dim": placeholder(int),
+        "activation": placeholder(str),
+        "attention": [],  # parts, each a dictionary with "layer" and its arguments
+        "skip_first": placeholder(int),
+        "norm": placeholder(str),
+        "dropout": placeholder(float),
+        "embedding_dropout": placeholder(float),
+        "activation_dropout": placeholder(float),
+        "token_dropout": placeholder(float),
+        "epsilon": placeholder(float),
+        "remat": False,
+        "tie_embeddings": False,
+        "use_output_bias": True,
+    }
+
+
+def _optimizer():
+    return {
+        "name": "adafactor",  # adafactor, adam or adamw
+        "learning_rate": 0.01,  # the highest; for noam its factor
+        "schedule": "constant",  # or rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam, cosine
+        "warmup_steps": placeholder(int),  # for all but constant
+        "decay_steps": placeholder(int),  # for cosine, after the warm-up
+        "beta_1": placeholder(float),
+        "beta_2": placeholder(float),
+        "epsilon": placeholder(float),
+        "weight_decay": placeholder(float),
+        "clipnorm": placeholder(float),
+        "global_clipnorm": placeholder(float),
+        "gradient_accumulation_steps": placeholder(int),
+    }
+
+
+def _train():
+    return {
+        "num_steps": 1000,
+        "log_every": 50,  # steps; so are the next two
+        "evaluate_every": 500,  # 0: never
+        "checkpoint_every": 500,  # 0: at the end alone
+        "keep_checkpoints": 3,
+        "evaluation_windows": 64,  # of the validation split; 0: all
+        "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
+        "jit_compile": placeholder(bool),  # None: as the device wants it
+        "steps_per_execution": 1,
+        "num_logical_cpus": 1,  # more: as many replicas on one CPU, to try what several devices do
+        "deterministic": True,  # whether two runs agree bit for bit, which costs time on a GPU
+    }
+
+
+def _generate():
+    return {
+        "prompt": "",
+        "length": 600,  # tokens
+        "temperature": 1.0,
+        "top_p": 0.95,
+    }

@@ -1,0 +1,184 @@
+"""The training of a language model: what `trainers.train` does once its flags are read."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import keras
+from absl import logging
+
+import tf_sparse_attention as tsa
+from trainers import callbacks, components, resume, scoring, strategy, workdir, writers
+from trainers.checkpoints import Checkpoints, state_variables
+from trainers.files import remove_incomplete
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a call of `train` ended: after which step, by which `signal.Signals` if any, and with what model."""
+
+    step: int
+    signal: Any
+    model: keras.Model
+
+
+def train(config, folder):
+    """Trains the model of a configuration, from the newest checkpoint in its work folder if there is one.
+
+    A run that is killed at any moment and started again with the same configuration ends with the same weights, bit for
+    bit on one machine.
+
+    Args:
+        config: `ml_collections.ConfigDict`, see `configs/base.py`.
+        folder: The work folder; made if it does not exist.
+
+    Returns:
+        `Outcome`.
+
+    Raises:
+        ValueError: For a wrong setting, or one that differs from that of the checkpoint.
+    """
+    _check(config)
+    folder = workdir.open_workdir(folder, create=True)
+    if config.train.deterministic:
+        strategy.make_deterministic()
+    devices = strategy.choose(config)
+    keras.utils.set_random_seed(config.seed)
+    with devices.scope():
+        run = Run(config, folder, devices)
+        step = run.restore()
+        signal = None
+        if step < config.train.num_steps:
+            step, signal = run.fit(step)
+    if signal is None and devices.is_chief:
+        workdir.save_model(folder, run.model)
+    return Outcome(step, signal, run.model)
+
+
+def _check(config):
+    for name, least in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
+        if config.train[name] < least:
+            raise ValueError(f"`config.train.{name}` must be {least} or more. Received: {name}={config.train[name]}.")
+
+
+class Run:
+    """The objects of one process of a run.
+
+    Args:
+        config, folder: As for `train`.
+        devices: Of `strategy.choose`, in whose scope this is made and used.
+    """
+
+    def __init__(self, config, folder, devices):
+        self.config, self.folder, self.devices = config, folder, devices
+        self._open_data()
+        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+        self.model = components.make_model(config, self.tokenizer.vocabulary_size)
+        optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
+        self.model.compile(optimizer, loss=tsa.models.language_model_loss(), **execution)
+        self.model.optimizer.build(self.model.trainable_variables)
+        self._scorer = scoring.make_scorer(self.model, execution)
+        self._checkpoints = Checkpoints(folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
+        self._saved_step = None
+
+    def _open_data(self):
+        data, train = self.config.data, self.config.train
+        self.tokenizer = components.make_tokenizer()
+        source = components.make_source(self.config)
+        self._description = resume.describe(self.config, source.fingerprint)
+        store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)
+        self._batches = tsa.data.TrainingBatches(
+            store, data.batch_size, data.sequence_length, seed=self.config.seed, packed=data.packed
+        )
+        self._validation = None
+        if train.evaluate_every:
+            self._validation = tsa.data.open_token_store(source, self.tokenizer, data.validation_split)
+        logging.info("%s: %d tokens to train on, %d a step", source.name, store.num_tokens, self._tokens_per_step)
+
+    @property
+    def _tokens_per_step(self):
+        return self.config.data.batch_size * self.config.data.sequence_length
+
+    def restore(self):
+        """Loads the newest checkpoint, if there is one, and returns its step, else 0."""
+        newest = self._checkpoints.open_newest()
+        step = 0 if newest is None else newest["step"]
+        if newest is not None:
+            resume.check_same(newest, self._description)
+            self._checkpoints.load(step, self._variables())
+            self._saved_step = step
+        if self.devices.is_chief:
+            remove_incomplete(self.folder)
+            workdir.save_config(self.folder, self.config)
+            workdir.save_tokenizer(self.folder, self.tokenizer)
+        logging.info(
+            "%d weights, %d replicas of %s, from step %d to %d in %s",
+            self.model.count_params(),
+            self.devices.num_replicas,
+            keras.backend.backend(),
+            step,
+            self.config.train.num_steps,
+            self.folder,
+        )
+        return step
+
+    def _variables(self):
+        return state_variables(self.model, self.model.optimizer)
+
+    def save(self, step):
+        """Writes the checkpoint of a step unless it is there."""
+        if step != self._saved_step and self.devices.is_chief:
+            self._checkpoints.save(step, self._variables(), self._description)
+        self._saved_step = step
+
+    def fit(self, step):
+        """Trains from a step to the last, evaluating in between.
+
+        Returns:
+            The step after which it ended, and the signal that ended it or None.
+        """
+        settings = self.config.train
+        (self.folder / workdir.MODEL).unlink(missing_ok=True)  # It would be older than the checkpoints.
+        outputs = writers.open_writers(self.folder, settings.num_steps, step) if self.devices.is_chief else []
+        report = callbacks.Report(outputs, settings.log_every, self._tokens_per_step)
+        saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
+        with callbacks.StopOnSignal() as stop:
+            while step < settings.num_steps and stop.received is None:
+                self._fit_part(step, self._next_evaluation(step), [report, saver, stop])
+                step = stop.step
+                self._evaluate(step, stop, outputs)
+            self.save(step)
+        return step, stop.received
+
+    def _next_evaluation(self, step):
+        every, last = self.config.train.evaluate_every, self.config.train.num_steps
+        return min(last, (step // every + 1) * every) if every else last
+
+    def _fit_part(self, step, end, used):
+        for callback in used:
+            callback.begin_at(step)
+        make_dataset = functools.partial(self._batches.dataset, start_step=step, num_steps=end - step)
+        batches = self.devices.distribute(make_dataset)
+        self.model.fit(batches, steps_per_epoch=end - step, callbacks=used, verbose=0, shuffle=False)
+
+    def _evaluate(self, step, stop, outputs):
+        """Scores the validation split, unless the process is to stop."""
+        if self._validation is None or stop.received is not None:
+            return
+        data = self.config.data
+        figures = scoring.score(
+            self._scorer,
+            self._validation,
+            self.devices,
+            data.batch_size,
+            data.sequence_length,
+            data.packed,
+            max_windows=self.config.train.evaluation_windows or None,
+            callbacks=[stop],
+        )
+        if stop.received is not None:
+            return  # Not all windows were scored.
+        names = ("bits_per_byte", "perplexity", "perplexity_per_word")
+        scalars = {f"validation/{name}": figures[name] for name in names if figures[name] is not None}
+        for writer in outputs:
+            writer.write(step, scalars)
