@@ -1,0 +1,78 @@
+"""The feed-forward sublayer against its formula."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
+from tf_sparse_attention.layers import FeedForward
+
+X = normal(2, 5, SIZE)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def ready(**own):
+    layer = FeedForward(6, **own)
+    layer.build(X.shape)
+    return with_random_weights(layer)
+
+
+@pytest.mark.parametrize(("activation", "function"), [("relu", lambda x: np.maximum(x, 0)), ("gelu", gelu)])
+def test_relu_and_gelu_lie_between_two_dense_layers_with_biases(activation, function):
+    layer = ready(activation=activation)
+    inner, inner_bias, output, output_bias = layer.get_weights()
+    assert_close(to_numpy(layer(X)), function(X @ inner + inner_bias) @ output + output_bias, 1e-5)
+
+
+def test_geglu_multiplies_by_a_gate_and_has_no_biases():
+    layer = ready(activation="geglu")
+    gate, inner, output = layer.get_weights()
+    assert [weight.path.split("/")[-2] for weight in layer.weights] == ["gate", "inner", "output"]
+    assert_close(to_numpy(layer(X)), (gelu(X @ gate) * (X @ inner)) @ output, 1e-5)
+
+
+def test_biases_can_be_chosen():
+    assert len(ready(activation="geglu", use_bias=True).weights) == 6
+    assert len(ready(use_bias=False).weights) == 2
+
+
+def test_dropout_acts_after_the_activation_in_training_alone():
+    layer = ready(dropout=0.5, seed=1, use_bias=False, activation="relu")
+    inner, output = layer.get_weights()
+    hidden = np.maximum(X @ inner, 0)
+    layer.set_weights([inner, np.eye(6, SIZE)])
+    dropped, kept = to_numpy(layer(X, training=True))[..., :6], to_numpy(layer(X))[..., :6]
+    assert_close(kept, hidden, 1e-5)
+    ratio = dropped[kept > 0.01] / kept[kept > 0.01]
+    assert set(np.round(ratio, 4)) == {0.0, 2.0}
+    assert np.any(to_numpy(layer(X, training=True))[..., :6] != dropped)
+    assert output.shape == (6, SIZE)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "bfloat16", "float64"])
+def test_dtypes_shapes_and_masks_pass_through(policy):
+    layer = ready(dtype=policy, activation="geglu")
+    symbolic = layer(keras.Input((None, SIZE)))
+    assert symbolic.shape == (None, None, SIZE) and symbolic.dtype == layer.compute_dtype
+    x = keras.layers.Masking()(X)
+    output = layer(x)
+    assert output.shape == X.shape and keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+    assert output._keras_mask is not None
+
+
+def test_a_config_makes_an_equal_layer():
+    own = {
+        "activation": "geglu",
+        "dropout": 0.1,
+        "kernel_initializer": keras.initializers.RandomNormal(seed=3),
+        "seed": 4,
+    }
+    layer = FeedForward(6, **own)
+    copy = FeedForward.from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+    assert_close(to_numpy(copy(X, training=True)), to_numpy(layer(X, training=True)), 0)

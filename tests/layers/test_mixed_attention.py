@@ -1,0 +1,89 @@
+"""Heads of several patterns in one attention."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+
+X = normal(2, 9, SIZE)
+
+
+def local(**own):
+    return LocalAttention(**{"num_heads": 2, "key_dim": 4, "window": 3, **own})
+
+
+def routing(**own):
+    return RoutingAttention(**{"num_heads": 1, "key_dim": 4, "num_clusters": 3, "cluster_size": 4, **own})
+
+
+def ready(layer):
+    layer.build(X.shape)
+    return with_random_weights(layer)
+
+
+def test_the_output_is_the_sum_of_the_parts_and_their_heads_follow_each_other():
+    layer = ready(MixedAttention([local(), routing()]))
+    output, weights = layer(X, use_causal_mask=True, return_attention_scores=True)
+    parts = [part(X, use_causal_mask=True, return_attention_scores=True) for part in layer.parts]
+    assert layer.num_heads == 3
+    assert_close(to_numpy(output), to_numpy(parts[0][0] + parts[1][0]), 0)
+    assert_close(to_numpy(weights), np.concatenate([to_numpy(part[1]) for part in parts], axis=1), 0)
+
+
+def test_two_parts_equal_one_layer_with_their_heads_side_by_side():
+    whole, layer = ready(local(num_heads=4)), ready(MixedAttention([local(), local()]))
+    halves = [{}, {}]
+    for weight in whole.weights:
+        name, value = "/".join(weight.path.split("/")[-2:]), to_numpy(weight.value)
+        axis = 0 if name == "attention_output/kernel" or name.endswith("bias") else 1
+        pieces = [value, None] if name == "attention_output/bias" else np.split(value, 2, axis)
+        for half, piece in zip(halves, pieces, strict=True):
+            half[name] = piece
+    for part, half in zip(layer.parts, halves, strict=True):
+        for weight in part.weights:
+            weight.assign(half["/".join(weight.path.split("/")[-2:])])
+    assert_close(to_numpy(layer(X)), to_numpy(whole(X)))
+
+
+def test_only_the_first_part_has_an_output_bias():
+    layer = ready(MixedAttention([local(), routing(), local(use_bias=False)]))
+    names = ["attention_output/bias" in "".join(weight.path for weight in part.weights) for part in layer.parts]
+    assert names == [True, False, False]
+
+
+def test_an_attention_mask_is_cut_at_the_heads_of_the_parts():
+    layer = ready(MixedAttention([local(), routing(share_qk=False)]))
+    mask = np.random.default_rng(1).random((2, 3, 9, 9)) < 0.6
+    _, weights = layer(X, use_causal_mask=True, attention_mask=mask, return_attention_scores=True)
+    expected = layer.parts[0](X, use_causal_mask=True, attention_mask=mask[:, :2], return_attention_scores=True)[1]
+    assert_close(to_numpy(weights)[:, :2], to_numpy(expected), 0)
+    assert np.all(to_numpy(weights)[~mask] == 0)
+
+
+@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
+def test_parts_compute_in_their_own_dtypes_and_the_sum_has_that_of_the_layer(policy):
+    parts = [local(dtype="mixed_bfloat16"), routing(dtype="float32"), local(dtype="float64")]
+    layer = MixedAttention(parts, dtype=policy)
+    symbolic = layer(keras.Input((None, SIZE)), return_attention_scores=True)
+    results = layer(X, return_attention_scores=True)
+    for tensor in (*symbolic, *results):
+        assert keras.backend.standardize_dtype(tensor.dtype) == policy
+    assert [part.compute_dtype for part in layer.parts] == ["bfloat16", "float32", "float64"]
+
+
+def test_it_is_causal_if_every_part_is():
+    assert MixedAttention([local(), routing()]).causal_selection
+    assert not MixedAttention([local(), routing(selection="top_k")]).causal_selection
+
+
+def test_state_and_losses_are_those_of_the_parts():
+    layer = ready(MixedAttention([routing(commitment_loss=1.0), routing(commitment_loss=1.0, ema_decay=0.5)]))
+    before = layer.get_weights()
+    layer(X, use_causal_mask=True, training=True)
+    assert len(layer.losses) == 2
+    moved = [
+        weight.name for weight, old in zip(layer.weights, before, strict=True) if np.any(to_numpy(weight.value) != old)
+    ]
+    assert moved.count("centroids") == 2 and moved.count("counts") == 2

@@ -1,0 +1,160 @@
+"""The Transformer block: residuals and norms in the right order, and everything passed on."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
+from tf_sparse_attention.analysis import CausalityError, assert_causal
+from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
+
+X = normal(2, 9, SIZE)
+MASK = np.arange(9) < np.array([[9], [5]])
+SEGMENTS = np.repeat([[0, 1, 2]], [2, 4, 3], axis=1).repeat(2, 0).astype("int32")
+
+
+def attention(**common):
+    parts = [LocalAttention(2, 4, window=3, **common), RoutingAttention(2, 4, 3, 4, seed=5, **common)]
+    return MixedAttention(parts, dtype=common.get("dtype"))
+
+
+def block(feed_forward=True, common=None, **own):
+    common = common or {}
+    layer = TransformerBlock(attention(**common), FeedForward(12, seed=2, **common) if feed_forward else None, **own)
+    layer.build(X.shape)
+    return with_random_weights(layer)
+
+
+def norms(layer):
+    """Returns the block's layer norms as functions of arrays: that of the attention, that of the feed-forward."""
+    weights = {"/".join(weight.path.split("/")[-2:]): to_numpy(weight.value) for weight in layer.weights}
+
+    def norm(name):
+        def normalise(x):
+            x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + layer.epsilon)
+            return x * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
+
+        return normalise
+
+    return norm("attention_norm"), norm("feed_forward_norm")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_norms_and_residuals_are_where_their_names_say(norm, causal):
+    layer = block(norm=norm, causal=causal, epsilon=0.1)
+    first, second = norms(layer)
+
+    def attend(x):
+        return to_numpy(layer.attention(x, use_causal_mask=causal))
+
+    if norm == "pre":
+        x = X + attend(first(X))
+        expected = x + to_numpy(layer.feed_forward(second(x)))
+    else:
+        x = first(X + attend(X))
+        expected = second(x + to_numpy(layer.feed_forward(x)))
+    assert_close(to_numpy(layer(X)), expected, 1e-5)
+
+
+def test_without_a_feed_forward_the_block_is_the_attention_alone():
+    layer = block(feed_forward=False)
+    first = keras.layers.LayerNormalization(epsilon=1e-6)
+    first.build(X.shape)
+    first.set_weights([weight.numpy() for weight in layer.weights if "attention_norm" in weight.path])
+    assert_close(to_numpy(layer(X)), X + to_numpy(layer.attention(first(X))), CLOSE)
+    assert not any("feed_forward" in weight.path for weight in layer.weights)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize(
+    ("of_block", "of_attention"),
+    [
+        ({"mask": MASK}, {"query_mask": MASK}),
+        ({"attention_mask": np.eye(9, dtype=bool)}, None),
+        ({"segment_ids": SEGMENTS}, None),
+        ({"mask": MASK, "segment_ids": SEGMENTS}, {"query_mask": MASK, "segment_ids": SEGMENTS}),
+    ],
+)
+def test_masks_and_segments_are_passed_on(of_block, of_attention, remat):
+    layer = block(feed_forward=False, norm="pre", remat=remat)
+    change = to_numpy(layer(X, training=remat, **of_block)) - X
+    normed = ops.convert_to_tensor(norms(layer)[0](X))
+    assert_close(change, to_numpy(layer.attention(normed, **(of_attention or of_block))), 1e-5)
+    assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.1
+
+
+@pytest.mark.parametrize("others", [{}, {"segment_ids": SEGMENTS}])
+def test_an_implicit_mask_equals_the_explicit_one_and_travels_on(others):
+    layer = block()
+    x = keras.layers.Embedding(4, SIZE, mask_zero=True)(np.where(MASK, 2, 0))
+    output = layer(x, **others)
+    assert_close(to_numpy(output), to_numpy(layer(to_numpy(x), mask=MASK, **others)), 0)
+    np.testing.assert_array_equal(output._keras_mask, MASK)
+    assert np.any(to_numpy(output) != to_numpy(layer(to_numpy(x), **others)))
+
+
+def test_a_causal_block_does_not_look_ahead_and_another_does():
+    assert_causal(block(causal=True), sequence_length=16, hidden_dim=SIZE, num_cuts=3)
+    with pytest.raises(CausalityError):
+        assert_causal(block(causal=False), sequence_length=16, hidden_dim=SIZE, num_cuts=3)
+
+
+def test_dropout_acts_on_both_results_before_they_are_added_in_training_alone():
+    layer = block(dropout=0.5, seed=3)
+    layer.attention.trainable = False
+    quiet = to_numpy(layer(X))
+    assert np.array_equal(quiet, to_numpy(layer(X, training=False)))
+    noisy = to_numpy(layer(X, training=True))
+    assert np.any(noisy != quiet) and np.any(noisy != to_numpy(layer(X, training=True)))
+    for weight in layer.feed_forward.weights:
+        weight.assign(ops.zeros_like(weight))
+    change, kept = to_numpy(layer(X, training=True)) - X, to_numpy(layer(X)) - X
+    ratio = (change / kept)[np.abs(kept) > 0.05]
+    assert set(np.round(ratio, 2)) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    ("own", "common"),
+    [
+        ("float32", "mixed_bfloat16"),
+        ("mixed_bfloat16", "float32"),
+        ("mixed_bfloat16", "mixed_bfloat16"),
+        ("bfloat16", "bfloat16"),
+        ("float64", "float64"),
+    ],
+)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_sublayers_compute_in_their_own_dtypes(own, common, norm):
+    layer = block(norm=norm, dropout=0.1, dtype=own, common={"dtype": common})
+    output = layer(X, training=True)
+    assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+    assert layer(keras.Input((None, SIZE))).dtype == layer.compute_dtype
+    assert np.all(np.isfinite(to_numpy(output)))
+
+
+def test_a_frozen_block_keeps_weights_and_state():
+    layer = block(common={"dropout": 0.1})
+    layer.trainable = False
+    before = layer.get_weights()
+    layer(X, training=True)
+    assert layer.losses == []
+    assert all(np.array_equal(a, b) for a, b in zip(before, layer.get_weights(), strict=True))
+
+
+@pytest.mark.parametrize("with_segments", [False, True])
+def test_a_saved_model_is_the_same_when_loaded(with_segments, tmp_path):
+    layer = block(norm="post", causal=True, dropout=0.1, epsilon=1e-3, remat=True, seed=3, common={"dropout": 0.1})
+    inputs, segments = keras.Input((None, SIZE)), keras.Input((None,), dtype="int32")
+    if with_segments:
+        model, batch = keras.Model([inputs, segments], layer(inputs, segment_ids=segments)), [X, SEGMENTS]
+    else:
+        model, batch = keras.Model(inputs, layer(inputs)), X
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    copy = loaded.get_layer(layer.name)
+    names = ("norm", "causal", "dropout", "epsilon", "remat", "seed")
+    assert [getattr(copy, name) for name in names] == [getattr(layer, name) for name in names]
+    assert_close(to_numpy(loaded(batch)), to_numpy(model(batch)), 0)
+    assert copy.feed_forward.get_config() == layer.feed_forward.get_config()
