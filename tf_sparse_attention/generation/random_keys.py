@@ -8,8 +8,7 @@ import numbers
 
 from keras import ops
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PARITY = 0x1BD11BDA
+from tf_sparse_attention.ops.random_bits import threefry, to_uniform, word
 
 
 def row_keys(seed, batch_size):
@@ -24,7 +23,7 @@ def row_keys(seed, batch_size):
         uint32 (B, 2): (seed, row) for one seed, whatever the size of the batch; (seed of the row, 0) for one a row, so
         that equal seeds give equal keys wherever the rows stand.
     """
-    seed = _word(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
+    seed = word(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
     if len(seed.shape) == 2:
         return seed
     rows = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
@@ -60,35 +59,4 @@ def uniform(keys, size):
     """
     index = ops.cast(ops.arange(size, dtype="int32"), "uint32")[None, :]
     bits, _ = threefry(keys[:, :1], keys[:, 1:], index, ops.zeros_like(index))
-    # 23 bits and a half need 24 bits, which is all a float32 holds: with one more, the largest would round to 1.
-    whole = ops.cast(ops.right_shift(bits, _word(9)), "int32")
-    return (ops.cast(whole, "float32") + 0.5) * 2.0**-23
-
-
-def threefry(key_0, key_1, counter_0, counter_1):
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): 64 random bits for each key and counter.
-
-    Args:
-        key_0, key_1, counter_0, counter_1: uint32 tensors whose shapes broadcast.
-
-    Returns:
-        Two uint32 tensors of the broadcast shape.
-    """
-    schedule = (key_0, key_1, _xor(_xor(key_0, key_1), _word(_PARITY)))
-    x, y = counter_0 + key_0, counter_1 + key_1
-    for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
-            x = x + y
-            y = _xor(x, ops.bitwise_or(ops.left_shift(y, _word(rotation)), ops.right_shift(y, _word(32 - rotation))))
-        x = x + schedule[(group + 1) % 3]
-        y = y + schedule[(group + 2) % 3] + _word(group + 1)
-    return x, y
-
-
-def _xor(x, y):
-    return ops.bitwise_xor(x, y)
-
-
-def _word(number):
-    # A plain integer would be taken for int32, and the sum with uint32 for int64.
-    return ops.convert_to_tensor(number, dtype="uint32")
+    return to_uniform(bits)

@@ -56,6 +56,8 @@ class RoutingAttention(AttentionLayer):
             the commitment of shared queries counted twice, causality by rank in the cluster.
         **kwargs: the other arguments of `AttentionLayer`.
 
+    With `share_qk` a token that `key_mask` or `value_mask` hides is in no cluster: as a query it sees nothing.
+
     Raises:
         ValueError: for a wrong argument; for a `value` other than the query with `share_qk`; for sequences of
             different lengths without "top_k".

@@ -5,14 +5,30 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.products import scores_of_slots, sum_of_slots
+from tf_sparse_attention.ops.random_bits import pair_uniform
 
 
 class Dropout(NamedTuple):
-    """What `attend` needs to drop attention weights: the rate and a seed or `keras.random.SeedGenerator`."""
+    """What `attend` needs to drop attention weights.
+
+    Attributes:
+        rate: share of weights dropped, in [0, 1); the others are divided by 1 - rate.
+        seed: integer or `keras.random.SeedGenerator`.
+        queries: int32 (B, N, ..., t), the position of each query, or None: weights are dropped by their place.
+        keys: int32 (B, N, ..., s), the position of each key. With both, weights are dropped by pair of positions, so
+            that which ones does not change where a later token moves others to another place.
+    """
 
     rate: float
     seed: Any
+    queries: Any = None
+    keys: Any = None
+
+    def by_position(self, queries, keys):
+        """Returns this dropout with the positions of queries and keys."""
+        return self._replace(queries=queries, keys=keys)
 
 
 class Attended(NamedTuple):
@@ -64,7 +80,8 @@ def attend(
         value: tensor (..., s, Hv).
         mask: bool, broadcastable to (..., t, s), True where a query may attend. None allows everything.
         bias: float, broadcastable to (..., t, s), added to the scores.
-        slots: pair (key, value) of tensors broadcastable to (..., M, H) and (..., M, Hv): persistent memory.
+        slots: pair (key, value) of tensors (N, M, H) and (N, M, Hv), or with a batch (B, N, M, H), shared by all
+            further axes of the query: persistent memory.
         span: float in [0, 1], broadcastable to (..., t, s): a soft mask.
         dropout: a `Dropout`, or None.
         value_bias: function of the weights (..., t, s), in the dtype of `value`, to a tensor (..., t, Hv) that is
@@ -104,7 +121,10 @@ def attend(
 def _dropped(weights, dropout):
     if dropout is None or dropout.rate == 0:
         return weights
-    return keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
+    if dropout.queries is None:
+        return keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
+    kept = pair_uniform(dropout.seed, dropout.queries, dropout.keys) >= dropout.rate
+    return ops.where(kept, weights / (1 - dropout.rate), 0)
 
 
 def _weighted_values(weights, value, slots, num_slots, value_bias):
@@ -118,21 +138,24 @@ def _weighted_values(weights, value, slots, num_slots, value_bias):
 
 def _softmax(scores):
     # Keras warns of a softmax over one place, which is right for a sequence of one token.
-    return ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+    return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
 def _softmax_with_span(scores, mask, span, num_slots):
     """Returns softmax weights under mask and span, zero in an empty row, and their log-sum-exp."""
     dtype = keras.backend.standardize_dtype(scores.dtype)
-    highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
     factor = None if mask is None else ops.cast(mask, dtype)
     if span is not None:
         factor = ops.cast(span, dtype) if factor is None else factor * ops.cast(span, dtype)
+    if factor is not None:
+        factor = ops.broadcast_to(factor, (*shape(scores)[:-1], shape(scores)[-1] - num_slots))
+        slots = ops.ones_like(scores[..., :num_slots])
+        factor = ops.concatenate([slots, factor], axis=-1) if num_slots else factor
+        # A score that the span silences must not be the highest: the others would vanish beside it.
+        scores = ops.where(factor > 0, scores, lowest(dtype))
+    highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
     exponentials = ops.exp(scores - highest)
-    if factor is not None and num_slots:
-        exponentials = ops.concatenate([exponentials[..., :num_slots], exponentials[..., num_slots:] * factor], axis=-1)
-    elif factor is not None:
-        exponentials = exponentials * factor
+    exponentials = exponentials if factor is None else exponentials * factor
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     some = total > 0
     total = ops.where(some, total, 1)

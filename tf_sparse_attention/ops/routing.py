@@ -13,6 +13,7 @@ from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numb
 from tf_sparse_attention.ops.local import band, window_grid
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
+from tf_sparse_attention.ops.random_bits import threefry, word
 from tf_sparse_attention.ops.scores import dense_scores
 
 SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
@@ -62,12 +63,10 @@ def random_clusters(num_heads, length, num_clusters, seed):
 
     A hash and not a draw, so that a position keeps its cluster whatever the length, as decoding needs.
     """
-    heads = ops.arange(num_heads, dtype="int32")[None, :, None] * 0x27D4EB2D
-    x = ops.arange(length, dtype="int32")[None, None, :] * 0x165667B1 + heads + (seed * 0x9E3779B1) % 0x7FFFFFFF
-    for shift, factor in ((15, 0x2C1B3C6D), (13, 0x297A2D39), (16, 1)):
-        x = ops.bitwise_and(x, 0x7FFFFFFF)
-        x = ops.bitwise_xor(x, ops.right_shift(x, shift)) * factor
-    return ops.bitwise_and(x, 0x7FFFFFFF) % num_clusters
+    heads = ops.cast(ops.arange(num_heads, dtype="int32"), "uint32")[None, :, None]
+    positions = ops.cast(ops.arange(length, dtype="int32"), "uint32")[None, None, :]
+    bits = threefry(word(seed % 2**32), word(0), heads, positions)[0]
+    return ops.cast(ops.right_shift(bits, word(1)), "int32") % num_clusters
 
 
 def nearest_attention(
@@ -124,7 +123,7 @@ def nearest_attention(
             same, band(grid.offsets, cluster_size, causal), pick_pairs(masks.attention_mask, at_queries, at_keys)
         ),
         bias=with_self_bias(bias, grid.offsets == 0) if mask_self else bias,
-        dropout=dropout,
+        dropout=None if dropout is None else dropout.by_position(at_queries, at_keys),
         value_bias=position.value_bias(distances),
         return_weights=return_weights,
     )

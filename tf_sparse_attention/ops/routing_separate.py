@@ -178,7 +178,7 @@ def separate_attention(
         blocks.rows(permute_rows(value, key_order, key_inverse)),
         mask=merge(same, in_band, pick_pairs(masks.attention_mask, at_queries, at_keys)),
         bias=bias,
-        dropout=dropout,
+        dropout=None if dropout is None else dropout.by_position(at_queries, at_keys),
         value_bias=position.value_bias(distances),
         return_weights=return_weights,
     )

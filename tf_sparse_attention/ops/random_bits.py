@@ -1,0 +1,76 @@
+"""Random bits as a function of keys and counters alone, the same on every backend and for every shape."""
+
+import keras
+from keras import ops
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def word(number):
+    """Returns an integer as a uint32 scalar; as a plain one it would be int32, and its sum with uint32 int64."""
+    return ops.convert_to_tensor(number, dtype="uint32")
+
+
+def threefry(key_0, key_1, counter_0, counter_1):
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): 64 random bits for each key and counter.
+
+    Args:
+        key_0, key_1, counter_0, counter_1: uint32 tensors whose shapes broadcast.
+
+    Returns:
+        Two uint32 tensors of the broadcast shape.
+    """
+    schedule = (key_0, key_1, _xor(_xor(key_0, key_1), word(_PARITY)))
+    x, y = counter_0 + key_0, counter_1 + key_1
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            x = x + y
+            y = _xor(x, ops.bitwise_or(ops.left_shift(y, word(rotation)), ops.right_shift(y, word(32 - rotation))))
+        x = x + schedule[(group + 1) % 3]
+        y = y + schedule[(group + 2) % 3] + word(group + 1)
+    return x, y
+
+
+def to_uniform(bits):
+    """Returns uint32 bits as float32 from the 2**23 midpoints of (0, 1): neither 0 nor 1 occurs."""
+    # 23 bits and a half need 24 bits, which is all a float32 holds: with one more, the largest would round to 1.
+    whole = ops.cast(ops.right_shift(bits, word(9)), "int32")
+    return (ops.cast(whole, "float32") + 0.5) * 2.0**-23
+
+
+def pair_uniform(seed, queries, keys):
+    """Draws a number for each pair of query and key that depends on who they are and not on where they stand.
+
+    Args:
+        seed: integer or `keras.random.SeedGenerator`.
+        queries: int32 (B, N, ..., t), the position of each query.
+        keys: int32 (B, N, ..., s), the position of each key.
+
+    Returns:
+        Float32 (B, N, ..., t, s) in (0, 1).
+    """
+    sizes = ops.shape(queries)
+    rows = ops.reshape(
+        ops.arange(sizes[0] * sizes[1], dtype="int32"), (sizes[0], sizes[1]) + (1,) * (len(queries.shape) - 2)
+    )
+    key = [ops.cast(part, "uint32") for part in _seed_pair(seed)]
+    rows = ops.cast(rows, "uint32")
+    asked = threefry(*key, rows, ops.cast(queries, "uint32"))[0]
+    answering = threefry(*key, rows, ops.cast(keys, "uint32"))[1]
+    bits = asked[..., :, None] + answering[..., None, :]
+    # Two words for each token and a few steps for each pair: the whole of Threefry there would outweigh the attention.
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        bits = _xor(bits, ops.right_shift(bits, word(shift))) * word(factor)
+    return to_uniform(_xor(bits, ops.right_shift(bits, word(16))))
+
+
+def _seed_pair(seed):
+    if isinstance(seed, keras.random.SeedGenerator):
+        drawn = seed.next()
+        return drawn[0], drawn[1]
+    return word(seed % 2**32), word(0)
+
+
+def _xor(x, y):
+    return ops.bitwise_xor(x, y)
