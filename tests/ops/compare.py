@@ -24,11 +24,11 @@ def differentiate(function, inputs, cotangent):
         return _differentiate_jax(function, inputs, cotangent)
     import tensorflow as tf
 
-    inputs = {name: tf.constant(x) for name, x in inputs.items()}
+    inputs = {name: tf.convert_to_tensor(x) for name, x in inputs.items()}
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         outputs = function(inputs)
-    gradients = tape.gradient(outputs[0], inputs, tf.constant(cotangent), tf.UnconnectedGradients.ZERO)
+    gradients = tape.gradient(outputs[0], inputs, tf.convert_to_tensor(cotangent), tf.UnconnectedGradients.ZERO)
     return outputs, gradients
 
 

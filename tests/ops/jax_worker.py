@@ -22,10 +22,18 @@ FIXED = [
     (100, "local", Plan("local", window=9, position="relative", **SELF, **MASKED)),
     (100, "local", Plan("local", causal=False, block_size=5, after=2, position="alibi", heads=3, **CROSS, **MASKED)),
     (100, "nearest", Plan("nearest", shared=True, mask_self=True, position="rotary", **SELF, **MASKED)),
-    (100, "nearest", Plan("nearest", shared=True, causal=False, cluster_size=20, position="relative", **SELF, **MASKED)),
+    (
+        100,
+        "nearest",
+        Plan("nearest", shared=True, causal=False, cluster_size=20, position="relative", **SELF, **MASKED),
+    ),
     (200, "separate", Plan("nearest", mask_self=True, cluster_size=5, position="relative", **CROSS, **MASKED)),
     (200, "random", Plan("random", shared=True, position="alibi", heads=3, **SELF, **MASKED)),
-    (100, "top_k", Plan("top_k", shared=True, causal="position", mask_self=True, position="relative", **SELF, **MASKED)),
+    (
+        100,
+        "top_k",
+        Plan("top_k", shared=True, causal="position", mask_self=True, position="relative", **SELF, **MASKED),
+    ),
     (100, "top_k", Plan("top_k", causal=None, cluster_size=7, position="relative_token", **CROSS, **MASKED)),
 ]
 FREE = {

@@ -1,0 +1,271 @@
+"""The one masked softmax: empty rows, extreme scores, slots, span, merging, dropout, in every dtype."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.ops.compare import differentiate
+from tf_sparse_attention.ops.attend import Dropout, attend, combine
+
+DTYPES = ["bfloat16", "float16", "float32", "float64"]
+# What the dtype of the result can tell apart at values up to about 4.
+PRECISION = {"bfloat16": 5e-2, "float16": 5e-3, "float32": 2e-6, "float64": 1e-14}
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def numbers(x):
+    return ops.convert_to_numpy(ops.cast(x, "float64"))
+
+
+def softmax(scores, factor):
+    """Returns exp(scores) factor divided by its sum, zeros where the factor is zero everywhere, in float64."""
+    highest = np.max(scores, axis=-1, where=factor > 0, initial=-np.inf, keepdims=True)
+    e = np.where(factor > 0, np.exp(np.where(factor > 0, scores - highest, 0)) * factor, 0)
+    return e / np.where(e.sum(-1, keepdims=True) > 0, e.sum(-1, keepdims=True), 1)
+
+
+def test_attention_is_a_softmax_of_the_scores_over_the_values():
+    # Scores log 1, log 2, log 5 with weights 1/8, 2/8, 5/8.
+    output = attend(np.ones((1, 1)), np.log([[1.0], [2.0], [5.0]]), np.array([[8.0], [16.0], [32.0]])).output
+    np.testing.assert_allclose(numbers(output), [[1 + 4 + 20]], rtol=1e-12)
+
+
+def test_the_mask_and_the_bias_change_the_weights():
+    zeros, value = np.zeros((3, 1)), np.array([[8.0], [16.0], [32.0]])
+    mask = np.array([[True, True, False], [False, False, True], [True, True, True]])
+    bias = np.log([[1.0, 3.0, 9.0]])
+    output = attend(zeros, zeros, value, mask=mask, bias=bias).output
+    np.testing.assert_allclose(numbers(output), [[14], [32], [(8 + 48 + 288) / 13]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{}, {"span": True}, {"return_log_sum_exp": True}, {"return_weights": True}])
+def test_a_row_with_nothing_to_attend_to_is_exactly_zero_and_so_is_its_gradient(dtype, options):
+    mask = np.array([[True, True, False], [False, False, False]])
+    if "span" in options:
+        options = {"span": np.full((2, 3), 0.5)}
+    inputs = {name: ops.cast(draw(n, 3, seed=n), dtype) for name, n in (("query", 2), ("key", 3), ("value", 3))}
+
+    def run(x):
+        attended = attend(x["query"], x["key"], x["value"], mask=mask, **options)
+        return (attended.output, *(x for x in (attended.weights, attended.log_sum_exp) if x is not None))
+
+    (output, *rest), gradients = differentiate(run, inputs, ops.ones((2, 3), dtype=dtype))
+    assert keras.backend.standardize_dtype(output.dtype) == dtype
+    assert np.abs(numbers(output)[1]).max() == 0
+    assert np.abs(numbers(output)[0]).max() > 0
+    assert np.abs(numbers(gradients["query"])[1]).max() == 0
+    assert np.abs(numbers(gradients["value"])[2]).max() == 0
+    for x in (output, *rest, *gradients.values()):
+        assert np.isfinite(numbers(x)).all()
+    if "return_weights" in options:
+        assert np.abs(numbers(rest[0])[1]).max() == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gradient_of_the_bias_is_zero_in_an_empty_row(dtype):
+    mask, query, key = np.array([[False, False], [True, True]]), draw(2, 3), draw(2, 3, seed=1)
+
+    def run(x):
+        return (attend(query, key, ops.cast(key, dtype), mask=mask, bias=x["bias"]).output,)
+
+    _, gradients = differentiate(run, {"bias": draw(2, 2, seed=2).astype("float32")}, ops.ones((2, 3), dtype=dtype))
+    assert np.abs(numbers(gradients["bias"])[0]).max() == 0
+    assert np.abs(numbers(gradients["bias"])[1]).min() > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_huge_scores_give_the_value_of_the_best_key(dtype):
+    value = ops.cast([[1.0], [2.0], [4.0]], dtype)
+    zeros = ops.zeros((1, 1), dtype=dtype), ops.zeros((3, 1), dtype=dtype)
+    for bias, expected in (
+        ([[-1e30, 0, 1e30]], 4),
+        ([[1e30, 1e30, -1e30]], 1.5),
+        ([[-1e30, -1e30, -1e30]], 7 / 3),
+        ([[-1e30, 0, -1e30]], 2),
+    ):
+        for span in (None, np.ones((1, 3))):
+            output = attend(*zeros, value, bias=np.array(bias), span=span).output
+            np.testing.assert_allclose(numbers(output), [[expected]], rtol=1e-2)
+
+
+def test_huge_scores_are_no_reason_to_see_a_masked_key():
+    zeros, value = np.zeros((1, 1)), np.array([[1.0], [2.0]])
+    for bias in (1e30, -1e30):
+        output = attend(
+            zeros, np.zeros((2, 1)), value, mask=np.array([[True, False]]), bias=np.array([[bias, 1e30]])
+        ).output
+        assert numbers(output) == [[1]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_scores_share_evenly(dtype):
+    value = ops.cast(np.arange(16.0)[:, None], dtype)
+    output = attend(ops.full((1, 2), 7, dtype=dtype), ops.full((16, 2), 5, dtype=dtype), value).output
+    assert numbers(output) == [[7.5]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_are_computed_in_float32_at_least(dtype):
+    # The products reach 256, where bfloat16 steps by 2 and float16 by 0.25; the inputs are exact in all dtypes.
+    query, key = ops.cast([[16.0, 1.0]], dtype), ops.cast([[16.0, 0.0], [16.0, 0.125]], dtype)
+    weights = attend(query, key, ops.ones((2, 1), dtype="float64"), return_weights=True).weights
+    np.testing.assert_allclose(numbers(weights), softmax(np.array([[256, 256.125]]), np.ones((1, 2))), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks", [(), (3,)], ids=["whole", "blocks"])
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["for_all", "by_row"])
+def test_slots_are_further_keys_that_no_mask_hides(dtype, blocks, batch):
+    query, key, value = draw(2, 2, *blocks, 4, 6), draw(2, 2, *blocks, 5, 6, seed=1), draw(2, 2, *blocks, 5, 3, seed=2)
+    slots = draw(*batch, 2, 7, 6, seed=3), draw(*batch, 2, 7, 3, seed=4)
+    query, key, value, *slots = (ops.cast(x, dtype) for x in (query, key, value, *slots))
+    mask, bias, span = draw(4, 5, seed=5) > 0, draw(4, 5, seed=6), np.random.default_rng(7).random((4, 5))
+    mask[1] = False
+    slot_key, slot_value = (
+        np.broadcast_to(np.expand_dims(numbers(x), -3) if blocks else numbers(x), (2, 2, *blocks, *x.shape[-2:]))
+        for x in slots
+    )
+    scores = numbers(query) @ np.concatenate([slot_key, numbers(key)], -2).swapaxes(-1, -2)
+    scores[..., 7:] += bias
+    values = np.concatenate([slot_value, numbers(value)], -2)
+    for spanned, factor in ((None, mask), (span, mask * span)):
+        factor = np.concatenate([np.ones((4, 7)), factor], -1)
+        weights = softmax(scores, np.broadcast_to(factor, scores.shape))
+        attended = attend(query, key, value, mask, bias, slots=slots, span=spanned, return_weights=True)
+        np.testing.assert_allclose(numbers(attended.output), weights @ values, rtol=0, atol=PRECISION[dtype])
+        np.testing.assert_allclose(numbers(attended.weights), weights[..., 7:], rtol=0, atol=PRECISION[dtype])
+
+
+def test_the_weights_of_keys_and_slots_sum_to_one():
+    zeros = np.zeros((1, 1, 3, 1))
+    attended = attend(zeros[:, :, :1], zeros, zeros, slots=(zeros[:, :, :1], zeros[:, :, :1]), return_weights=True)
+    np.testing.assert_allclose(numbers(attended.weights)[0, 0], [[0.25] * 3], rtol=1e-12)
+
+
+def test_a_seed_repeats_the_dropout_and_what_is_kept_is_scaled_up():
+    # With the unit matrix as values the output is the weights that were used.
+    query, key, value = draw(4, 50, 8), draw(4, 60, 8, seed=1), np.tile(np.eye(60), (4, 1, 1))
+    whole = numbers(attend(query, key, value).output)
+    first, again, other = (
+        attend(query, key, value, dropout=Dropout(0.25, seed), return_weights=True) for seed in (1, 1, 2)
+    )
+    used = numbers(first.output)
+    np.testing.assert_array_equal(used, numbers(again.output))
+    assert np.abs(used - numbers(other.output)).max() > 0
+    there = used > 0
+    assert abs(there.mean() - 0.75) < 0.02  # five standard deviations of 12,000 draws
+    np.testing.assert_allclose(used[there], whole[there] / 0.75, rtol=1e-6)
+    np.testing.assert_array_equal(numbers(first.weights), whole)  # as in Keras, before dropout
+
+
+def test_dropout_falls_on_slots_and_value_biases_too():
+    # One key and one slot of weight 1/2 each: what is kept counts 1, and both come and go.
+    attended = attend(
+        np.zeros((1, 1, 200, 1)),
+        np.zeros((1, 1, 1, 1)),
+        np.full((1, 1, 1, 1), 1.0),
+        slots=(np.zeros((1, 1, 1)), np.full((1, 1, 1), 10.0)),
+        dropout=Dropout(0.5, 1),
+        value_bias=lambda weights: 100 * weights,
+    )
+    seen = {round(x) for x in numbers(attended.output).ravel().tolist()}
+    assert seen == {0, 10, 101, 111}
+
+
+def test_dropout_by_position_drops_the_same_pairs_wherever_they_stand():
+    query, key, value = draw(2, 3, 8, 4), draw(2, 3, 9, 4, seed=1), np.tile(np.eye(9), (2, 3, 1, 1))
+    queries, keys = np.tile(np.arange(8, dtype="int32"), (2, 3, 1)), np.tile(np.arange(9, dtype="int32"), (2, 3, 1))
+    order, others = np.random.default_rng(0).permutation(8), np.random.default_rng(1).permutation(9)
+    dropout = Dropout(0.5, 7)
+    used = numbers(attend(query, key, value, dropout=dropout.by_position(queries, keys)).output)
+    moved = attend(
+        query[:, :, order],
+        key[:, :, others],
+        value[:, :, others],
+        dropout=dropout.by_position(queries[..., order], keys[..., others]),
+    )
+    np.testing.assert_allclose(numbers(moved.output), used[:, :, order], rtol=1e-12)
+    whole = numbers(attend(query, key, value).output)
+    there = used > 0
+    np.testing.assert_allclose(used[there], 2 * whole[there], rtol=1e-6)
+    assert len({tuple(row) for row in there.reshape(-1, 9)}) > 40  # rows, heads and batch entries differ
+
+
+def test_a_seed_generator_gives_new_dropout_at_each_call():
+    query, dropout = draw(2, 9, 4), Dropout(0.5, keras.random.SeedGenerator(3))
+    first, second = (numbers(attend(query, query, query, dropout=dropout).output) for _ in range(2))
+    assert np.abs(first - second).max() > 0
+
+
+def test_a_rate_of_zero_drops_nothing():
+    query = draw(2, 9, 4)
+    whole, kept = (numbers(attend(query, query, query, dropout=d).output) for d in (None, Dropout(0.0, 1)))
+    np.testing.assert_array_equal(whole, kept)
+
+
+def test_weights_are_returned_only_when_asked_for():
+    query = draw(2, 3)
+    attended = attend(query, query, query)
+    assert attended.weights is None
+    assert attended.log_sum_exp is None
+
+
+def test_the_value_side_sees_the_weights_of_the_keys():
+    query, value = np.zeros((1, 1)), np.array([[1.0], [3.0]])
+    attended = attend(query, np.zeros((2, 1)), value, value_bias=lambda w: 10 * ops.sum(w, -1, keepdims=True))
+    np.testing.assert_allclose(numbers(attended.output), [[12]], rtol=1e-12)
+
+
+def test_the_query_has_a_gradient_even_if_there_is_but_one_key():
+    # It is zero, but a layer whose kernel has none at all makes optimizers complain.
+    tf = pytest.importorskip("tensorflow")
+    query = tf.constant(draw(1, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(query)
+        output = attend(query, draw(1, 3, seed=1), draw(1, 2, seed=2)).output
+    gradient = tape.gradient(output, query)
+    assert gradient is not None
+    assert np.abs(gradient.numpy()).max() == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parts_are_combined_into_attention_over_their_union(dtype):
+    query, key, value = (ops.cast(draw(3, n, 4, seed=n), dtype) for n in (5, 9, 9))
+    mask = draw(3, 5, 9, seed=1) > -0.5
+    mask[0, 0] = False  # a row that is empty in both parts
+    mask[1, 1, :4] = False  # and one that is in the first part alone
+    whole = numbers(attend(query, key, value, mask=mask).output)
+    parts = [
+        attend(query, key[:, cut], value[:, cut], mask=mask[..., cut], return_log_sum_exp=True)
+        for cut in (slice(0, 4), slice(4, 9))
+    ]
+    joined = combine([part.output for part in parts], [part.log_sum_exp for part in parts])
+    assert keras.backend.standardize_dtype(joined.dtype) == dtype
+    np.testing.assert_allclose(numbers(joined), whole, rtol=0, atol=PRECISION[dtype])
+    assert np.abs(numbers(joined)[0, 0]).max() == 0
+
+
+def test_the_gradient_of_combined_parts_is_that_of_the_whole():
+    inputs = {name: draw(6, 3, seed=seed) for seed, name in enumerate(("query", "key", "value"))}
+    mask, cotangent = draw(6, 6, seed=4) > -0.5, draw(6, 3, seed=5)
+    mask[0] = False
+
+    def whole(x):
+        return (attend(x["query"], x["key"], x["value"], mask=mask).output,)
+
+    def joined(x):
+        parts = [
+            attend(x["query"], x["key"][cut], x["value"][cut], mask=mask[:, cut], return_log_sum_exp=True)
+            for cut in (slice(0, 2), slice(2, 3), slice(3, 6))
+        ]
+        return (combine([part.output for part in parts], [part.log_sum_exp for part in parts]),)
+
+    _, expected = differentiate(whole, inputs, cotangent)
+    _, actual = differentiate(joined, inputs, cotangent)
+    for name in inputs:
+        np.testing.assert_allclose(numbers(actual[name]), numbers(expected[name]), rtol=0, atol=1e-13)

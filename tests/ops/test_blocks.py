@@ -1,0 +1,74 @@
+"""Sequences are cut into blocks, set beside their neighbours and joined again."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from tf_sparse_attention.ops import blocks
+
+
+def numbers(x):
+    return ops.convert_to_numpy(x).tolist()
+
+
+def test_a_sequence_is_cut_into_blocks_with_zeros_at_the_end():
+    assert numbers(blocks.split(np.arange(1, 6), 2, -1, 3)) == [[1, 2], [3, 4], [5, 0]]
+
+
+def test_what_is_longer_than_the_blocks_is_dropped():
+    assert numbers(blocks.split(np.arange(1, 6), 2, -1, 1)) == [[1, 2]]
+
+
+def test_an_axis_in_the_middle_is_cut_in_place():
+    x = np.arange(12).reshape(2, 3, 2)
+    assert numbers(blocks.split(x, 2, -2, 2)) == [
+        [[[0, 1], [2, 3]], [[4, 5], [0, 0]]],
+        [[[6, 7], [8, 9]], [[10, 11], [0, 0]]],
+    ]
+
+
+def test_a_mask_is_padded_with_false():
+    mask = np.array([True, True])
+    assert numbers(blocks.pad_axis(mask, -1, 1, 2)) == [False, True, True, False, False]
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2))
+def test_joining_undoes_splitting(length, block_size, trailing):
+    x = np.random.default_rng(0).normal(size=(2, length) + (3,) * trailing)
+    axis = -1 - trailing
+    cut = blocks.split(x, block_size, axis, -(-length // block_size))
+    np.testing.assert_array_equal(ops.convert_to_numpy(blocks.join(cut, axis, length)), x)
+
+
+def test_keys_stand_beside_the_block_of_their_queries():
+    grid = blocks.Grid(query_length=5, key_length=5, block_size=2, before=1, after=1)
+    assert grid.num_blocks == 3
+    assert grid.width == 6
+    assert numbers(grid.queries(np.arange(1, 6), -1)) == [[1, 2], [3, 4], [5, 0]]
+    assert numbers(grid.keys(np.arange(1, 6), -1)) == [[0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 0], [3, 4, 5, 0, 0, 0]]
+    assert numbers(grid.key_positions()) == [[-2, -1, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]]
+    assert numbers(grid.query_positions()) == [[0, 1], [2, 3], [4, 5]]
+    assert grid.offsets.tolist() == [[-2, -1, 0, 1, 2, 3], [-3, -2, -1, 0, 1, 2]]
+
+
+def test_key_places_outside_the_sequence_are_known():
+    grid = blocks.Grid(query_length=3, key_length=3, block_size=2, before=1, after=0)
+    assert numbers(grid.inside()) == [[[False, False, True, True]], [[True, True, True, False]]]
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 9), (9, 1), (4, 7), (7, 4)])
+def test_keys_of_another_length_are_cut_to_the_blocks_of_the_queries(num_queries, num_keys):
+    grid = blocks.Grid(num_queries, num_keys, block_size=3, before=1, after=1)
+    keys = ops.convert_to_numpy(grid.keys(np.arange(1, num_keys + 1), -1))
+    positions = ops.convert_to_numpy(grid.key_positions())
+    inside = (positions >= 0) & (positions < num_keys)
+    np.testing.assert_array_equal(keys, np.where(inside, positions + 1, 0))
+
+
+def test_the_offsets_are_key_position_minus_query_position():
+    grid = blocks.Grid(query_length=10, key_length=10, block_size=3, before=2, after=1)
+    difference = numbers(grid.key_positions()[:, None, :] - grid.query_positions()[:, :, None])
+    assert all(block == grid.offsets.tolist() for block in difference)

@@ -1,0 +1,139 @@
+"""Row gathers equal plain indexing and so do their gradients, without a scatter."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.ops.compare import differentiate
+from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
+
+tf = pytest.importorskip("tensorflow")
+SCATTERS = ("Scatter", "UnsortedSegment", "SegmentSum", "IndexedSlices", "StridedSliceGrad", "SparseToDense")
+
+
+def numbers(x):
+    return ops.convert_to_numpy(x)
+
+
+def permutation(seed=0, shape=(2, 3, 7)):
+    order = np.argsort(np.random.default_rng(seed).random(shape), axis=-1).astype("int32")
+    return order, np.argsort(order, axis=-1).astype("int32")
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def test_rows_are_taken_by_batch_and_head():
+    x, index = draw(2, 3, 5, 4), np.random.default_rng(1).integers(5, size=(2, 3, 9), dtype="int32")
+    expected = np.take_along_axis(x, index[..., None], 2)
+    np.testing.assert_array_equal(numbers(take_rows(x, index)), expected)
+    np.testing.assert_array_equal(numbers(take_numbers(x[..., 0], index)), expected[..., 0])
+
+
+def test_masks_are_taken_as_masks():
+    mask = take_numbers(np.array([[[True, False]]]), np.array([[[1, 0, 0]]], "int32"))
+    assert mask.dtype == "bool"
+    assert numbers(mask).tolist() == [[[False, True, True]]]
+
+
+def test_equal_groups_keep_the_order_of_their_positions():
+    order, inverse = stable_order(np.array([[[2, 1, 2, 1, 2**31 - 1, 0]]], "int32"))
+    assert numbers(order).tolist() == [[[5, 1, 3, 0, 2, 4]]]
+    assert numbers(inverse).tolist() == [[[3, 1, 4, 2, 5, 0]]]
+
+
+def test_long_sequences_are_sorted_stably():
+    groups = np.random.default_rng(0).integers(3, size=(1, 2, 5000), dtype="int32")
+    order, inverse = stable_order(groups)
+    np.testing.assert_array_equal(numbers(order), np.argsort(groups, axis=-1, kind="stable"))
+    np.testing.assert_array_equal(
+        np.take_along_axis(numbers(order), numbers(inverse), -1), np.tile(np.arange(5000), (1, 2, 1))
+    )
+
+
+def plain(x, index):
+    return tf.gather(x, index, axis=2, batch_dims=2)
+
+
+# Six rows of ten are wanted, each once; 9 stands for a row that is wanted but whose gradient is not.
+PICKED = np.tile(np.array([3, 0, 9, 7, 5, 1, 2], "int32"), (2, 3, 1))
+BACK = np.tile(np.array([1, 5, 6, 0, 0, 4, 0, 3, 0, 0], "int32"), (2, 3, 1))
+PRESENT = np.tile(np.isin(np.arange(10), [3, 0, 7, 5, 1, 2]), (2, 3, 1))
+
+
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
+def test_a_permutation_has_the_gradient_of_the_plain_gather(jit_compile):
+    order, inverse = permutation()
+    run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
+    inputs, cotangent = {"x": draw(2, 3, 7, 4)}, draw(2, 3, 7, 4, seed=1)
+    (actual,), gradient = run(lambda x: (permute_rows(x["x"], order, inverse),), inputs, cotangent)
+    (expected,), wanted = run(lambda x: (plain(x["x"], order),), inputs, cotangent)
+    np.testing.assert_array_equal(numbers(actual), numbers(expected))
+    np.testing.assert_array_equal(numbers(gradient["x"]), numbers(wanted["x"]))
+
+
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
+def test_picked_rows_have_the_gradient_of_the_plain_gather(jit_compile):
+    run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
+    inputs, cotangent = {"x": draw(2, 3, 10, 4)}, draw(2, 3, 7, 4, seed=1)
+    cotangent[:, :, 2] = 0  # what comes of row 9 is used for nothing
+    (actual,), gradient = run(lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),), inputs, cotangent)
+    (expected,), wanted = run(lambda x: (plain(x["x"], PICKED),), inputs, cotangent)
+    np.testing.assert_array_equal(numbers(actual), numbers(expected))
+    np.testing.assert_array_equal(numbers(gradient["x"]), numbers(wanted["x"]))
+
+
+def test_a_row_that_is_picked_nowhere_has_no_gradient():
+    _, gradient = differentiate(
+        lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),),
+        {"x": draw(2, 3, 10, 4)},
+        np.ones((2, 3, 7, 4), "float32"),
+    )
+    np.testing.assert_array_equal(numbers(gradient["x"])[0, 0, :, 0], [1, 1, 1, 1, 0, 1, 0, 1, 0, 0])
+
+
+def test_all_rows_are_present_unless_told_otherwise():
+    order, inverse = permutation()
+    x, cotangent = {"x": draw(2, 3, 7, 4)}, draw(2, 3, 7, 4, seed=1)
+    _, picked = differentiate(lambda x: (pick_rows(x["x"], order, inverse),), x, cotangent)
+    _, permuted = differentiate(lambda x: (permute_rows(x["x"], order, inverse),), x, cotangent)
+    np.testing.assert_array_equal(numbers(picked["x"]), numbers(permuted["x"]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_the_gradient_keeps_the_dtype(dtype):
+    order, inverse = permutation()
+    x = ops.cast(draw(2, 3, 7, 4), dtype)
+    (y,), gradient = differentiate(lambda x: (permute_rows(x["x"], order, inverse),), {"x": x}, x)
+    assert y.dtype == gradient["x"].dtype == dtype
+    np.testing.assert_array_equal(numbers(gradient["x"]), np.take_along_axis(numbers(x), inverse[..., None], 2))
+
+
+def operations(run, *shapes):
+    graph = tf.function(run).get_concrete_function(*(tf.TensorSpec(shape, dtype) for shape, dtype in shapes)).graph
+    return {operation.type for operation in graph.get_operations()}
+
+
+def scatters(types):
+    return {name for name in types if any(part in name for part in SCATTERS)}
+
+
+def test_the_gradient_of_a_permutation_holds_no_scatter():
+    rows, index = ((2, 3, 7, 4), "float32"), ((2, 3, 7), "int32")
+
+    def permuted(x, order, inverse, cotangent):
+        return differentiate(lambda x: (permute_rows(x["x"], order, inverse),), {"x": x}, cotangent)
+
+    def gathered(x, order, cotangent):
+        return differentiate(lambda x: (take_rows(x["x"], order),), {"x": x}, cotangent)
+
+    assert scatters(operations(permuted, rows, index, index, rows)) == set()
+    assert scatters(operations(gathered, rows, index, rows))  # the same look finds the scatter of the plain gather
+
+
+def test_the_gradient_of_picked_rows_holds_no_scatter():
+    def picked(x, cotangent):
+        return differentiate(lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),), {"x": x}, cotangent)
+
+    assert scatters(operations(picked, ((2, 3, 10, 4), "float32"), ((2, 3, 7, 4), "float32"))) == set()

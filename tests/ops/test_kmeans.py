@@ -1,0 +1,224 @@
+"""Online k-means by hand: scores, statistics, the moving average, the start, revival, commitment."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.ops.compare import differentiate
+from tf_sparse_attention.ops import kmeans
+
+
+def numbers(x):
+    return ops.convert_to_numpy(x)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def norms(centroids):
+    return np.linalg.norm(numbers(centroids), axis=-1)
+
+
+def observe(x, state, token_mask=None):
+    """Returns the statistics of tokens under the centroids of a state."""
+    x = kmeans.normalize(x)
+    return kmeans.statistics(x, kmeans.nearest(x, state.centroids), state.counts.shape[-1], token_mask)
+
+
+def test_tokens_are_normalised_without_scale():
+    # Mean 3, standard deviation 2.
+    np.testing.assert_allclose(numbers(kmeans.normalize(np.array([[1.0, 5.0, 1.0, 5.0]]))), [[-1, 1, -1, 1]], rtol=1e-6)
+
+
+def test_a_zero_token_stays_zero():
+    assert np.abs(numbers(kmeans.normalize(np.zeros((1, 4), "float32")))).max() == 0
+
+
+def test_statistics_and_scores_are_float32_at_least():
+    for dtype, expected in (("bfloat16", "float32"), ("float16", "float32"), ("float64", "float64")):
+        assert keras.backend.standardize_dtype(kmeans.normalize(ops.ones((1, 4), dtype=dtype)).dtype) == expected
+
+
+def test_the_nearest_centroid_has_the_largest_score_and_not_the_smallest_distance():
+    # Centroids are not normalised: (3, 0) scores 3 with (1, 0), which lies on (1, 0.1).
+    centroids = np.array([[[1, 0.1], [3, 0], [-1, 0]]], "float32")
+    x = np.array([[[[1, 0], [-1, 0]]]], "float32")
+    np.testing.assert_allclose(numbers(kmeans.scores(x, centroids))[0, 0], [[1, 3, -1], [-1, -3, 1]])
+    assert numbers(kmeans.nearest(x, centroids)).tolist() == [[[1, 2]]]
+
+
+def test_of_equal_centroids_the_first_is_the_nearest():
+    centroids = np.array([[[0, 1], [1, 0], [1, 0]]], "float32")
+    assert numbers(kmeans.nearest(np.array([[[[1, 0], [0, 0]]]], "float32"), centroids)).tolist() == [[[1, 0]]]
+
+
+def test_statistics_count_and_add_the_members_of_each_head():
+    x = np.array([[[[1, 0], [2, 0], [0, 4]], [[1, 1], [1, 1], [1, 1]]]], "float32")
+    seen = kmeans.statistics(x, np.array([[[0, 0, 1], [1, 1, 1]]], "int32"), 3)
+    assert numbers(seen.counts).tolist() == [[2, 1, 0], [0, 3, 0]]
+    assert numbers(seen.sums).tolist() == [[[3, 0], [0, 4], [0, 0]], [[0, 0], [3, 3], [0, 0]]]
+
+
+def test_padding_is_not_counted():
+    x, mask = draw(2, 3, 9, 4), np.arange(9) < np.array([[9], [4]])
+    state = kmeans.start(draw(3, 5, 4, seed=1))
+    padded = observe(x, state, mask)
+    changed = observe(np.where(mask[:, None, :, None], x, 100 * draw(2, 3, 9, 4, seed=2)), state, mask)
+    assert numbers(padded.counts).sum(-1).tolist() == [13] * 3
+    np.testing.assert_array_equal(numbers(padded.counts), numbers(changed.counts))
+    np.testing.assert_array_equal(numbers(padded.sums), numbers(changed.sums))
+
+
+def test_statistics_have_no_gradient():
+    clusters = np.zeros((1, 2, 5), "int32")
+    _, gradient = differentiate(
+        lambda x: kmeans.statistics(x["x"], clusters, 2), {"x": draw(1, 2, 5, 4)}, np.ones((2, 2, 4), "float32")
+    )
+    assert np.abs(numbers(gradient["x"])).max() == 0
+
+
+def test_an_update_moves_counts_and_sums_by_one_minus_the_decay():
+    state = kmeans.State(
+        np.array([[[9.0, 9.0]] * 2]), np.array([[[4.0, 0.0], [0.0, 2.0]]]), np.array([[4.0, 2.0]]), np.array([[5, 7]])
+    )
+    seen = kmeans.Statistics(np.array([[[0.0, 8.0], [0.0, 0.0]]]), np.array([[8.0, 0.0]]))
+    new = kmeans.update(state, seen, decay=0.75)
+    np.testing.assert_allclose(numbers(new.counts), [[5, 1.5]], rtol=1e-12)
+    np.testing.assert_allclose(numbers(new.sums), [[[3, 2], [0, 1.5]]], rtol=1e-12)
+    smoothed = (np.array([5, 1.5]) + 1e-5) / (6.5 + 2e-5) * 6.5
+    np.testing.assert_allclose(numbers(new.centroids)[0], np.array([[3, 2], [0, 1.5]]) / smoothed[:, None], rtol=1e-12)
+    assert numbers(new.unused).tolist() == [[0, 8]]
+
+
+def test_the_first_update_does_not_blow_the_centroids_up():
+    state = kmeans.start(draw(2, 8, 16))
+    np.testing.assert_allclose(norms(state.centroids), 4, rtol=1e-5)  # sqrt(H)
+    updated = kmeans.update(state, observe(draw(4, 2, 64, 16, seed=1), state), decay=0.999)
+    assert norms(updated.centroids).max() < 4.1
+    assert norms(updated.centroids).min() > 3.5
+
+
+def test_a_long_training_keeps_the_norms():
+    state = kmeans.start(draw(2, 4, 8))
+    for step in range(60):
+        state = kmeans.update(state, observe(draw(2, 2, 32, 8, seed=step), state), decay=0.9)
+    assert norms(state.centroids).max() < np.sqrt(8)  # a mean of vectors of that length
+    assert norms(state.centroids).min() > 0.3
+
+
+def test_the_joint_update_does_not_depend_on_the_order_of_queries_and_keys():
+    query, key = draw(2, 2, 20, 8), draw(2, 2, 20, 8, seed=1)
+    state = kmeans.start(draw(2, 4, 8, seed=2))
+    together = observe(np.concatenate([query, key], axis=2), state)
+    states = []
+    for first, second in ((query, key), (key, query)):
+        parts = observe(first, state), observe(second, state)
+        seen = kmeans.Statistics(*(a + b for a, b in zip(*parts, strict=True)))
+        states.append(kmeans.update(state, seen, 0.9))
+    joint = kmeans.update(state, together, 0.9)
+    for a, b, c in zip(*states, joint, strict=True):
+        np.testing.assert_array_equal(numbers(a), numbers(b))
+        np.testing.assert_allclose(numbers(a), numbers(c), rtol=0, atol=1e-5)
+
+
+def full_and_unused():
+    """Two heads of four centroids; 1 and 3 of the first are unused, and nothing of the second."""
+    counts = np.array([[4.0, 0.5, 8.0, 0.25], [1.0, 2.0, 3.0, 4.0]], "float32")
+    directions = draw(2, 4, 6)
+    sums = directions * counts[..., None]
+    unused = np.array([[0, 100, 3, 250], [0, 0, 99, 0]], "int32")
+    return kmeans.State(kmeans.centroids_of(sums, counts), sums, counts, unused), directions
+
+
+def test_the_ith_unused_centroid_splits_the_ith_fullest():
+    state, directions = full_and_unused()
+    noise = 0.1 * draw(2, 4, 6, seed=1)
+    new = kmeans.revive(state, 100, noise)
+    # Fullest first: 2 (8 tokens) and 0 (4 tokens) are split by 1 and 3.
+    np.testing.assert_allclose(numbers(new.counts)[0], [2, 4, 4, 2], rtol=1e-6)
+    np.testing.assert_allclose(numbers(new.sums)[0, 2], 4 * directions[0, 2], rtol=1e-5)
+    np.testing.assert_allclose(numbers(new.sums)[0, 1], 4 * (directions[0, 2] + noise[0, 1]), rtol=1e-5)
+    np.testing.assert_allclose(numbers(new.sums)[0, 0], 2 * directions[0, 0], rtol=1e-5)
+    np.testing.assert_allclose(numbers(new.sums)[0, 3], 2 * (directions[0, 0] + noise[0, 3]), rtol=1e-5)
+    np.testing.assert_allclose(numbers(new.centroids)[0, 1], directions[0, 2] + noise[0, 1], rtol=1e-3, atol=1e-4)
+    assert numbers(new.unused)[0].tolist() == [0, 0, 3, 0]
+
+
+def test_the_two_halves_hold_what_the_full_one_held():
+    state, _ = full_and_unused()
+    new = kmeans.revive(state, 100, np.zeros((2, 4, 6), "float32"))
+    for donor, revived in ((2, 1), (0, 3)):
+        for before, after in ((state.counts, new.counts), (state.sums, new.sums)):
+            after = numbers(after)[0, donor] + numbers(after)[0, revived]
+            np.testing.assert_allclose(after, numbers(before)[0, donor], rtol=1e-6)
+
+
+def test_a_head_in_which_all_are_used_is_left_alone():
+    state, _ = full_and_unused()
+    new = kmeans.revive(state, 100, draw(2, 4, 6, seed=1))
+    for before, after in zip(state, new, strict=True):
+        np.testing.assert_array_equal(numbers(before)[1], numbers(after)[1])
+
+
+def test_nothing_is_revived_without_anyone_to_split():
+    state, _ = full_and_unused()
+    for unused, counts in (
+        ([100, 100, 100, 100], state.counts),  # nobody is in use
+        ([100, 100, 100, 0], state.counts * np.array([1, 1, 1, 0], "float32")),  # the one in use is empty
+    ):
+        alone = state._replace(unused=np.tile(np.array(unused, "int32"), (2, 1)), counts=counts)
+        for before, after in zip(alone, kmeans.revive(alone, 100, draw(2, 4, 6, seed=1)), strict=True):
+            np.testing.assert_array_equal(numbers(before), numbers(after))
+
+
+def test_no_more_are_revived_than_can_be_split():
+    state, _ = full_and_unused()
+    alone = state._replace(unused=np.array([[100, 0, 100, 100], [0] * 4], "int32"))
+    new = kmeans.revive(alone, 100, np.zeros((2, 4, 6), "float32"))
+    # 1 is the only one in use: the first unused takes half of it, the others wait.
+    np.testing.assert_allclose(numbers(new.counts)[0], [0.25, 0.25, 8, 0.25], rtol=1e-6)
+    assert numbers(new.unused)[0].tolist() == [0, 0, 100, 100]
+
+
+def test_a_start_from_data_takes_tokens_as_centroids():
+    x = draw(2, 3, 10, 8)
+    state = kmeans.start_from_data(x, 6, seed=4)
+    tokens = numbers(kmeans.normalize(x)).transpose(1, 0, 2, 3).reshape(3, 20, 8)
+    taken = []
+    for head in range(3):
+        distance = np.abs(numbers(state.centroids)[head][:, None] - tokens[head]).max(-1)
+        assert distance.min(-1).max() < 1e-6
+        taken.append(tuple(sorted(distance.argmin(-1))))
+        assert len(set(taken[-1])) == 6  # no token twice
+    assert len(set(taken)) == 3  # and each head its own
+    again = kmeans.start_from_data(x, 6, seed=4)
+    np.testing.assert_array_equal(numbers(state.centroids), numbers(again.centroids))
+    assert np.abs(numbers(kmeans.start_from_data(x, 6, seed=5).centroids) - numbers(state.centroids)).max() > 0
+
+
+def test_a_start_from_too_few_tokens_is_an_error():
+    with pytest.raises(ValueError, match=r"`x` must hold at least .* Received: 6 tokens, num_clusters=7\."):
+        kmeans.start_from_data(draw(2, 3, 3, 8), 7, seed=0)
+
+
+def test_the_commitment_is_the_mean_square_distance_to_the_own_centroid():
+    x, centroids = np.array([[[[1, 0], [0, 3]]]], "float32"), np.array([[[0, 0], [0, 1]]], "float32")
+    clusters = np.array([[[0, 1]]], "int32")
+    assert float(kmeans.commitment(x, clusters, centroids)) == (1 + 4) / 4
+    assert float(kmeans.commitment(x, clusters, centroids, np.array([[True, False]]))) == 1 / 2
+    assert float(kmeans.commitment(x, clusters, centroids, np.array([[False, False]]))) == 0
+
+
+def test_the_commitment_pulls_tokens_and_not_centroids():
+    x, centroids = draw(2, 2, 5, 4), draw(2, 3, 4, seed=1)
+    clusters = np.random.default_rng(0).integers(3, size=(2, 2, 5), dtype="int32")
+    _, gradients = differentiate(
+        lambda t: (kmeans.commitment(t["x"], clusters, t["centroids"]),),
+        {"x": x, "centroids": centroids},
+        np.float32(1),
+    )
+    own = np.take_along_axis(centroids[None], clusters[..., None], 2)
+    np.testing.assert_allclose(numbers(gradients["x"]), 2 * (x - own) / x.size, rtol=1e-5)
+    assert np.abs(numbers(gradients["centroids"])).max() == 0

@@ -1,0 +1,113 @@
+"""The dense masks of the library equal the twins, and masks are read at pairs of positions without being expanded."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from tests.ops import twins
+from tests.ops.oracle import allowed_pairs, parts_of
+from tests.ops.plans import Plan, draw
+from tf_sparse_attention.ops import masks
+
+LENGTH = st.integers(1, 24)
+
+
+def assert_same(mask, twin):
+    np.testing.assert_array_equal(ops.convert_to_numpy(mask), twin)
+
+
+@settings(max_examples=100)
+@given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
+def test_the_dense_window_equals_its_twin(num_queries, num_keys, window, causal):
+    expected = twins.window(num_queries, num_keys, window, causal)
+    assert_same(masks.window_mask(num_queries, num_keys, window, causal), expected)
+
+
+@settings(max_examples=100)
+@given(LENGTH, LENGTH, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3), st.booleans())
+def test_dense_blocks_equal_their_twin(num_queries, num_keys, block_size, before, after, causal):
+    expected = twins.local_blocks(num_queries, num_keys, block_size, before, after, causal)
+    assert_same(masks.block_mask(num_queries, num_keys, block_size, before, after, causal), expected)
+
+
+@settings(max_examples=100)
+@given(LENGTH, LENGTH, st.integers(1, 5), st.integers(1, 8), st.booleans(), st.booleans(), st.integers(0, 10**6))
+def test_the_dense_band_equals_its_twin(num_queries, num_keys, num_groups, band, causal, masked, seed):
+    rng = np.random.default_rng(seed)
+    asking, answering = rng.integers(num_groups, size=num_queries), rng.integers(num_groups, size=num_keys)
+    exists = rng.random(num_keys) < 0.7 if masked else np.ones(num_keys, bool)
+    groups = [group if there else None for group, there in zip(answering.tolist(), exists, strict=True)]
+    expected, _ = twins.bands(asking.tolist(), groups, band, causal)
+    # With leading axes, and a mask that is broadcast over them.
+    asking, answering = np.tile(asking, (2, 3, 1)), np.tile(answering, (2, 3, 1))
+    mask = masks.group_band_mask(asking, answering, band, causal, exists[None, None] if masked else None)
+    assert_same(mask, np.tile(expected, (2, 3, 1, 1)))
+
+
+def test_the_causal_mask_shows_the_query_itself():
+    assert_same(masks.causal_mask(2, 3), [[True, False, False], [True, True, False]])
+
+
+def test_a_token_sees_itself_only_when_alone():
+    mask = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
+    assert_same(masks.self_only_when_alone(mask), [[True, False, False], [True, False, False], [False] * 3])
+
+
+def test_the_masks_of_a_call_are_merged_by_and():
+    plan = Plan("local", num_queries=7, num_keys=9, key_mask=True, segments=True, attention_mask=(2, 1, 7, 9))
+    _, numbers, _ = draw(plan, seed=3)
+    pattern = twins.local_blocks(7, 9, 4, 1, 0, True)
+    call = masks.TokenMasks(**numbers)
+    merged = ops.convert_to_numpy(masks.dense_mask(pattern, call))
+    for b in range(plan.batch):
+        for n in range(plan.heads):
+            expected = allowed_pairs(plan, numbers, b, n, parts_of(plan, numbers, b, n)[0])
+            np.testing.assert_array_equal(
+                np.broadcast_to(merged, (2, 2, 7, 9))[b, n], expected & numbers["query_mask"][b][:, None]
+            )
+
+
+def test_a_call_without_masks_leaves_the_pattern_alone():
+    pattern = ops.convert_to_tensor([[True, False]])
+    assert masks.dense_mask(pattern, masks.TokenMasks()) is pattern
+
+
+def test_merging_nothing_is_no_mask():
+    assert masks.merge(None, None) is None
+    assert masks.with_heads(None) is None
+    assert masks.pick_pairs(None, None, None) is None
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(2, (1, 1, 5, 6)), (3, (2, 1, 5, 6)), (4, (2, 3, 5, 6))])
+def test_an_attention_mask_of_any_rank_gets_an_axis_of_heads(rank, expected):
+    mask = np.ones({2: (5, 6), 3: (2, 5, 6), 4: (2, 3, 5, 6)}[rank], "int32")
+    assert masks.with_heads(mask).shape == expected
+    assert masks.with_heads(mask).dtype == "bool"
+
+
+@pytest.mark.parametrize("shape", [(b, n, t, s) for b in (1, 2) for n in (1, 3) for t in (1, 5) for s in (1, 6)])
+def test_pairs_of_a_mask_are_read_as_if_it_were_expanded(shape):
+    rng = np.random.default_rng(0)
+    mask = rng.random(shape) < 0.5
+    query_positions = rng.integers(5, size=(2, 3, 4, 2), dtype="int32")
+    key_positions = rng.integers(6, size=(2, 3, 4, 7), dtype="int32")
+    picked = ops.convert_to_numpy(masks.pick_pairs(mask, query_positions, key_positions))
+    whole = np.broadcast_to(mask, (2, 3, 5, 6))
+    for b, n, g in np.ndindex(2, 3, 4):
+        expected = whole[b, n][np.ix_(query_positions[b, n, g], key_positions[b, n, g])]
+        one = np.broadcast_to(picked, (2, 3, 4) + picked.shape[3:])[b, n, g]
+        np.testing.assert_array_equal(np.broadcast_to(one, (2, 7)), expected)
+
+
+def test_an_attention_mask_that_is_broadcast_is_not_expanded():
+    positions = np.zeros((2, 3, 4, 5), "int32")
+    assert masks.pick_pairs(np.ones((1, 1, 1, 1), bool), positions, positions).shape == (1, 1, 1, 1, 1)
+    assert masks.pick_pairs(np.ones((2, 1, 1, 9), bool), positions[:1, :1], positions[:1, :1]).shape == (2, 1, 4, 1, 5)
+
+
+def test_positions_outside_a_mask_read_its_edge():
+    mask = np.array([[[[True, False, True]]]])
+    picked = masks.pick_pairs(mask, np.array([[0]], "int32"), np.array([[-2, 1, 5]], "int32"))
+    np.testing.assert_array_equal(ops.convert_to_numpy(picked).ravel(), [True, False, True])

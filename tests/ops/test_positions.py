@@ -1,0 +1,113 @@
+"""Positions: vectors by distance, turned vectors and biases by distance, on cases a reader can check."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.ops import twins
+from tf_sparse_attention.ops.positions import (
+    Alibi,
+    Distances,
+    NoPosition,
+    Relative,
+    Rotary,
+    alibi_slopes,
+    skew,
+    unskew,
+)
+
+OFFSETS = np.array([[-2, -1, 0, 1], [-3, -2, -1, 0]])  # two queries beside four keys
+
+
+def numbers(x):
+    return ops.convert_to_numpy(x)
+
+
+def test_values_by_distance_are_moved_to_their_places():
+    by_distance = np.array([[-3, -2, -1, 0, 1], [-3, -2, -1, 0, 1]], "float32")
+    np.testing.assert_array_equal(numbers(skew(by_distance, (2, 4))), OFFSETS)
+
+
+@pytest.mark.parametrize("block", [(1, 1), (1, 4), (4, 1), (3, 5), (5, 3)])
+def test_skewing_picks_the_distance_of_each_place(block):
+    queries, keys = block
+    x = np.random.default_rng(0).normal(size=(2, 3, queries, queries + keys - 1))
+    expected = np.stack([x[..., t, queries - 1 - t : queries - 1 - t + keys] for t in range(queries)], axis=-2)
+    np.testing.assert_array_equal(numbers(skew(x, block)), expected)
+
+
+@pytest.mark.parametrize("block", [(1, 1), (1, 4), (4, 1), (3, 5), (5, 3)])
+def test_unskewing_is_the_transpose_of_skewing(block):
+    queries, keys = block
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, queries, queries + keys - 1)), rng.normal(size=(2, queries, keys))
+    np.testing.assert_allclose((numbers(skew(x, block)) * y).sum(), (x * numbers(unskew(y, block))).sum(), rtol=1e-12)
+
+
+def test_the_key_side_scores_each_distance_with_its_row_and_clips_the_far_ones():
+    table = np.array([[100.0], [10.0], [1.0]])  # distance -1 and below, 0, 1 and above
+    query = np.array([[[[[1.0], [2.0]]]]])
+    bias = numbers(Relative(table).score_bias(query, Distances(offsets=OFFSETS)))
+    np.testing.assert_array_equal(bias[0, 0, 0], [[100, 100, 10, 1], [200, 200, 200, 20]])
+
+
+def test_the_value_side_adds_the_rows_of_the_distances_attended_to():
+    table = np.array([[100.0], [10.0], [1.0]])
+    weights = np.array([[0.5, 0.0, 0.25, 0.25], [0.0, 0.5, 0.0, 0.5]])
+    added = Relative(np.zeros((3, 1)), table).value_bias(Distances(offsets=OFFSETS))(ops.convert_to_tensor(weights))
+    np.testing.assert_allclose(numbers(added), [[50 + 2.5 + 0.25], [50 + 5]], rtol=1e-12)
+
+
+def test_without_a_value_table_the_value_side_adds_nothing():
+    assert Relative(np.zeros((3, 1))).value_bias(Distances(offsets=OFFSETS)) is None
+
+
+def test_no_position_changes_nothing():
+    x = np.ones((1, 1, 2, 4), "float32")
+    position = NoPosition()
+    assert position.rotate(x, np.arange(2)) is x
+    assert position.score_bias(x, Distances(offsets=OFFSETS)) is None
+    assert position.value_bias(Distances(offsets=OFFSETS)) is None
+
+
+def test_rotary_turns_a_pair_by_its_position_in_radians():
+    turned = numbers(Rotary().rotate(np.array([[[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]]], "float32"), np.arange(3)))
+    expected = [[1, 0], [np.cos(1), np.sin(1)], [-np.sin(2), np.cos(2)]]
+    np.testing.assert_allclose(turned[0, 0], expected, rtol=0, atol=1e-7)
+
+
+def test_rotary_equals_its_twin_with_any_base_and_position():
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
+    positions = np.array([0, 7, 300, 1, 8191], "int32")
+    turned = numbers(Rotary(base=100.0).rotate(x[None, None], positions))[0, 0]
+    # 8191 radians are known to 5e-4 in float32.
+    np.testing.assert_allclose(turned, twins.rotate(x, positions, base=100.0), rtol=0, atol=2e-3)
+
+
+def test_rotary_keeps_the_dtype():
+    x = ops.ones((1, 1, 3, 4), dtype="bfloat16")
+    assert keras.backend.standardize_dtype(Rotary().rotate(x, np.arange(3)).dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 5, 8, 12, 16])
+def test_alibi_slopes_equal_their_twin(num_heads):
+    np.testing.assert_allclose(alibi_slopes(num_heads), twins.slopes(num_heads), rtol=1e-6)
+
+
+def test_alibi_takes_away_the_slope_for_each_token_between():
+    bias = numbers(Alibi(2).score_bias(None, Distances(offsets=OFFSETS)))
+    np.testing.assert_allclose(bias[:, 0] * [[[16]], [[256]]], -np.abs([OFFSETS, OFFSETS]), rtol=1e-6)
+
+
+def test_alibi_counts_in_tokens_where_they_differ_from_places():
+    tokens = np.array([[[[[-9, 4]]]]])
+    bias = numbers(Alibi(1).score_bias(None, Distances(offsets=np.array([[-1, 0]]), tokens=tokens)))
+    np.testing.assert_allclose(bias[0, 0, 0, 0] * 256, [-9, -4], rtol=1e-6)
+
+
+def test_relative_counts_in_tokens_only_when_asked_to():
+    table = np.array([[3.0], [5.0], [7.0]])
+    query, distances = np.ones((1, 1, 1, 1, 1)), Distances(np.array([[0]]), tokens=np.array([[[[[9]]]]]))
+    assert numbers(Relative(table).score_bias(query, distances)).ravel() == [5]
+    assert numbers(Relative(table, by_token=True).score_bias(query, distances)).ravel() == [7]

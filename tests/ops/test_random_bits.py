@@ -1,0 +1,74 @@
+"""Random bits that depend on keys and counters alone: Threefry's published numbers, even spread, independence."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.ops.random_bits import pair_uniform, threefry, to_uniform, word
+
+# Of the Random123 library, threefry2x32 with 20 rounds: counter, key, result.
+KNOWN = [
+    ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+    ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+    ((0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
+]
+
+
+def positions(*shape, start=0):
+    return np.broadcast_to(np.arange(start, start + shape[-1], dtype="int32"), shape)
+
+
+def draw(seed, queries, keys):
+    return ops.convert_to_numpy(pair_uniform(seed, queries, keys))
+
+
+@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
+def test_threefry_gives_the_published_numbers(counter, key, result):
+    words = [word(number) for number in (*key, *counter)]
+    assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
+
+
+def test_uniform_numbers_are_never_0_or_1():
+    ends = ops.convert_to_numpy(to_uniform(ops.convert_to_tensor([0, 2**32 - 1], dtype="uint32")))
+    assert ends.dtype == "float32"
+    assert ends.tolist() == [2.0**-24, 1 - 2.0**-24]
+
+
+def test_a_pair_keeps_its_number_wherever_it_stands():
+    queries, keys = positions(2, 3, 8), positions(2, 3, 5, start=2)
+    whole = draw(3, queries, keys)
+    assert whole.shape == (2, 3, 8, 5)
+    np.testing.assert_array_equal(draw(3, queries[..., ::-1], keys), whole[:, :, ::-1])
+    np.testing.assert_array_equal(draw(3, queries[:, :2], keys[:, :2, 1:])[0], whole[0, :2, :, 1:])
+    blocks = draw(3, queries.reshape(2, 3, 2, 4), np.stack([keys, keys], 2))
+    np.testing.assert_array_equal(blocks.reshape(2, 3, 8, 5), whole)
+
+
+def test_rows_heads_pairs_and_seeds_have_numbers_of_their_own():
+    whole = draw(3, positions(2, 3, 40), positions(2, 3, 40))
+    assert len(np.unique(whole)) > 0.99 * whole.size
+    assert (whole == draw(4, positions(2, 3, 40), positions(2, 3, 40))).mean() < 1e-3
+
+
+def test_numbers_are_spread_evenly_and_do_not_follow_each_other():
+    x = draw(0, positions(1, 1, 400), positions(1, 1, 400))[0, 0]
+    # 160,000 numbers: a tenth of them is 16,000 with a standard deviation of 120.
+    assert np.abs(np.histogram(x, 10, (0, 1))[0] - 16_000).max() < 5 * 120
+    for a, b in ((x[1:], x[:-1]), (x[:, 1:], x[:, :-1]), (x, x.T[::-1])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / 400
+    # Whether a pair is dropped says nothing of the two pairs that share a query and a key with it.
+    low = x < 0.5
+    same = low[:-1, :-1] ^ low[1:, :-1] ^ low[:-1, 1:] ^ low[1:, 1:]
+    assert abs(same.mean() - 0.5) < 5 * 0.5 / 399
+
+
+def test_a_seed_generator_moves_on_with_each_draw():
+    generator = keras.random.SeedGenerator(1)
+    first, second = (draw(generator, positions(1, 1, 9), positions(1, 1, 9)) for _ in range(2))
+    assert (first == second).mean() < 0.05
+
+
+def test_any_integer_is_a_seed():
+    for seed in (-1, 2**31, 2**40 + 1):
+        assert draw(seed, positions(1, 1, 3), positions(1, 1, 3)).max() < 1

@@ -1,0 +1,176 @@
+"""Routing by the nearest centroid on cases a reader can check: groups, bands, self, documents, padding."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.positions import Alibi, Relative
+from tf_sparse_attention.ops.routing import (
+    NOWHERE,
+    groups_of,
+    nearest_attention,
+    random_clusters,
+    segment_ranks,
+)
+from tf_sparse_attention.ops.routing_separate import merge_orders, separate_attention
+
+VALUES = [1, 2, 4, 8, 16, 32]
+GROUPS = [1, 2, 1, 1, 2, 1]  # the sorted order is 0, 2, 3, 5 | 1, 4
+
+
+def column(x, dtype="float32"):
+    return np.array(x, dtype).reshape(1, 1, -1, 1)
+
+
+def row(x):
+    return np.array(x, "int32").reshape(1, 1, -1)
+
+
+def shared_means(groups=GROUPS, cluster_size=2, **options):
+    """Attends with zero queries, for which the output is the plain mean of the values seen."""
+    zeros = column([0] * len(groups))
+    output, _ = nearest_attention(zeros, column(VALUES[: len(groups)]), row(groups), cluster_size, **options)
+    return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
+
+
+def separate_means(query_groups=GROUPS, key_groups=GROUPS, cluster_size=2, values=VALUES, **options):
+    zeros = column([0] * len(query_groups)), column([0] * len(key_groups))
+    groups = row(query_groups), row(key_groups)
+    output, _ = separate_attention(*zeros, column(values), *groups, cluster_size, **options)
+    return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
+
+
+def test_a_token_sees_itself_and_the_token_of_its_cluster_before():
+    assert shared_means(mask_self=False) == [1, 2, 2.5, 6, 9, 20]
+
+
+def test_a_token_sees_itself_only_when_nothing_else_is_in_its_band():
+    assert shared_means(mask_self=True) == [1, 2, 1, 4, 2, 8]
+
+
+def test_a_band_on_both_sides_sees_one_later_token_of_the_cluster():
+    expected = [2.5, 9, 13 / 3, 44 / 3, 9, 20]
+    np.testing.assert_allclose(shared_means(causal=False, mask_self=False), expected, rtol=1e-6)
+    assert shared_means(causal=False, mask_self=True) == [4, 16, 4.5, 18, 2, 8]
+
+
+def test_a_band_of_one_is_the_token_itself_even_if_self_is_masked():
+    assert shared_means(cluster_size=1, mask_self=True) == VALUES
+
+
+def test_keys_of_their_own_are_seen_up_to_the_position_of_the_query():
+    assert separate_means() == [1, 2, 2.5, 6, 9, 20]
+    # Nobody has passed a key of cluster 2 before position 4, nor one of cluster 1 before position 1.
+    assert separate_means([1, 2, 2, 1, 2, 1], [3, 1, 1, 1, 2, 2]) == [0, 0, 0, 6, 16, 6]
+
+
+def test_keys_of_their_own_on_both_sides_are_one_more_after_the_query():
+    assert separate_means([1, 2, 2, 1, 2, 1], [3, 1, 1, 1, 2, 2], causal=False) == [2, 16, 16, 6, 24, 6]
+
+
+def test_a_query_sees_the_key_of_its_own_position_only_when_alone_if_so_told():
+    assert separate_means(mask_self=True) == [1, 2, 1, 4, 2, 8]
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(6, 2), (2, 6)])
+def test_queries_and_keys_may_differ_in_number(num_queries, num_keys):
+    means = separate_means([1] * num_queries, [1] * num_keys, values=VALUES[:num_keys])
+    assert means == [1, 1.5, 1.5, 1.5, 1.5, 1.5][:num_queries]
+
+
+def test_the_softmax_weighs_by_the_score_inside_the_band():
+    # Token 2 scores log 3 with token 0 and, q = k, log 3 with itself; token 1 is of another cluster.
+    query = column([np.log(3), 5, 1])
+    output, weights = nearest_attention(
+        query, column([4, 7, 8]), row([1, 2, 1]), 2, mask_self=False, return_weights=True
+    )
+    own = np.exp(1) / (np.exp(1) + 3)
+    np.testing.assert_allclose(ops.convert_to_numpy(output).ravel(), [4, 7, 8 * own + 4 * (1 - own)], rtol=1e-6)
+    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0, 2], [1 - own, 0, own], rtol=1e-6)
+
+
+def test_relative_positions_go_by_rank_and_alibi_by_token():
+    # Token 4 sees token 1 of its cluster: three tokens back, one rank back.
+    by_rank = Relative(np.zeros((3, 1), "float32"), np.array([[100], [200], [300]], "float32"))
+    assert shared_means(mask_self=True, position=by_rank)[4] == 102
+    position, zeros = Alibi(1), column([0] * 6)
+    _, weights = nearest_attention(
+        zeros, column(VALUES), row(GROUPS), 2, mask_self=False, position=position, return_weights=True
+    )
+    weights = ops.convert_to_numpy(weights)[0, 0, 4]
+    np.testing.assert_allclose(np.log(weights[4] / weights[1]), 3 / 256, rtol=1e-4)
+
+
+def test_a_masked_pair_keeps_its_place_in_the_band():
+    mask = np.ones((1, 1, 6, 6), bool)
+    mask[0, 0, 3, 2] = False
+    assert shared_means(mask_self=False, masks=TokenMasks(attention_mask=mask)) == [1, 2, 2.5, 8, 9, 20]
+
+
+def test_padding_takes_no_place_in_the_band():
+    exists = np.array([[True, True, False, True, True, True]])
+    groups = ops.convert_to_numpy(groups_of(row(GROUPS), 3, exists))[0, 0]
+    assert groups[2] == NOWHERE
+    assert shared_means(groups, mask_self=False) == [1, 2, 0, 4.5, 9, 20]
+    assert separate_means(groups, groups) == [1, 2, 0, 4.5, 9, 20]
+
+
+def test_documents_do_not_share_clusters():
+    rank = segment_ranks(np.array([[9, 9, 9, -5, -5, -5]]))[0]
+    groups = ops.convert_to_numpy(groups_of(row([0, 1, 0, 0, 1, 0]), 2, segment_rank=rank))[0, 0]
+    assert groups.tolist() == [3, 4, 3, 1, 2, 1]
+    assert shared_means(groups, mask_self=False) == [1, 2, 2.5, 8, 16, 20]
+
+
+def test_documents_are_numbered_in_the_order_of_their_ids():
+    ids = np.array([[50, -7, 50, 2**31 - 1, -(2**31), -7]])
+    assert ops.convert_to_numpy(segment_ranks(ids)[0]).tolist() == [[2, 1, 2, 3, 0, 1]]
+
+
+def test_queries_and_keys_number_their_documents_together():
+    queries, keys = segment_ranks(np.array([[4, 9]]), np.array([[9, 1, 4]]))
+    assert ops.convert_to_numpy(queries).tolist() == [[1, 2]]
+    assert ops.convert_to_numpy(keys).tolist() == [[2, 0, 1]]
+
+
+def test_the_merged_order_puts_the_key_of_a_position_before_its_query():
+    merged = merge_orders(row([1, 2]), row([1, 1, 2]))
+    # Group 1: key 0, query 0, key 1. Group 2: query 1, key 2. The query that does not exist comes last.
+    assert ops.convert_to_numpy(merged.positions)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert ops.convert_to_numpy(merged.is_query)[0, 0].tolist() == [False, True, False, True, False, True]
+    assert ops.convert_to_numpy(merged.last_key)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert ops.convert_to_numpy(merged.query_places)[0, 0].tolist() == [1, 3]
+
+
+def test_random_clusters_depend_on_head_position_and_seed_alone():
+    long = ops.convert_to_numpy(random_clusters(4, 300, 7, seed=5))
+    assert long.shape == (1, 4, 300)
+    np.testing.assert_array_equal(long[:, :2, :20], ops.convert_to_numpy(random_clusters(2, 20, 7, seed=5)))
+    assert (long != ops.convert_to_numpy(random_clusters(4, 300, 7, seed=6))).mean() > 0.7
+    assert (long[0, 0] != long[0, 1]).mean() > 0.7
+
+
+@pytest.mark.parametrize("seed", [0, 1, -3, 2**31 - 1, 2**40])
+def test_random_clusters_are_spread_evenly(seed):
+    drawn = ops.convert_to_numpy(random_clusters(2, 4000, 8, seed))
+    assert drawn.min() == 0
+    assert drawn.max() == 7
+    assert keras.backend.standardize_dtype(drawn.dtype) == "int32"
+    for head in drawn[0]:
+        # 500 are expected of each; five standard deviations are 105.
+        assert np.abs(np.bincount(head, minlength=8) - 500).max() < 105
+        # Neighbours agree by chance alone, 500 times in 4000.
+        assert abs((head[1:] == head[:-1]).sum() - 500) < 105
+
+
+def test_random_clusters_are_the_same_on_both_backends(run_python):
+    pytest.importorskip("jax")
+    code = """
+import keras
+from tf_sparse_attention.ops.routing import random_clusters
+print(keras.ops.convert_to_numpy(random_clusters(3, 40, 5, seed=123456789)).tolist())
+"""
+    printed = run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", PYTHONPATH=".").splitlines()[-1]
+    assert printed == str(ops.convert_to_numpy(random_clusters(3, 40, 5, seed=123456789)).tolist())

@@ -1,0 +1,161 @@
+"""Routing as published on cases a reader can check: members, their order, the mean over clusters."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.ops.oracle import parts_of
+from tests.ops.plans import Plan, draw
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.positions import Relative
+from tf_sparse_attention.ops.routing_top_k import (
+    Members,
+    best_members,
+    pairs_mask,
+    scatter_mean,
+    top_k_attention,
+    top_k_pattern,
+)
+
+VALUES = [1, 2, 4, 8, 16, 32]
+# Cluster 0 takes tokens 0, 2, 3 and cluster 1 takes 2, 3, 5; nobody takes 1 and 4.
+CLUSTERS = [[0, 2, 3], [2, 3, 5]]
+
+
+def column(x):
+    return np.array(x, "float32").reshape(1, 1, -1, 1)
+
+
+def members(clusters):
+    return Members(ops.convert_to_tensor(np.array(clusters, "int32")[None, None]), None)
+
+
+def means(queries=CLUSTERS, keys=CLUSTERS, **options):
+    """Attends with zero queries, for which every cluster gives the plain mean of the values it shows."""
+    zeros = column([0] * 6)
+    output, _ = top_k_attention(zeros, zeros, column(VALUES), members(queries), members(keys), **options)
+    return ops.convert_to_numpy(output)[0, 0, :, 0]
+
+
+def chosen(scores, size, mask=None):
+    """Returns positions and validity of one head, for scores given cluster by cluster."""
+    scores = np.array(scores, "float32").T[None, None]
+    found = best_members(scores, size, None if mask is None else np.array([mask]))
+    valid = None if found.valid is None else ops.convert_to_numpy(found.valid)[0, 0].tolist()
+    return ops.convert_to_numpy(found.positions)[0, 0].tolist(), valid
+
+
+def test_a_token_gets_the_mean_over_the_clusters_that_hold_it():
+    first, second = 13 / 3, 44 / 3
+    np.testing.assert_allclose(means(), [first, 0, (first + second) / 2, (first + second) / 2, 0, second], rtol=1e-6)
+
+
+def test_later_members_are_hidden_if_causal():
+    expected = [1, 0, (2.5 + 4) / 2, (13 / 3 + 6) / 2, 0, 44 / 3]
+    np.testing.assert_allclose(means(causal="position"), expected, rtol=1e-6)
+    np.testing.assert_allclose(means(causal="rank"), expected, rtol=1e-6)
+
+
+def test_with_keys_of_their_own_rank_and_position_hide_different_members():
+    queries, keys = [[0, 1, 3]], [[1, 2, 5]]
+    np.testing.assert_allclose(means(queries, keys, causal="position"), [0, 2, 0, 3, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(means(queries, keys, causal="rank"), [2, 3, 0, 38 / 3, 0, 0], rtol=1e-6)
+
+
+def test_self_is_masked_unless_alone_in_its_cluster():
+    expected = [1, 0, (1 + 4) / 2, (2.5 + 4) / 2, 0, 6]
+    np.testing.assert_allclose(means(causal="position", mask_self=True), expected, rtol=1e-6)
+
+
+def test_the_published_code_divides_by_a_hundredth_more():
+    np.testing.assert_allclose(means(extra_count=0.01)[[0, 1, 2]], [13 / 3 / 1.01, 0, 19 / 2.01], rtol=1e-6)
+
+
+def test_clusters_of_queries_and_keys_may_differ_in_size():
+    np.testing.assert_allclose(means([[1, 4]], [[0, 2, 3]]), [0, 13 / 3, 0, 0, 13 / 3, 0], rtol=1e-6)
+
+
+def test_relative_positions_go_by_rank_in_the_cluster():
+    # Of cluster 0, 2, 3 the last token sees ranks -2, -1 and 0; the table is clipped at 1.
+    position = Relative(np.zeros((3, 1), "float32"), np.array([[10], [20], [30]], "float32"))
+    np.testing.assert_allclose(
+        means([[0, 2, 3]], [[0, 2, 3]], position=position)[3], (13 + 10 + 10 + 20) / 3, rtol=1e-6
+    )
+
+
+def test_documents_and_masked_pairs_do_not_see_each_other():
+    segments = np.array([[0, 0, 1, 1, 1, 1]])
+    masks = TokenMasks(query_segments=segments, key_segments=segments)
+    np.testing.assert_allclose(means([[0, 2, 3]], [[0, 2, 3]], masks=masks), [1, 0, 6, 6, 0, 0], rtol=1e-6)
+    mask = np.ones((1, 1, 6, 6), bool)
+    mask[0, 0, 3, 2] = False
+    masked = means([[0, 2, 3]], [[0, 2, 3]], masks=TokenMasks(attention_mask=mask))
+    np.testing.assert_allclose(masked, [13 / 3, 0, 13 / 3, 4.5, 0, 0], rtol=1e-6)
+
+
+def test_members_are_the_best_tokens_by_ascending_position():
+    assert chosen([[5, 9, 1, 7], [0, 1, 2, 3]], 2) == ([[1, 3], [2, 3]], None)
+
+
+def test_of_equal_scores_the_first_tokens_are_taken():
+    assert chosen([[1, 1, 1, 1], [0, 2, 2, 2]], 2) == ([[0, 1], [1, 2]], None)
+
+
+def test_a_cluster_is_no_larger_than_the_sequence():
+    assert chosen([[3, 1, 2]], 8) == ([[0, 1, 2]], None)
+
+
+def test_masked_tokens_are_never_members():
+    positions, valid = chosen([[9, 1, 8, 2]], 2, [False, True, False, True])
+    assert positions == [[1, 3]]
+    assert valid == [[True, True]]
+
+
+def test_masked_tokens_take_no_rank():
+    positions, valid = chosen([[6, 5, 4, 3, 2, 1]], 4, [True, False, True, False, True, False])
+    assert positions[0][:3] == [0, 2, 4]
+    assert valid == [[True, True, True, False]]
+
+
+def test_a_cluster_without_any_token_gives_zeros():
+    exists = np.zeros((1, 6), bool)
+    zeros, value = column([0] * 6), column(VALUES)
+    found = best_members(np.zeros((1, 1, 6, 2), "float32"), 3, exists)
+    output, weights = top_k_attention(zeros, zeros, value, found, found, return_weights=True)
+    assert np.abs(ops.convert_to_numpy(output)).max() == 0
+    assert np.abs(ops.convert_to_numpy(weights)).max() == 0
+
+
+def test_without_any_mask_every_member_may_attend():
+    assert pairs_mask(members(CLUSTERS), members(CLUSTERS), None, TokenMasks()) is None
+
+
+def test_what_invalid_members_bring_is_not_averaged():
+    found = Members(
+        np.array([[[[0, 1]], [[1, 2]]]], "int32").reshape(1, 1, 2, 2), np.array([[[[True, True], [False, True]]]])
+    )
+    x = np.array([1, 2, 30, 4], "float32").reshape(1, 1, 2, 2, 1)
+    assert ops.convert_to_numpy(scatter_mean(x, found, 4)).ravel().tolist() == [1, 2, 4, 0]
+
+
+def test_the_weights_are_averaged_like_the_output():
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(3, 1, 1, 6, 4)).astype("float32")
+    output, weights = top_k_attention(query, key, value, members(CLUSTERS), members(CLUSTERS), return_weights=True)
+    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0] @ value[0, 0], output[0, 0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0].sum(-1), [1, 0, 1, 1, 0, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [None, "position", "rank"])
+def test_the_dense_pattern_of_each_cluster_equals_its_twin(causal):
+    plan = Plan("top_k", causal=causal, num_queries=9, num_keys=12, cluster_size=4, key_mask=True)
+    for seed in range(5):
+        _, numbers, _ = draw(plan, seed)
+        queries = best_members(numbers["query_scores"], 4, numbers["query_mask"])
+        keys = best_members(numbers["key_scores"], 4, numbers["key_mask"])
+        pattern = ops.convert_to_numpy(top_k_pattern(queries, keys, 9, 12, causal))
+        for b, n in np.ndindex(plan.batch, plan.heads):
+            for cluster, part in enumerate(parts_of(plan, numbers, b, n)):
+                expected = np.zeros((9, 12), bool)
+                expected[np.ix_(part.queries, part.keys)] = part.allowed
+                np.testing.assert_array_equal(pattern[b, n, cluster], expected)

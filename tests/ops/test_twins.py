@@ -1,0 +1,106 @@
+"""The dense twins are right themselves: gradients against finite differences, patterns against cases done by hand."""
+
+import numpy as np
+import pytest
+
+from tests.ops import twins
+from tests.ops.oracle import expected
+from tests.ops.plans import Plan, draw
+
+SMALL = {"num_queries": 6, "num_keys": 6, "batch": 1, "dtype": "float64", "key_mask": True, "segments": True}
+PLANS = [
+    Plan("local", window=3, position="relative", attention_mask=(6, 6), **SMALL),
+    Plan("local", causal=False, block_size=2, position="rotary", heads=3, **SMALL),
+    Plan("nearest", shared=True, mask_self=True, position="rotary", num_clusters=2, **SMALL),
+    Plan("nearest", causal=False, position="relative", num_clusters=2, **SMALL),
+    Plan("top_k", shared=True, causal="position", cluster_size=4, position="relative", **SMALL),
+    Plan("top_k", causal="rank", cluster_size=4, position="alibi", **SMALL),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.op}-{plan.position}")
+def test_the_gradient_of_the_dense_twin_equals_finite_differences(plan):
+    inputs, masks, cotangent = draw(plan, seed=1)
+    gradients = expected(plan, inputs, masks, cotangent)
+
+    def total(changed):
+        return (expected(plan, changed, masks, cotangent)["output"] * cotangent).sum()
+
+    step = 1e-5
+    for name, x in inputs.items():
+        for place in np.ndindex(x.shape):
+            shift = np.zeros_like(x)
+            shift[place] = step
+            slope = (total(inputs | {name: x + shift}) - total(inputs | {name: x - shift})) / (2 * step)
+            np.testing.assert_allclose(gradients[name][place], slope, rtol=0, atol=1e-8, err_msg=f"{name}{place}")
+
+
+def pattern(*rows):
+    return [[place == "x" for place in row] for row in rows]
+
+
+def test_a_causal_window_counts_the_query_itself():
+    assert twins.window(4, 4, 2, causal=True).tolist() == pattern("x...", "xx..", ".xx.", "..xx")
+
+
+def test_a_window_on_both_sides_leaves_out_the_distance_that_equals_it():
+    assert twins.window(4, 4, 2, causal=False).tolist() == pattern("xx..", "xxx.", ".xxx", "..xx")
+
+
+def test_causal_blocks_see_the_block_before_and_their_own_up_to_the_query():
+    rows = pattern("x.....", "xx....", "xxx...", "xxxx..", "..xxx.", "..xxxx")
+    assert twins.local_blocks(6, 6, 2, before=1, after=1, causal=True).tolist() == rows
+
+
+def test_blocks_on_both_sides_see_whole_blocks():
+    rows = pattern("xxxx..", "xxxx..", "..xxxx", "..xxxx", "....xx", "....xx")
+    assert twins.local_blocks(6, 6, 2, before=0, after=1, causal=False).tolist() == rows
+
+
+def test_a_causal_band_holds_the_last_keys_of_the_group():
+    allowed, apart = twins.bands("abaaba", "abaaba", 2, causal=True)
+    assert allowed.tolist() == pattern("x.....", ".x....", "x.x...", "..xx..", ".x..x.", "...x.x")
+    assert apart[5].tolist() == [-3, 0, -2, -1, 0, 0]  # 0, 2, 3, 5 are the group of the last query
+
+
+def test_a_band_on_both_sides_holds_one_key_less_after_the_query():
+    allowed, _ = twins.bands("abaaba", "abaaba", 2, causal=False)
+    assert allowed.tolist() == pattern("x.x...", ".x..x.", "x.xx..", "..xx.x", ".x..x.", "...x.x")
+
+
+def test_a_query_between_the_keys_of_its_group_ranks_with_the_last_one_passed():
+    allowed, apart = twins.bands("bba", "aab", 1, causal=True)
+    assert allowed.tolist() == pattern("...", "...", ".x.")
+    assert apart[2].tolist() == [-1, 0, 0]
+    assert apart[0].tolist() == [0, 0, 1]  # no key passed yet: the first one is one ahead
+
+
+def test_a_token_that_does_not_exist_sees_nothing_and_takes_no_place():
+    allowed, _ = twins.bands([*"aa", None, "a"], [*"aa", None, "a"], 2, causal=True)
+    assert allowed.tolist() == pattern("x...", "xx..", "....", ".x.x")
+
+
+def test_the_best_members_of_equal_score_are_the_first_ones():
+    scores = np.array([[1.0], [2.0], [1.0], [3.0], [1.0]])
+    assert twins.best_members(scores, 3, [True] * 5) == [[0, 1, 3]]
+    assert twins.best_members(scores, 3, [False, True, True, True, True]) == [[1, 2, 3]]
+
+
+def test_self_is_left_out_unless_it_is_alone():
+    allowed = np.array(pattern("x..", "xx.", "..."))
+    assert twins.without_self(allowed, range(3), range(3)).tolist() == pattern("x..", "x..", "...")
+
+
+def test_the_slopes_of_8_heads_are_the_powers_of_one_half():
+    np.testing.assert_array_equal(twins.slopes(8), 0.5 ** np.arange(1, 9))
+
+
+def test_the_slopes_of_3_heads_are_those_of_2_and_the_first_of_4():
+    np.testing.assert_array_equal(twins.slopes(3), [1 / 16, 1 / 256, 1 / 4])
+
+
+def test_turned_vectors_know_only_their_distance():
+    x, y = np.random.default_rng(0).normal(size=(2, 1, 6))
+    near = twins.rotate(x, [3]) @ twins.rotate(y, [1]).T
+    far = twins.rotate(x, [103]) @ twins.rotate(y, [101]).T
+    np.testing.assert_allclose(near, far, rtol=0, atol=1e-12)
