@@ -147,15 +147,19 @@ def _softmax_with_span(scores, mask, span, num_slots):
     factor = None if mask is None else ops.cast(mask, dtype)
     if span is not None:
         factor = ops.cast(span, dtype) if factor is None else factor * ops.cast(span, dtype)
-    if factor is not None:
+    if factor is None:
+        highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+        exponentials = ops.exp(scores - highest)
+    else:
         factor = ops.broadcast_to(factor, (*shape(scores)[:-1], shape(scores)[-1] - num_slots))
         slots = ops.ones_like(scores[..., :num_slots])
         factor = ops.concatenate([slots, factor], axis=-1) if num_slots else factor
-        # A score that the span silences must not be the highest: the others would vanish beside it.
-        scores = ops.where(factor > 0, scores, lowest(dtype))
-    highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-    exponentials = ops.exp(scores - highest)
-    exponentials = exponentials if factor is None else exponentials * factor
+        live = factor > 0
+        # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
+        # exponential, since the gradient of a span that is 0 is not 0.
+        highest = ops.stop_gradient(ops.max(ops.where(live, scores, lowest(dtype)), axis=-1, keepdims=True))
+        shifted = scores - highest
+        exponentials = ops.exp(ops.where(live, shifted, ops.minimum(shifted, 0))) * factor
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     some = total > 0
     total = ops.where(some, total, 1)
