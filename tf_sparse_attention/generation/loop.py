@@ -83,7 +83,7 @@ def bucket_length(length, smallest=64):
 
     Args:
         length: tokens to hold, an integer.
-        smallest: even size of the smallest buffer. Default 64.
+        smallest: size of the smallest buffer, 1 or even. Default 64.
     """
     size = smallest
     while size < length:

@@ -1,0 +1,314 @@
+"""SavedModels: what they score and generate, that they stand alone, and how they are written."""
+
+import math
+import os
+import subprocess
+import sys
+import venv
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.data import ByteTokenizer
+from tf_sparse_attention.export import export_saved_model
+from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.generation import Generator
+
+LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
+ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 4}
+TEXTS = ["def main():", "", b"\xff\xc3 not UTF-8", "Ä long text: " + "abc äöü " * 9]
+WINDOW = 16
+# Makes every import of the library fail, as where it is not installed.
+ALONE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "tf_sparse_attention":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+try:
+    import tf_sparse_attention
+except ModuleNotFoundError:
+    print("absent")
+"""
+
+
+def make_model(attention=(LOCAL, ROUTING)):
+    keras.utils.set_random_seed(3)
+    sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
+    return LanguageModel(Backbone(258, attention=list(attention), seed=3, **sizes), tie_embeddings=True)
+
+
+def export(model, path, **settings):
+    return export_saved_model(model, path, ByteTokenizer(), sequence_length=WINDOW, batch_size=3, **settings)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    return export(model, tmp_path_factory.mktemp("export") / "saved_model")
+
+
+@pytest.fixture(scope="module")
+def served(exported):
+    return tf.saved_model.load(exported).signatures
+
+
+def score(served, texts):
+    return {name: value.numpy() for name, value in served["score"](text=tf.constant(texts, tf.string)).items()}
+
+
+def generate(served, prompts, max_length=20, temperature=1.0, top_p=0.9, seed=5):
+    result = served["generate"](
+        prompt=tf.constant(prompts, tf.string),
+        max_length=tf.constant(max_length),
+        temperature=tf.constant(temperature),
+        top_p=tf.constant(top_p),
+        seed=tf.constant(seed),
+    )
+    return {name: value.numpy().tolist() for name, value in result.items()}
+
+
+def nats_of(model, text):
+    """Nats of a text, window by window, from the model's own logits."""
+    ids, nats = ByteTokenizer().tokenize(text), 0.0
+    for begin in range(0, len(ids), WINDOW):
+        window = ids[begin : begin + WINDOW]
+        logits = keras.ops.convert_to_numpy(model(np.array([[0, *window[:-1]]], "int32")))[0].astype("float64")
+        log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
+        nats += (log_sum - logits[np.arange(len(window)), window]).sum()
+    return nats
+
+
+def run_alone(code, folder, python=sys.executable):
+    """Runs code in another folder, in a process that knows no paths of this one, and returns what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KERAS"))}
+    result = subprocess.run(
+        [python, "-I", "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_scores_are_the_models_own_nats_over_all_windows(model, served):
+    result = score(served, TEXTS)
+    nats = np.array([nats_of(model, text) for text in TEXTS])
+    num_bytes = np.array([len(TEXTS[0]), 0, len(TEXTS[2]), len(TEXTS[3].encode())])
+    np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
+    np.testing.assert_array_equal(result["num_bytes"], num_bytes)
+    np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / np.maximum(num_bytes, 1), rtol=1e-5)
+
+
+def test_a_long_text_scores_as_its_windows_do(served):
+    text = TEXTS[3].encode()
+    pieces = [text[begin : begin + WINDOW] for begin in range(0, len(text), WINDOW)]
+    assert len(pieces) == 8
+    np.testing.assert_allclose(score(served, [text])["nats"], score(served, pieces)["nats"].sum(), rtol=1e-6)
+
+
+def test_a_score_does_not_depend_on_the_other_texts(served):
+    together = score(served, TEXTS)["nats"]
+    alone = [score(served, [text])["nats"][0] for text in TEXTS]
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_nothing_has_no_nats_and_no_bits(served, texts):
+    result = score(served, texts)
+    for name in ("nats", "bits_per_byte", "num_bytes"):
+        np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
+
+
+def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
+    prompts = [text[:12] for text in TEXTS]
+    ids = [ByteTokenizer().tokenize(prompt) for prompt in prompts]
+    generator = Generator(model)
+    generator.compile(run_eagerly=True)  # Compiling takes longer than these few tokens.
+    rows = generator.generate(ids, max_length=20, top_p=0.9, seed=-5)
+    expected = [ByteTokenizer().detokenize_bytes(row) for row in rows]
+    result = generate(served, prompts, seed=-5)
+    assert result["text_bytes"] == expected
+    assert result["text"][0].decode("utf-8") == ByteTokenizer().detokenize(rows[0])
+
+
+def test_generated_text_is_valid_utf_8_and_the_bytes_are_as_they_are(served):
+    result = generate(served, ["ab", TEXTS[2], "", "x"])
+    assert result["text_bytes"][1].startswith(TEXTS[2])
+    assert result["text"][1].decode("utf-8").startswith("\ufffd\ufffd not UTF-8")
+
+
+def test_a_row_is_the_same_in_every_batch_and_for_every_length(served):
+    rows = generate(served, ["ab", "", "x", "y"], max_length=20)["text_bytes"]
+    assert generate(served, ["ab", "", "z", "12"], max_length=20)["text_bytes"][:2] == rows[:2]
+    assert generate(served, ["ab"], max_length=20)["text_bytes"] == rows[:1]
+    assert rows[0].startswith(generate(served, ["ab"], max_length=9)["text_bytes"][0])
+
+
+def test_text_follows_the_seed(served):
+    first, again, other = (generate(served, ["ab", "", "x", "y"], seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first["text_bytes"] != other["text_bytes"]
+
+
+def test_temperature_0_is_the_same_for_every_seed(served):
+    first, other = (generate(served, ["ab", "", "x", "y"], temperature=0.0, seed=seed) for seed in (1, 2))
+    assert first == other
+
+
+def test_no_prompts_give_no_texts(served):
+    assert generate(served, []) == {"text": [], "text_bytes": []}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_length": 3}, "`max_length` must be at least 1 and the tokens of each prompt. Received:.*3"),
+        ({"max_length": 2**17}, "`max_length` must be at most 65536. Received:.*131072"),
+        ({"temperature": -1.0}, "`temperature` must be a number of at least 0. Received:.*-1"),
+        ({"temperature": math.nan}, "`temperature` must be a number of at least 0. Received:.*nan"),
+        ({"top_p": 0.0}, r"`top_p` must be a number in \(0, 1\]. Received:.*0"),
+        ({"top_p": 1.5}, r"`top_p` must be a number in \(0, 1\]. Received:.*1.5"),
+    ],
+)
+def test_the_served_model_refuses_what_it_cannot_do(served, settings, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
+        generate(served, ["four"], **settings)
+
+
+def test_an_empty_prompt_still_needs_a_length_of_1(served):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be at least 1"):
+        generate(served, [""], max_length=0)
+
+
+def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, served):
+    readme = (exported / "README.md").read_text(encoding="utf-8")
+    example = readme.split("```python\n")[1].split("```")[0]
+    printed = run_alone(f"{ALONE}\n{example}\nprint('tf_sparse_attention' in sys.modules)", exported.parent)
+    texts = ["def main():", "A line of text."]
+    bits = score(served, texts)["bits_per_byte"]
+    continued = generate(served, [texts[0], ""], 60, 0.8, 0.95, 1)["text"]
+    assert printed.startswith(f"absent\n{bits}")
+    assert printed.endswith("".join(f"{text.decode()}\n" for text in continued) + "False\n")
+
+
+def test_the_readme_names_every_input_and_output(exported, served):
+    readme = (exported / "README.md").read_text(encoding="utf-8")
+    for signature in ("score", "generate"):
+        function = served[signature]
+        for name in [*function.structured_input_signature[1], *function.structured_outputs]:
+            assert f"| `{name}` |" in readme
+
+
+def test_without_xla_the_texts_are_the_same(model, served, tmp_path):
+    interpreted = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
+    prompts = ["ab", "", "x", "y"]
+    assert generate(interpreted, prompts, max_length=9) == generate(served, prompts, max_length=9)
+
+
+def test_an_earlier_export_is_replaced_as_a_whole(exported, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "saved_model.pb").touch()
+    (path / "old").touch()
+    monkeypatch.setattr(tf.saved_model, "save", lambda served, folder, signatures: os.makedirs(folder))
+    assert export(make_model(), path) == path
+    assert os.listdir(tmp_path) == ["model"]
+    assert os.listdir(path) == ["README.md"]
+
+
+def test_a_failure_leaves_the_earlier_export_and_nothing_else(model, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "saved_model.pb").touch()
+
+    def fail(served, folder, signatures):
+        os.makedirs(folder)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(tf.saved_model, "save", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        export(model, path)
+    assert os.listdir(tmp_path) == ["model"]
+    assert os.listdir(path) == ["saved_model.pb"]
+
+
+def test_a_folder_with_other_files_is_not_overwritten(model, tmp_path):
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path="):
+        export(model, tmp_path)
+    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path="):
+        export(model, tmp_path / "thesis.txt")
+
+
+def test_a_bucket_is_refused(model):
+    with pytest.raises(ValueError, match=r"`path` must be on a local disk.* Received: path=gs://bucket/model"):
+        export(model, "gs://bucket/model")
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<"):
+        export(keras.Sequential(), tmp_path)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
+    small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
+    with pytest.raises(ValueError, match=r"`tokenizer` must have .* a tokenizer with 258 and a model with 200\."):
+        export(small, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sequence_length", "batch_size"])
+def test_sizes_must_be_positive(model, tmp_path, name):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer\. Received: {name}=0\."):
+        export_saved_model(model, tmp_path, ByteTokenizer(), **{name: 0})
+
+
+def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_python, tmp_path):
+    pytest.importorskip("jax")
+    code = f"""
+import numpy as np
+import tf_sparse_attention as tsa
+from tests.test_export import LOCAL, TEXTS, make_model, nats_of
+
+model = make_model([LOCAL])
+model.compile(tsa.optimizers.Adafactor(), tsa.models.language_model_loss())
+ids = np.random.default_rng(0).integers(2, 258, (2, 20))
+model.fit(ids[:, :-1], ids[:, 1:], verbose=0)
+model.save({str(tmp_path / "model.keras")!r})
+try:
+    tsa.export.export_saved_model(model, {str(tmp_path / "none")!r}, tsa.data.ByteTokenizer())
+except ValueError as error:
+    print(error)
+print(nats_of(model, TEXTS[0]))
+"""
+    *message, nats = run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu").splitlines()
+    assert "`model.save('model.keras')`" in message[0]
+    assert "KERAS_BACKEND=tensorflow" in message[0]
+    assert message[0].endswith("Received: backend='jax'.")
+    loaded = keras.models.load_model(tmp_path / "model.keras", compile=False)
+    served = tf.saved_model.load(export(loaded, tmp_path / "saved_model")).signatures
+    np.testing.assert_allclose(score(served, TEXTS[:1])["nats"], [float(nats)], rtol=1e-5)
+
+
+def test_export_is_reached_from_the_front_door():
+    assert tsa.export.export_saved_model is export_saved_model
+
+
+@pytest.mark.large
+def test_the_example_of_the_readme_runs_in_an_environment_with_tensorflow_alone(exported, tmp_path):
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = str(tmp_path / "environment" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", f"tensorflow=={tf.__version__}"]
+    if subprocess.run(install, check=False).returncode:
+        pytest.skip("needs pip to install TensorFlow, which failed")
+    example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    here = run_alone(f"{ALONE}\n{example}", exported.parent)
+    assert run_alone(f"{ALONE}\n{example}", exported.parent, python=python) == here
