@@ -156,10 +156,10 @@ def _softmax_with_span(scores, mask, span, num_slots):
         factor = ops.concatenate([slots, factor], axis=-1) if num_slots else factor
         live = factor > 0
         # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
-        # exponential, since the gradient of a span that is 0 is not 0.
+        # exponential, since the gradient of a span that is 0 is not 0, up to where that would overflow.
         highest = ops.stop_gradient(ops.max(ops.where(live, scores, lowest(dtype)), axis=-1, keepdims=True))
         shifted = scores - highest
-        exponentials = ops.exp(ops.where(live, shifted, ops.minimum(shifted, 0))) * factor
+        exponentials = ops.exp(ops.where(live, shifted, ops.minimum(shifted, 60))) * factor
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     some = total > 0
     total = ops.where(some, total, 1)
