@@ -1,0 +1,117 @@
+"""Checks of the layers that run on JAX, in a process of their own; `test_jax_layers.py` judges the figures."""
+
+import json
+
+import jax
+import keras
+import numpy as np
+
+from tests import contracts
+from tests.contracts import MAKERS, SIZE, built, normal
+from tests.layers.remat_models import assert_same_training, train
+from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
+
+
+def same_results(path):
+    """Repeats, without side effects and under jit, the training call that the TensorFlow process left in a file.
+
+    Returns the largest differences of outputs, new weights and losses, for each layer.
+    """
+    differences = {}
+    saved = np.load(path)
+    for name in saved["names"]:
+        maker, old = MAKERS[name], [saved[f"{name}/old/{i}"] for i in range(saved[f"{name}/count"])]
+        layer = built(maker)
+        layer.set_weights(old)
+        output, state, losses = stateless_call(layer, maker.causal, saved["x"])
+        new = [saved[f"{name}/new/{i}"] for i in range(len(old))]
+        for value, expected in zip(layer.get_weights(), old, strict=True):
+            np.testing.assert_array_equal(value, expected)
+        for variable, value in zip(layer.non_trainable_variables, state, strict=True):
+            variable.assign(value)
+        got = [output, sum(losses), *layer.get_weights()]
+        expected = [saved[f"{name}/output"], saved[f"{name}/loss"], *new]
+        differences[str(name)] = max(float(np.abs(a - b).max()) for a, b in zip(got, expected, strict=True))
+    return differences
+
+
+def stateless_call(layer, causal, x):
+    """Returns output, state and losses of a compiled training call."""
+
+    @jax.jit
+    def call(trainable, state, x):
+        arguments = {"use_causal_mask": causal, "training": True, "return_losses": True}
+        return layer.stateless_call(trainable, state, x, **arguments)
+
+    return call(
+        [variable.value for variable in layer.trainable_variables],
+        [variable.value for variable in layer.non_trainable_variables],
+        x,
+    )
+
+
+def same_contracts():
+    """Runs a few of the contracts as they are."""
+    for maker in (MAKERS[name] for name in contracts.REPRESENTATIVE):
+        contracts.check_dense_twin(maker)
+        contracts.check_gradients(maker)
+        contracts.check_padding(maker)
+        contracts.check_batch_mates(maker)
+        contracts.check_config_round_trip(maker)
+        contracts.check_state_is_left_alone(maker)
+    return "passed"
+
+
+def implicit_masks():
+    """How far outputs with an implicit mask are from those with the explicit one, inside one compiled model."""
+    ids, segments = np.array([[1, 2, 3, 4, 0, 0], [1, 2, 0, 0, 0, 0]]), np.zeros((2, 6), "int32")
+    tokens, documents = keras.Input((6,), dtype="int32"), keras.Input((6,), dtype="int32")
+    embeddings = [keras.layers.Embedding(5, SIZE, mask_zero=mask_zero) for mask_zero in (True, False)]
+    masked, plain = (embedding(tokens) for embedding in embeddings)
+    embeddings[1].set_weights(embeddings[0].get_weights())
+    mixed, block = MAKERS["mixed"].make(), TransformerBlock(LocalAttention(2, 4, window=3))
+    outputs = {
+        "mixed": (mixed(masked), mixed(plain, query_mask=tokens > 0)),
+        "block": (block(masked, segment_ids=documents), block(plain, mask=tokens > 0, segment_ids=documents)),
+    }
+    results = keras.Model([tokens, documents], outputs).predict([ids, segments], verbose=0)
+    return {name: float(np.abs(implicit - explicit).max()) for name, (implicit, explicit) in results.items()}
+
+
+def training():
+    """Trains with and without rematerialisation; both have to agree."""
+    plain, again = (train(remat, num_blocks=1, with_local=False) for remat in (False, True))
+    assert_same_training(plain, again, 1e-5)
+    return [float(loss) for loss in plain[0]]
+
+
+def memory():
+    """Bytes that the gradient of six blocks keeps for itself, without and with rematerialisation."""
+    return [kept_bytes(remat) for remat in (False, True)]
+
+
+def kept_bytes(remat, length=512, size=64):
+    """Returns the bytes that a model of six blocks keeps from the forward for the backward pass."""
+    inputs = keras.Input((length, size), batch_size=1)
+    x = inputs
+    for _ in range(6):
+        routing = RoutingAttention(2, 16, num_clusters=8, cluster_size=64)
+        attention = MixedAttention([LocalAttention(2, 16, window=64), routing])
+        x = TransformerBlock(attention, FeedForward(4 * size), causal=True, remat=remat)(x)
+    model = keras.Model(inputs, x)
+
+    def pull_back(trainable, x):
+        state = [variable.value for variable in model.non_trainable_variables]
+        return jax.vjp(lambda trainable: model.stateless_call(trainable, state, x, training=True)[0], trainable)[1]
+
+    # What the backward pass is given, as shapes alone: nothing is computed.
+    values = [variable.value for variable in model.trainable_variables]
+    kept = jax.eval_shape(pull_back, values, normal(1, length, size))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+
+
+def main(checks):
+    """Runs checks by name, `name=argument` for one with an argument, and prints a line of JSON for each."""
+    for check in checks:
+        name, _, argument = check.partition("=")
+        print(json.dumps([name, globals()[name](*([argument] if argument else []))]))

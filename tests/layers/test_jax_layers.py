@@ -1,0 +1,57 @@
+"""The layers on JAX: what TensorFlow computes, masks that travel through compiled models, training, memory."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.contracts import MAKERS, SIZE, built, normal, to_numpy
+
+COMPARED = ("nearest_separate", "top_k", "mixed")
+
+
+def run_checks(run_python, *checks):
+    """Returns {check: figures} of `jax_worker`."""
+    code = f"from tests.layers import jax_worker\njax_worker.main({checks})"
+    return dict(json.loads(line) for line in run_python(code, KERAS_BACKEND="jax").splitlines())
+
+
+@pytest.fixture(scope="module")
+def figures(run_python, tmp_path_factory):
+    """The figures of one process, as starting it is most of the work."""
+    path = tmp_path_factory.mktemp("jax") / "tensorflow.npz"
+    arrays = {"x": normal(2, 13, SIZE), "names": np.array(COMPARED)}
+    for name in COMPARED:
+        layer, maker = built(MAKERS[name]), MAKERS[name]
+        old = layer.get_weights()
+        arrays[f"{name}/output"] = maker.call(layer, arrays["x"], training=True)
+        arrays[f"{name}/loss"] = to_numpy(sum(layer.losses)) if layer.losses else np.zeros(())
+        arrays[f"{name}/count"] = len(old)
+        for kind, weights in (("old", old), ("new", layer.get_weights())):
+            arrays |= {f"{name}/{kind}/{i}": weight for i, weight in enumerate(weights)}
+    np.savez(path, **arrays)
+    return run_checks(run_python, f"same_results={path}", "implicit_masks", "training", "memory")
+
+
+def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing(figures):
+    assert set(figures["same_results"]) == set(COMPARED)
+    assert max(figures["same_results"].values()) < 1e-5
+
+
+def test_implicit_masks_reach_the_layers_of_a_compiled_model(figures):
+    assert max(figures["implicit_masks"].values()) < 5e-6
+
+
+def test_fit_learns_alike_with_and_without_rematerialisation(figures):
+    losses = figures["training"]
+    assert np.all(np.isfinite(losses)) and losses[1] < losses[0]
+
+
+def test_rematerialisation_keeps_a_fraction_of_the_activations(figures):
+    plain, again = figures["memory"]
+    assert again < plain / 5
+
+
+@pytest.mark.large
+def test_contracts_hold_on_jax(run_python):
+    assert run_checks(run_python, "same_contracts") == {"same_contracts": "passed"}
