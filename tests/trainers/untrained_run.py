@@ -1,0 +1,26 @@
+"""A work folder as `trainers.train` leaves it, with a small model that has learned nothing."""
+
+import keras
+
+from trainers import components, workdir
+from trainers.configs import base
+
+ATTENTION = [
+    {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"},
+    {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 4, "cluster_size": 8},
+]
+
+
+def write(folder):
+    """Writes the run into a folder and returns it."""
+    keras.utils.set_random_seed(0)
+    config = base.get_config()
+    config.data.update(sequence_length=64, batch_size=2)
+    config.model.update(num_layers=1, hidden_dim=16, intermediate_dim=32, attention=ATTENTION)
+    config.generate.update(prompt="def ", length=9, temperature=0.7, top_p=0.9)
+    tokenizer = components.make_tokenizer()
+    workdir.open_workdir(folder, create=True)
+    workdir.save_config(folder, config)
+    workdir.save_tokenizer(folder, tokenizer)
+    workdir.save_model(folder, components.make_model(config, tokenizer.vocabulary_size))
+    return folder

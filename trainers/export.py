@@ -1,0 +1,35 @@
+"""Exports a trained model as a SavedModel: python -m trainers.export --workdir=runs/demo
+
+It is written to WORKDIR/saved_model, with a README.md that says how to use it, and then loaded in a process that cannot
+import the library, which scores a line. A run trained on JAX is exported with TensorFlow just the same.
+"""
+
+import os
+
+# SavedModels are TensorFlow's, whatever backend the run was trained with; Keras reads this when it is imported.
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+from absl import app, flags, logging
+
+from trainers import console, exporting
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
+JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is compiled; not for servers without XLA.")
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    result = exporting.export(WORKDIR.value, JIT_COMPILE.value)
+    logging.info("Written to %s.", result["path"])
+    print(
+        f"loaded in a process without the library, {result['line']!r} has {result['bits_per_byte']:.4f} bits per byte "
+        f"({result['nats']:.2f} nats, {result['num_bytes']:.0f} bytes)",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    flags.mark_flag_as_required("workdir")
+    console.start()
+    app.run(main)
