@@ -1,0 +1,99 @@
+"""The mixin that keeps the norm of the last gradient."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_attention.optimizers import Adafactor, GradientNorm
+
+
+class MeasuredSGD(GradientNorm, keras.optimizers.SGD):
+    """The simplest optimizer with a norm: its steps can be worked out by hand."""
+
+
+class MeasuredAdafactor(GradientNorm, Adafactor):
+    """An optimizer that makes gradients dense itself."""
+
+
+def make_weights(values):
+    return [keras.Variable(np.asarray(value, "float32")) for value in values]
+
+
+def test_norm_is_the_root_of_all_squares_together():
+    weights = make_weights([[1.0, 2.0], [[5.0]]])
+    optimizer = MeasuredSGD(0.1)
+    optimizer.apply([tf.constant([2.0, 3.0]), tf.constant([[6.0]])], weights)
+    assert float(optimizer.gradient_norm) == pytest.approx(7.0)
+
+
+def test_norm_is_that_of_the_last_step():
+    weights = make_weights([[1.0]])
+    optimizer = MeasuredSGD(0.1)
+    optimizer.apply([tf.constant([2.0])], weights)
+    optimizer.apply([tf.constant([-3.0])], weights)
+    assert float(optimizer.gradient_norm) == pytest.approx(3.0)
+
+
+def test_norm_is_zero_before_the_first_step():
+    assert float(MeasuredSGD(0.1).gradient_norm) == 0.0
+
+
+def test_rows_of_a_sparse_gradient_that_occur_twice_count_as_their_sum():
+    weights = make_weights([np.zeros((4, 2))])
+    gradient = tf.IndexedSlices(tf.constant([[1.0, 0.0], [2.0, 4.0]]), tf.constant([3, 3]), tf.constant([4, 2]))
+    optimizer = MeasuredSGD(0.1)
+    optimizer.apply([gradient], weights)
+    assert float(optimizer.gradient_norm) == pytest.approx(5.0)  # of the row (3, 4)
+
+
+def test_norm_is_that_after_clipping():
+    weights = make_weights([[0.0, 0.0]])
+    optimizer = MeasuredSGD(0.1, global_clipnorm=2.0)
+    optimizer.apply([tf.constant([3.0, 4.0])], weights)
+    assert float(optimizer.gradient_norm) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "plain"), [(MeasuredSGD, keras.optimizers.SGD), (MeasuredAdafactor, Adafactor)]
+)
+def test_the_steps_are_those_of_the_optimizer(measured, plain):
+    results = []
+    for optimizer in (measured(0.1), plain(0.1)):
+        weights = make_weights([np.arange(6.0).reshape(2, 3), [1.0]])
+        for scale in (1.0, -2.0):
+            optimizer.apply([scale * tf.ones((2, 3)), scale * tf.ones((1,))], weights)
+        results.append([weight.numpy() for weight in weights])
+    for actual, expected in zip(*results, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_norm_of_two_replicas_is_that_of_the_joined_batch():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    x = np.arange(8.0).reshape(4, 2).astype("float32")
+    y = np.ones((4, 1), "float32")
+    norms = []
+    for scope in (strategy.scope(), tf.distribute.get_strategy().scope()):
+        with scope:
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+            model.compile(MeasuredSGD(0.1), loss="mse", jit_compile=False)
+        model.fit(x, y, batch_size=4, verbose=0, shuffle=False)
+        norms.append(float(model.optimizer.gradient_norm))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+    assert norms[0] > 1
+
+
+def test_jax_measures_the_same_norm(run_python):
+    pytest.importorskip("jax")
+    code = (
+        "import keras, numpy as np\n"
+        "from tf_sparse_attention.optimizers import GradientNorm\n"
+        "class Measured(GradientNorm, keras.optimizers.SGD): pass\n"
+        "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer='ones')])\n"
+        "model.compile(Measured(0.1), loss='mse')\n"
+        "x = np.arange(8.0).reshape(4, 2).astype('float32')\n"
+        "model.fit(x, np.ones((4, 1)), batch_size=4, verbose=0)\n"
+        "print(float(model.optimizer.gradient_norm))"
+    )
+    # Errors 0, 4, 8, 12 on (0, 1), (2, 3), (4, 5), (6, 7): gradients mean(2 error x) = (56, 68) and mean(2 error) = 12.
+    assert float(run_python(code, KERAS_BACKEND="jax")) == pytest.approx(np.sqrt(56**2 + 68**2 + 12**2), rel=1e-6)
