@@ -303,6 +303,29 @@ def test_export_is_reached_from_the_front_door():
 
 
 @pytest.mark.large
+@pytest.mark.filterwarnings("ignore:.*top_k")
+@pytest.mark.parametrize(
+    ("settings", "routing", "rtol"),
+    [
+        ({"dtype": "mixed_bfloat16"}, {}, 2e-2),
+        ({"remat": True, "dropout": 0.5}, {}, 1e-5),
+        ({"embedding_dim": 24, "norm": "post", "activation": "geglu"}, {"position": "relative"}, 1e-5),
+        ({}, {"selection": "top_k"}, 1e-5),
+    ],
+)
+def test_models_of_every_kind_are_exported_as_they_are(tmp_path, settings, routing, rtol):
+    keras.utils.set_random_seed(3)
+    sizes = {"num_layers": 2, "hidden_dim": 16, "intermediate_dim": 32}
+    backbone = Backbone(258, attention=[LOCAL, {**ROUTING, **routing}], seed=3, **sizes, **settings)
+    model = LanguageModel(backbone, dtype=settings.get("dtype"))
+    served = tf.saved_model.load(export(model, tmp_path / "saved_model")).signatures
+    np.testing.assert_allclose(score(served, TEXTS)["nats"], [nats_of(model, text) for text in TEXTS], rtol=rtol)
+    first, again = (generate(served, TEXTS, 140) for _ in range(2))
+    assert first == again
+    assert all(len(text) > len(prompt) for text, prompt in zip(first["text_bytes"], TEXTS, strict=True))
+
+
+@pytest.mark.large
 def test_the_example_of_the_readme_runs_in_an_environment_with_tensorflow_alone(exported, tmp_path):
     venv.create(tmp_path / "environment", with_pip=True)
     python = str(tmp_path / "environment" / "bin" / "python")

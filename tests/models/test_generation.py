@@ -1,6 +1,9 @@
 """Text from a language model: the compiled loop against a slow one, prompts, seeds and what is refused."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.generation import generate, greedy, sample
+from tf_sparse_attention.generation import generate, sample
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generation import Generator, full_pass_step, generate_ids, generate_text
 
@@ -71,6 +74,23 @@ def test_greedy_generation_equals_a_pass_for_each_token(model, generator):
     assert lists(rows) == [slow_greedy(model, prompt, 14) for prompt in PROMPTS]
 
 
+def test_each_greedy_token_is_the_best_of_one_pass_over_the_text(model, generator):
+    rows = generator.generate(PROMPTS, max_length=14, temperature=0.0, stop_id=None)
+    inputs = np.pad(np.stack(rows)[:, :-1], [(0, 0), (1, 0)])
+    best = ops.convert_to_numpy(model(inputs))[..., 1:].argmax(-1) + 1
+    for row, wanted, prompt in zip(rows, best, PROMPTS, strict=True):
+        np.testing.assert_array_equal(row[len(prompt) :], wanted[len(prompt) :])
+
+
+def test_generation_on_jax_is_greedy_too_and_takes_seeds_of_any_size():
+    pytest.importorskip("jax")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "one_pass or modulo"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+    assert "2 passed" in result.stdout
+
+
 @pytest.mark.filterwarnings("ignore:.*top_k")
 @pytest.mark.parametrize("selection", ["nearest", "top_k"])
 def test_a_step_depends_on_the_tokens_so_far_alone(selection):
@@ -110,6 +130,11 @@ def test_rows_with_seeds_of_their_own_may_stand_anywhere(generator):
     rows = lists(generator.generate([[74]] * 4, max_length=12, seed=[1, 2, 3, 4]))
     assert lists(generator.generate([[74]] * 4, max_length=12, seed=[4, 3, 2, 1])) == rows[::-1]
     assert rows[0] != rows[1]
+
+
+def test_seeds_count_modulo_two_to_the_32(generator):
+    rows = lists(generator.generate(PROMPTS, max_length=14, seed=[2**32 - 5, 2**40 + 7, 0, 2**31]))
+    assert lists(generator.generate(PROMPTS, max_length=14, seed=[-5, 7, 2**32, -(2**31)])) == rows
 
 
 def test_padding_is_never_generated():

@@ -93,7 +93,7 @@ class Generator(keras.Model):
                 "top_k": np.int32(vocabulary_size if top_k is None else top_k),
                 "top_p": np.float32(1 if top_p is None else top_p),
                 # Keys and not the seed, whose rank would ask for another program.
-                "keys": ops.convert_to_numpy(row_keys(seed, len(prompts))),
+                "keys": ops.convert_to_numpy(row_keys(np.asarray(seed) % 2**32, len(prompts))),
                 "stop_id": np.int32(-1 if stop_id is None else stop_id),
             }
         )
