@@ -29,7 +29,7 @@ def differentiate(function, inputs, cotangent):
         tape.watch(inputs)
         outputs = function(inputs)
     gradients = tape.gradient(outputs[0], inputs, tf.convert_to_tensor(cotangent), tf.UnconnectedGradients.ZERO)
-    return outputs, gradients
+    return outputs, {name: tf.convert_to_tensor(x) for name, x in gradients.items()}
 
 
 def _differentiate_jax(function, inputs, cotangent):
