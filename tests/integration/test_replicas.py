@@ -1,0 +1,210 @@
+"""Two replicas train routing layers as one device does on the joined batch.
+
+Plain TensorFlow graphs: `jit_compile=True` does not work under MirroredStrategy.
+"""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.contracts import SIZE, normal, to_numpy, with_random_weights
+from tf_sparse_attention.layers import FeedForward, LocalAttention, RoutingAttention, TransformerBlock
+from tf_sparse_attention.models import Model
+
+STEPS, BATCH, LENGTH = 5, 4, 11
+X, Y = normal(STEPS * BATCH, LENGTH, SIZE), normal(STEPS * BATCH, LENGTH, SIZE, seed=1)
+STATE = ("centroids", "sums", "counts", "unused")
+
+
+@functools.cache
+def two_replicas():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def make_model(model_class=Model, remat=False):
+    """Two blocks of routing attention; two of the four centroids of each head get no token in the first step."""
+    inputs = x = keras.Input((LENGTH, SIZE))
+    for seed in range(2):
+        settings = {"commitment_loss": 0.1, "ema_decay": 0.9, "revive_after": 1, "seed": seed}
+        attention = RoutingAttention(2, 4, num_clusters=4, cluster_size=3, **settings)
+        x = TransformerBlock(attention, causal=True, remat=remat)(x)
+    model = with_random_weights(model_class(inputs, x))
+    for weight in model.weights:
+        if weight.name in ("centroids", "sums"):
+            # Of two opposite centroids one always scores higher than the two at zero.
+            first = normal(2, 1, 4, seed=3)
+            weight.assign(np.concatenate([first, 0 * first, -first, 0 * first], axis=1))
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", metrics=["mae"], jit_compile=False)
+    return model
+
+
+def state_of(model):
+    return [to_numpy(weight.value) for weight in model.weights if weight.name in STATE]
+
+
+class Record(keras.callbacks.Callback):
+    """Notes after each step the loss so far, and the centroids after the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses, self.first_centroids = [], None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+        if batch == 0:
+            self.first_centroids = state_of(self.model)[:: len(STATE)]
+
+
+def train(strategy, **own):
+    """Returns the model after five steps on a strategy, and {what: arrays}: losses, metrics, kernels and state."""
+    with strategy.scope():
+        model = make_model(**own)
+    record = Record()
+    history = model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[record]).history
+    return model, {
+        "losses": np.array(record.losses),
+        "metrics": np.array([history["loss"][0], history["mae"][0]]),
+        "kernels": [to_numpy(weight.value) for weight in model.trainable_weights],
+        "state": state_of(model),
+        "first_centroids": record.first_centroids,
+    }
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return train(tf.distribute.get_strategy())[1]
+
+
+@pytest.fixture(scope="module")
+def on_two_replicas():
+    return train(two_replicas())
+
+
+def assert_same_training(found, expected):
+    assert len(found["state"]) == 2 * len(STATE)
+    for what in ("losses", "metrics"):
+        np.testing.assert_allclose(found[what], expected[what], rtol=0, atol=1e-6)
+    for what in ("kernels", "state"):
+        for a, b in zip(found[what], expected[what], strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def test_two_replicas_equal_one_device_on_the_joined_batch(on_one_device, on_two_replicas):
+    assert_same_training(on_two_replicas[1], on_one_device)
+
+
+def test_so_they_do_with_rematerialisation(on_one_device):
+    assert_same_training(train(two_replicas(), remat=True)[1], on_one_device)
+
+
+def test_centroids_were_revived_in_these_steps(on_one_device, on_two_replicas):
+    for results in (on_one_device, on_two_replicas[1]):
+        for centroids in results["first_centroids"]:
+            # They were 0 and got no token: nothing but revival moves a centroid away from 0.
+            assert np.any(centroids[:, [1, 3]] != 0)
+
+
+def test_the_commitment_of_both_layers_is_part_of_the_reported_loss(on_one_device):
+    model = make_model()
+    error = np.mean(np.square(to_numpy(model(X[:BATCH], training=True)) - Y[:BATCH]))
+    losses = to_numpy(model.losses)
+    assert len(losses) == 2 and min(losses) > 0.01
+    np.testing.assert_allclose(on_one_device["losses"][0], error + sum(losses), rtol=1e-6)
+
+
+def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out():
+    with two_replicas().scope():
+        model = make_model(keras.Model)
+    message = (
+        r"`clusters` \(Centroids\) keeps centroids that several replicas have to update together.*Subclass "
+        r"`tf_sparse_attention.models.Model` in place of `keras.Model`.*Received: 2 replicas\."
+    )
+    with pytest.raises(RuntimeError, match=message):
+        model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
+
+
+def test_a_subclassed_model_with_a_plain_model_inside_updates_every_layer(on_one_device):
+    class Wrapper(Model):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def call(self, x, training=None):
+            return self.inner(x, training=training)
+
+    with two_replicas().scope():
+        inner = make_model(keras.Model)
+        model = Wrapper(inner)
+        model.compile(inner.optimizer, "mse", jit_compile=False)
+    model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
+    for got, expected in zip(state_of(model), on_one_device["state"], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+def test_replicas_drop_different_places_and_leave_one_seed():
+    strategy = two_replicas()
+    with strategy.scope():
+        layer = LocalAttention(2, 4, window=5, dropout=0.5, seed=1)
+        feed_forward = FeedForward(16, dropout=0.5, seed=1)
+        for part in (layer, feed_forward):
+            part.build((2, LENGTH, SIZE))
+    x = normal(2, LENGTH, SIZE)
+
+    @tf.function
+    def draw():
+        return strategy.run(lambda: (layer(x, training=True), feed_forward(x, training=True)))
+
+    for first, second in (strategy.experimental_local_results(result) for result in draw()):
+        assert np.abs(to_numpy(first) - to_numpy(second)).max() > 0.01
+    for part in (layer, feed_forward):
+        (seed,) = (variable for variable in part.non_trainable_variables if "seed" in variable.path)
+        states = [to_numpy(state) for state in strategy.experimental_local_results(seed.value)]
+        np.testing.assert_array_equal(states, [[1, 1], [1, 1]])
+
+
+def test_evaluate_and_predict_under_two_replicas_leave_the_state_alone(on_two_replicas):
+    model, _ = on_two_replicas
+    before = state_of(model)
+    with two_replicas().scope():
+        model.evaluate(X, Y, batch_size=BATCH, verbose=0)
+        model.predict(X, batch_size=BATCH, verbose=0)
+    for old, new in zip(before, state_of(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_what_two_replicas_trained_loads_on_one_device_and_back(on_two_replicas, tmp_path):
+    model, results = on_two_replicas
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded, other = keras.models.load_model(tmp_path / "model.keras"), make_model()
+    for copy in (loaded, other):
+        copy.optimizer.build(copy.trainable_variables)
+    other.load_weights(tmp_path / "model.weights.h5")
+    other.save_weights(tmp_path / "back.weights.h5")
+    with two_replicas().scope():
+        back = make_model()
+        back.optimizer.build(back.trainable_variables)
+        back.load_weights(tmp_path / "back.weights.h5")
+    for copy in (loaded, other, back):
+        for expected, got in zip(results["state"], state_of(copy), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    for copy in (loaded, other):
+        np.testing.assert_allclose(to_numpy(copy(X)), to_numpy(model(X)), rtol=0, atol=1e-6)
+
+
+def test_a_functional_model_changes_nothing_for_models_that_are_subclassed():
+    class Subclassed(Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+    inputs = keras.Input((LENGTH, SIZE))
+    functional = Model(inputs, keras.layers.Dense(3)(inputs))
+    assert Subclassed()(X).shape == functional(X).shape
+    assert functional.get_layer(index=1).units == 3
