@@ -152,6 +152,7 @@ def routing_scalars(model):
     scalars = {}
     for layer in model._flatten_layers():
         if isinstance(layer, Centroids):
+            # PATH of BACKBONE/PATH/clusters/centroids.
             name = "/".join(layer.centroids.path.split("/")[1:-2])
             unused, counts = (ops.convert_to_numpy(variable) for variable in (layer.unused, layer.counts))
             scalars[f"routing/{name}/used"] = float(np.mean(unused == 0))

@@ -11,6 +11,7 @@ import re
 import zipfile
 
 import keras
+import ml_dtypes
 import numpy as np
 from absl import logging
 from keras import ops
@@ -123,23 +124,19 @@ class Checkpoints:
         Raises:
             ValueError: If one is missing in the checkpoint or has another shape or dtype there.
         """
-        dtypes = _read_metadata(self.path(step), check=False)["dtypes"]
-        by_place = {_place(name): name for name in dtypes}
         with zipfile.ZipFile(self.path(step)) as archive:
+            dtypes = json.loads(archive.read(METADATA))["dtypes"]
+            by_place = {_place(name): name for name in dtypes}
             for name, variable in variables.items():
                 saved = by_place.get(_place(name))
-                dtype = keras.backend.standardize_dtype(variable.dtype)
-                shape, bits = None, None
-                if saved is not None:
-                    with archive.open(f"{saved}.npy") as file:
-                        bits = np.lib.format.read_array(file, allow_pickle=False)
-                    shape = bits.shape
-                if shape != tuple(variable.shape) or dtypes[saved] != dtype:
+                value = None if saved is None else _read(archive, saved, dtypes[saved])
+                if value is None or value.shape != tuple(variable.shape) or not _fits(value, variable.dtype):
+                    found = "nothing" if value is None else f"{saved} {value.shape} {value.dtype}"
                     raise ValueError(
-                        f"`model` must be that of the checkpoint. Received: {name} {tuple(variable.shape)} {dtype}, "
-                        f"but {saved} {shape} {dtypes.get(saved)} in {self.path(step)}."
+                        f"`model` must be that of the checkpoint. Received: {name} {tuple(variable.shape)} "
+                        f"{variable.dtype}, but {found} in {self.path(step)}."
                     )
-                variable.assign(_from_bits(bits, dtype))
+                variable.assign(value.astype(ops.convert_to_numpy(variable).dtype, copy=False))
 
 
 def _place(name):
@@ -147,9 +144,9 @@ def _place(name):
     return name.split(" ")[0]
 
 
-def _read_metadata(path, check=True):
+def _read_metadata(path):
     with zipfile.ZipFile(path) as archive:
-        bad = archive.testzip() if check else None
+        bad = archive.testzip()
         if bad is not None:
             raise ValueError(f"the checksum of {bad!r} is wrong")
         metadata = json.loads(archive.read(METADATA))
@@ -164,8 +161,14 @@ def _to_bits(variable):
     return array if array.dtype.kind in "biuf" else array.view(f"uint{8 * array.dtype.itemsize}")
 
 
-def _from_bits(bits, dtype):
-    import ml_dtypes
+def _read(archive, name, dtype):
+    with archive.open(f"{name}.npy") as file:
+        bits = np.lib.format.read_array(file, allow_pickle=False)
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return bits if bits.dtype == dtype else bits.view(dtype)
 
-    target = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    return bits if bits.dtype == target else bits.view(target)
+
+def _fits(value, dtype):
+    """Returns whether a value may be assigned as it is; TensorFlow and JAX count in integers of different sizes."""
+    dtype = keras.backend.standardize_dtype(dtype)
+    return value.dtype.name == dtype or (value.dtype.kind in "iu" and dtype.removeprefix("u").startswith("int"))

@@ -1,12 +1,10 @@
 """Which devices a run uses: one, several GPUs, a TPU, several machines, or one CPU cut in two to try it."""
 
 import contextlib
-import functools
 import json
 import os
 
 import keras
-from absl import logging
 
 
 class OneDevice:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import keras
 import ml_collections
@@ -40,9 +41,10 @@ def open_workdir(workdir, create=False):
     return folder
 
 
-def evaluation_path(workdir, split):
-    """Returns where the figures of a split are written."""
-    return open_workdir(workdir) / f"evaluation-{split}.json"
+def evaluation_path(workdir, split, text=None):
+    """Returns where the figures of a split are written; with the name of the text where it is not that of the run."""
+    name = "-".join(["evaluation", *([text] if text else []), split])
+    return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.json"
 
 
 def save_config(workdir, config):

@@ -1,5 +1,6 @@
-"""The export of a run: the program, and the proof that it asks of what it wrote."""
+"""The export of a run: what is written, and the proof that it asks of what it wrote."""
 
+import math
 import os
 import subprocess
 import sys
@@ -15,10 +16,28 @@ from trainers import exporting, workdir
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_program_exports_and_proves_it_whatever_the_backend_of_the_run(tmp_path):
-    run = untrained_run.write(tmp_path / "run")
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return untrained_run.write(tmp_path_factory.mktemp("run"))
+
+
+def test_a_run_is_exported_and_a_line_scored_in_another_process(run):
+    result = exporting.export(run)
+    ids = workdir.load_tokenizer(run).tokenize(result["line"])
+    logits = workdir.load_model(run)(np.array([[0, *ids[:-1]]], "int32"))[0]
+    nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits).numpy().sum()
+    assert result["path"] == str(run / "saved_model")
+    assert (result["line"], result["num_bytes"]) == ("def main():", 11)
+    np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
+    np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / 11, rtol=1e-5)
+    # The windows of `score` are those of the training.
+    assert "consecutive windows of 64," in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.large
+def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
     result = subprocess.run(
-        [sys.executable, "-m", "trainers.export", f"--workdir={run}"],
+        [sys.executable, "-m", "trainers.export", f"--workdir={run}", "--nojit_compile"],
         cwd=ROOT,
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,
@@ -26,18 +45,11 @@ def test_the_program_exports_and_proves_it_whatever_the_backend_of_the_run(tmp_p
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    served = tf.saved_model.load(run / "saved_model").signatures["score"](text=tf.constant(["def main():"]))
-    ids = workdir.load_tokenizer(run).tokenize("def main():")
-    logits = workdir.load_model(run)(np.array([[0, *ids[:-1]]], "int32"))[0]
-    nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits).numpy().sum()
-    np.testing.assert_allclose(served["nats"].numpy(), [nats], rtol=1e-5)
-    bits = served["bits_per_byte"].numpy()[0]
+    proof = exporting.score_alone(run / "saved_model", exporting.LINE)
     assert result.stdout == (
-        f"loaded in a process without the library, 'def main():' has {bits:.4f} bits per byte "
-        f"({nats:.2f} nats, 11 bytes)\n"
+        f"loaded in a process without the library, 'def main():' has {proof['bits_per_byte']:.4f} bits per byte "
+        f"({proof['nats']:.2f} nats, 11 bytes)\n"
     )
-    # The windows of `score` are those of the training.
-    assert "consecutive windows of 64," in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_saved_model_that_does_not_work_by_itself_is_an_error(tmp_path, monkeypatch):

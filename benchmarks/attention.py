@@ -1,0 +1,111 @@
+"""Time and memory of causal attention against length, beside dense attention: `python -m benchmarks.attention`.
+
+What is compared: attention CORES, functions of heads that are given first, (1, 8, T, 64) in float32, against PyTorch's
+`scaled_dot_product_attention` (if it is installed), dense and causal. Local attention sees a window of 256, routing has
+clusters of 256 and T / 256 of them; its core includes the norm, the choice of clusters, both sorts and the way back.
+With `--layers` whole layers in training, projections and the update of centroids included, against
+`keras.layers.MultiHeadAttention` of the same width.
+
+Seconds are processor seconds of one thread, the least of several rounds in which every pass runs once, dense ones in
+between. Of the ways a backend compiles (TensorFlow: graph, xla; JAX: jit) the faster one is shown. Peak memory is what
+the process grows by during forward and backward, results included, measured in a process of its own. "Remat" computes a
+core one head at a time and again in the backward pass, and a layer as `TransformerBlock(remat=True)` does.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+from benchmarks import tables, worker
+
+CASES = ("local", "nearest", "nearest, separate keys", "top_k", "keras dense")
+MODES = {"tensorflow": ("graph", "xla"), "jax": ("jit",)}
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192], help="default: %(default)s")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
+    parser.add_argument("--backend", choices=list(MODES), default="tensorflow", help="default: %(default)s")
+    parser.add_argument("--layers", action="store_true", help="measure whole layers rather than attention cores")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of timing (default: %(default)s)")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the measurements of memory")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
+    parser.add_argument("--check", action="store_true", help="exit with 1 unless every aim is met")
+    return parser.parse_args(argv)
+
+
+def run_worker(wanted, backend):
+    """Returns the result of a `worker.Measurement` from a process of its own, {"skipped": reason} if that fails."""
+    process = subprocess.run(
+        [sys.executable, "-m", "benchmarks.worker", json.dumps(wanted._asdict())],
+        env={**os.environ, **worker.environment(wanted, backend)},
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode == 0:
+        return json.loads(process.stdout.splitlines()[-1])
+    reason = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+    return {"skipped": f"failed: {reason[:300]}"}
+
+
+def measure(case, length, options, run):
+    """Returns the row of a case, or None after saying why there is none."""
+    wanted = worker.Measurement(
+        "time", case, length, options.layers, MODES[options.backend], repeats=max(options.repeats, 1)
+    )
+    seconds = run(wanted, options.backend)
+    if "skipped" in seconds:
+        say(f"{case}, {length}: {seconds['skipped']}")
+        return None
+    memory = {}
+    if not options.no_memory:
+        wanted = wanted._replace(kind="memory", modes=(tables.best_mode(seconds),))
+        for remat in (False, True)[: 1 if case == "keras dense" else 2]:
+            memory[remat] = run(wanted._replace(remat=remat), options.backend)
+            if "skipped" in memory[remat]:
+                say(f"{case}, {length}, memory: {memory[remat]['skipped']}")
+    say(f"measured: {case}, {length}")
+    return tables.row_of(case, length, seconds, memory.get(False), memory.get(True))
+
+
+def torch_row(length, rows, options, run):
+    """Returns the row of PyTorch's dense attention, the fastest beside any of the cases, or None if there is none."""
+    seconds = [row["seconds"] for row in rows if row["length"] == length and "dense torch both" in row["seconds"]]
+    if not seconds:
+        return None
+    names = ("torch forward", "torch both")
+    least = {name: min(found[f"dense {name}"] for found in seconds) for name in names}
+    memory = None
+    if not options.no_memory:
+        memory = run(worker.Measurement("memory", "torch dense", length, modes=("eager",)), options.backend)
+    return tables.row_of("torch dense", length, least, memory)
+
+
+def say(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(argv=None, run=run_worker):
+    options = parse(argv)
+    rows = [measure(case, length, options, run) for case in options.cases for length in options.lengths]
+    rows = [row for row in rows if row is not None]
+    rows += [row for length in options.lengths if (row := torch_row(length, rows, options, run)) is not None]
+    rows = tables.with_growth(rows)
+    what = "whole layers in training" if options.layers else "attention cores"
+    print(f"{what}, causal, batch 1, 8 heads of 64, float32, {options.backend}, one thread")
+    print(tables.table(rows, options.markdown))
+    aims = [] if options.layers else tables.aims_met(rows)
+    for sentence, met in aims:
+        print(f"{'met   ' if met else 'MISSED'} {sentence}")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"what": what, "backend": options.backend, "rows": rows}, file, indent=1)
+    return 1 if options.check and not all(met for _, met in aims) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

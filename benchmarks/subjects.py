@@ -1,0 +1,217 @@
+"""What the benchmark measures: attention cores and whole layers, ours and dense ones, on equal inputs.
+
+A core is attention of heads that are given: (B, N, T, H) in, the same out. A layer includes its projections.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention import layers
+from tf_sparse_attention.layers.remat import remat_call
+from tf_sparse_attention.ops import kmeans, routing
+from tf_sparse_attention.ops.local import local_attention
+from tf_sparse_attention.ops.routing_separate import separate_attention
+from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
+
+
+class Sizes(NamedTuple):
+    """The problem: one sequence, causal. `span` is the window and the cluster size; clusters grow with the length."""
+
+    length: int
+    num_heads: int = 8
+    head_dim: int = 64
+    span: int = 256
+
+    @property
+    def num_clusters(self):
+        return max(self.length // self.span, 1)
+
+    @property
+    def heads(self):
+        return 1, self.num_heads, self.length, self.head_dim
+
+
+class Subject(NamedTuple):
+    """A function to measure.
+
+    Attributes:
+        function: takes the arguments, returns the pair of an output and a scalar to be added to the loss.
+        arguments: NumPy arrays, or lists of them.
+        num_differentiated: how many of the arguments, from the first on, take a gradient.
+        variables: Keras variables that the function reads and that take a gradient.
+    """
+
+    function: Callable
+    arguments: tuple
+    num_differentiated: int
+    variables: Any = ()
+
+
+def local(query, key, value, centroids, span):
+    scale = query.shape[-1] ** -0.5
+    return local_attention(query * scale, key, value, window=span, causal=True)[0]
+
+
+def nearest(query, key, value, centroids, span):
+    query = kmeans.normalize(query)
+    groups = routing.groups_of(kmeans.nearest(query, centroids), centroids.shape[1])
+    return routing.nearest_attention(query, value, groups, span)[0]
+
+
+def nearest_separate(query, key, value, centroids, span):
+    query, key = kmeans.normalize(query), kmeans.normalize(key)
+    groups = [routing.groups_of(kmeans.nearest(x, centroids), centroids.shape[1]) for x in (query, key)]
+    return separate_attention(query, key, value, *groups, span)[0]
+
+
+def top_k(query, key, value, centroids, span):
+    query = kmeans.normalize(query)
+    members = best_members(kmeans.scores(query, centroids), span)
+    return top_k_attention(query, query, value, members, members, causal="rank")[0]
+
+
+def keras_dense(query, key, value, centroids, span):
+    return ops.dot_product_attention(query, key, value, is_causal=True)  # heads last, as Keras has them
+
+
+CORES = {
+    "local": local,
+    "nearest": nearest,
+    "nearest, separate keys": nearest_separate,
+    "top_k": top_k,
+    "keras dense": keras_dense,
+}
+DENSE = "keras dense"
+
+
+def one_head_at_a_time(core):
+    """Returns `core` computed head by head and, in the backward pass, again: the memory of one head's insides.
+
+    A rematerialised core alone would save nothing: its backward pass holds everything at once. Nor would heads in
+    parts side by side, which compilers are free to run at once; a loop is what keeps them apart.
+    """
+
+    def run(query, key, value, centroids, span):
+        def one(parts):
+            *heads, own = parts
+            return core(*(x[:, None] for x in heads), own[None], span)[:, 0]
+
+        heads = [ops.transpose(x, (1, 0, 2, 3)) for x in (query, key, value)]  # (N, B, T, H)
+        output = ops.map(keras.remat(one), (*heads, ops.convert_to_tensor(centroids)))
+        return ops.transpose(output, (1, 0, 2, 3))
+
+    return run
+
+
+def core_subject(name, sizes, remat=False, seed=0):
+    """Returns the `Subject` of an attention core.
+
+    Args:
+        name: one of `CORES`.
+        sizes: a `Sizes`.
+        remat: whether it is computed one head at a time and again in the backward pass.
+        seed: of the inputs, which are standard normal.
+    """
+    query, key, value = heads_of(sizes, seed)
+    if name == DENSE:
+        query, key, value = (np.swapaxes(x, 1, 2).copy() for x in (query, key, value))
+    core = one_head_at_a_time(CORES[name]) if remat else CORES[name]
+    centroids = centroids_of(sizes, seed)
+
+    def function(*arguments):
+        return core(*arguments, centroids, sizes.span), 0.0
+
+    if name in ("nearest", "top_k"):  # queries are the keys: there is no third input
+
+        def function(query, value):
+            return core(query, query, value, centroids, sizes.span), 0.0
+
+        return Subject(function, (query, value), 2)
+    return Subject(function, (query, key, value), 3)
+
+
+def heads_of(sizes, seed=0):
+    """Returns queries, keys and values, standard normal float32 (1, N, T, H)."""
+    draw = np.random.default_rng(seed)
+    return [draw.standard_normal(sizes.heads, dtype="float32") for _ in range(3)]
+
+
+def centroids_of(sizes, seed=0):
+    """Returns normalised random centroids, float32 (N, K, H)."""
+    shape = sizes.num_heads, sizes.num_clusters, sizes.head_dim
+    directions = np.random.default_rng([seed, 1]).standard_normal(shape, dtype="float32")
+    return ops.convert_to_numpy(kmeans.normalize(ops.convert_to_tensor(directions)))
+
+
+def layer_of(name, sizes, seed=0):
+    """Returns the attention layer with the pattern of a core."""
+    heads = {"num_heads": sizes.num_heads, "key_dim": sizes.head_dim, "seed": seed}
+    clusters = {"num_clusters": sizes.num_clusters, "cluster_size": sizes.span}
+    if name == "local":
+        return layers.LocalAttention(window=sizes.span, **heads)
+    if name == "nearest":
+        return layers.RoutingAttention(selection="nearest", **clusters, **heads)
+    if name == "nearest, separate keys":
+        return layers.RoutingAttention(selection="nearest", share_qk=False, **clusters, **heads)
+    if name == "top_k":
+        return layers.RoutingAttention(selection="top_k", **clusters, **heads)
+    return keras.layers.MultiHeadAttention(**heads)
+
+
+class CausalLayer(keras.layers.Layer):
+    """An attention layer called as a causal model calls it in training, rematerialised if wanted."""
+
+    def __init__(self, attention, remat, **kwargs):
+        super().__init__(**kwargs)
+        self.attention, self.remat = attention, remat
+
+    def build(self, input_shape):
+        shapes = [input_shape] * 2 if isinstance(self.attention, keras.layers.MultiHeadAttention) else [input_shape]
+        self.attention.build(*shapes)
+
+    def call(self, inputs, training=None):
+        arguments = {"training": training, "use_causal_mask": True}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*selection='top_k' under a causal mask")
+            if isinstance(self.attention, keras.layers.MultiHeadAttention):
+                return self.attention(inputs, inputs, **arguments)
+            call = remat_call if self.remat else type(self.attention).__call__
+            return call(self.attention, inputs, **arguments)
+
+
+def layer_subject(name, sizes, remat=False, seed=0):
+    """Returns the `Subject` of a whole layer in training: projections, centroids and their update included.
+
+    Args:
+        name: one of `CORES`.
+        sizes: a `Sizes`; the model's width is the heads' together.
+        remat: whether the layer is rematerialised as `TransformerBlock(remat=True)` does.
+        seed: of inputs and weights.
+    """
+    keras.utils.set_random_seed(seed)
+    layer = CausalLayer(layer_of(name, sizes, seed), remat)
+    width = sizes.num_heads * sizes.head_dim
+    inputs = np.random.default_rng(seed).standard_normal((1, sizes.length, width), dtype="float32")
+    layer.build(inputs.shape)
+    if keras.backend.backend() == "jax":
+        return _stateless(layer, inputs)
+
+    def function(inputs):
+        output = layer(inputs, training=True)
+        return output, sum(layer.losses, 0.0)
+
+    return Subject(function, (inputs,), 1, layer.trainable_variables)
+
+
+def _stateless(layer, inputs):
+    def function(inputs, trainable, state):
+        output, _, losses = layer.stateless_call(trainable, state, inputs, training=True, return_losses=True)
+        return output, sum(losses, 0.0)
+
+    variables = [[np.asarray(v) for v in kind] for kind in (layer.trainable_variables, layer.non_trainable_variables)]
+    return Subject(function, (inputs, *variables), 2)

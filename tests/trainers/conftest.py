@@ -1,0 +1,50 @@
+"""A small text and a small configuration that the tests of the trainers share."""
+
+import numpy as np
+import pytest
+
+from trainers.configs import demo
+
+SIZES = {"train": 12_000, "validation": 1_500, "test": 1_700}
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory):
+    """A folder with made-up text for training, validation and testing, each of several documents."""
+    folder = tmp_path_factory.mktemp("text")
+    generator = np.random.default_rng(0)
+    words = ["".join(chr(97 + letter) for letter in generator.integers(0, 26, length)) for length in (2, 3, 5, 7) * 6]
+    for split, size in SIZES.items():
+        (folder / split).mkdir()
+        for number in range(3):
+            text = " ".join(generator.choice(words, size // 12))[: size // 3]
+            (folder / split / f"{number}.txt").write_text(f"{text}\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A folder for prepared data sets, shared so that each is prepared once."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def tiny_config(make_tiny_config):
+    """A configuration of its own for one test, see `make_tiny_config`."""
+    return make_tiny_config()
+
+
+@pytest.fixture(scope="session")
+def make_tiny_config(text_folder, data_dir):
+    """Function that makes a configuration: one layer of local and routed heads, dropout, 8 steps on the small text."""
+
+    def make():
+        config = demo.get_config("tiny")
+        config.data.update(path=str(text_folder), data_dir=str(data_dir))
+        config.model.num_layers = 1
+        config.train.update(num_steps=8, log_every=2, evaluate_every=4, checkpoint_every=2, evaluation_windows=4)
+        # Determinism is a setting of the whole process, and compiling would take longer than the steps.
+        config.train.update(deterministic=False, jit_compile=False)
+        return config
+
+    return make

@@ -1,0 +1,107 @@
+"""From a configuration to a model, an optimizer and a schedule."""
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from trainers import components
+from trainers.configs import base
+
+PARTS = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]
+
+
+def make_config(**sections):
+    config = base.get_config()
+    config.model.update(num_layers=1, hidden_dim=4, attention=PARTS)
+    for name, settings in sections.items():
+        config[name].update(settings)
+    return config
+
+
+def rates(steps, **settings):
+    schedule = components.make_schedule(make_config(optimizer=settings), hidden_dim=16)
+    return [float(schedule(step)) for step in steps]
+
+
+def test_a_model_is_made_of_the_settings_that_are_given():
+    config = make_config(model={"tie_embeddings": True, "norm": "post"}, train={"dtype": "mixed_bfloat16"})
+    model = components.make_model(config, vocabulary_size=9)
+    assert model.backbone.get_config()["norm"] == "post"
+    assert model.backbone.get_config()["activation"] == tsa.models.Backbone(3, 1, 4, PARTS).get_config()["activation"]
+    assert model.tie_embeddings
+    assert model.backbone.vocabulary_size == 9
+    assert model.dtype_policy.name == model.backbone.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_two_models_of_one_seed_are_equal():
+    models = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        models.append(components.make_model(make_config(), vocabulary_size=9))
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_preset_gives_what_the_configuration_does_not():
+    config = make_config(model={"preset": "pg19_local_cluster8k", "hidden_dim": 8, "embedding_dim": 8})
+    arguments = components.make_model(config, vocabulary_size=9).backbone.get_config()
+    assert (arguments["hidden_dim"], arguments["num_layers"], arguments["attention"]) == (8, 1, PARTS)
+    assert arguments["activation"] == tsa.models.PRESETS["pg19_local_cluster8k"]["arguments"]["activation"]
+
+
+def test_a_model_without_sizes_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.model` must have a preset or num_layers, hidden_dim, attention"):
+        components.make_model(base.get_config(), vocabulary_size=9)
+
+
+def test_the_source_is_the_one_that_is_named(text_folder, data_dir):
+    config = make_config(data={"path": str(text_folder), "data_dir": str(data_dir)})
+    assert components.make_source(config).name.startswith("text_folder/")
+    assert components.make_source(make_config(data={"data_dir": str(data_dir)})).name.startswith("python_source/")
+
+
+def test_schedules_follow_their_rules():
+    assert rates((0, 1000), learning_rate=0.5) == pytest.approx([0.5, 0.5])
+    warm = {"learning_rate": 1.0, "warmup_steps": 4}
+    assert rates((0, 16), schedule="rsqrt_normalized_decay", **warm) == pytest.approx([1.0, 0.5])
+    assert rates((0, 2, 16), schedule="rsqrt_with_linear_warmup", **warm) == pytest.approx([0.0, 0.5, 0.5])
+    assert rates((3,), schedule="noam", **warm) == pytest.approx([1.0 * 16**-0.5 * 4**-0.5])
+    cosine = rates((0, 2, 4, 9, 14), schedule="cosine", decay_steps=10, **warm)
+    assert cosine == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0], abs=1e-6)
+
+
+def test_an_unknown_schedule_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.schedule` must be one of constant, .*Received: linear"):
+        rates((0,), schedule="linear")
+
+
+def test_a_schedule_without_its_steps_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.decay_steps` must be given for the schedule cosine"):
+        rates((0,), schedule="cosine", warmup_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "base_class", "settings"),
+    [
+        ("adafactor", tsa.optimizers.Adafactor, {"beta_1": 0.9}),
+        ("adam", keras.optimizers.Adam, {"beta_2": 0.95, "global_clipnorm": 1.0}),
+        ("adamw", keras.optimizers.AdamW, {"weight_decay": 0.1, "gradient_accumulation_steps": 2}),
+    ],
+)
+def test_an_optimizer_gets_its_settings_and_measures_its_gradient(name, base_class, settings):
+    optimizer = components.make_optimizer(make_config(optimizer={"name": name, **settings}), hidden_dim=16)
+    assert isinstance(optimizer, base_class)
+    assert isinstance(optimizer, tsa.optimizers.GradientNorm)
+    for setting, value in settings.items():
+        assert getattr(optimizer, setting) == value
+
+
+def test_a_setting_that_an_optimizer_does_not_have_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.beta_2` must be unset for adafactor.*Received: 0.9"):
+        components.make_optimizer(make_config(optimizer={"beta_2": 0.9}), hidden_dim=16)
+
+
+def test_an_unknown_optimizer_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.name` must be one of adafactor, adam, adamw"):
+        components.make_optimizer(make_config(optimizer={"name": "lion"}), hidden_dim=16)

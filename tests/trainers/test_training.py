@@ -1,0 +1,181 @@
+"""A training run in one process: what it writes, how it goes on, how it stops."""
+
+import json
+import os
+import shutil
+import signal
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import tf_sparse_attention as tsa
+from trainers import callbacks, training, workdir
+from trainers.checkpoints import Checkpoints
+
+
+def metrics_of(folder):
+    return [json.loads(row) for row in (folder / workdir.METRICS).read_text().splitlines()]
+
+
+def arrays_of(folder, step):
+    """The content of a checkpoint in its order, without the metadata; names of layers count on within a process."""
+    with zipfile.ZipFile(Checkpoints(folder / workdir.CHECKPOINTS).path(step)) as archive:
+        return [archive.read(name) for name in archive.namelist() if name.endswith(".npy")]
+
+
+@pytest.fixture(scope="module")
+def finished(make_tiny_config, tmp_path_factory):
+    """A run of 8 steps, not to be changed, and how it ended."""
+    keras.utils.set_random_seed(0)
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, training.train(make_tiny_config(), folder)
+
+
+@pytest.fixture
+def finished_copy(finished, tmp_path):
+    """The folder of a run of 8 steps that a test may change."""
+    return shutil.copytree(finished[0], tmp_path / "copy")
+
+
+def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
+    folder, outcome = finished
+    assert (outcome.step, outcome.signal) == (8, None)
+    assert {path.name for path in folder.iterdir()} == {
+        "checkpoints",
+        "config.json",
+        "metrics.jsonl",
+        "model.keras",
+        "tensorboard",
+        "tokenizer.json",
+    }
+    assert Checkpoints(folder / workdir.CHECKPOINTS).steps() == [4, 6, 8]
+    rows = metrics_of(folder)
+    assert [row["step"] for row in rows] == [2, 4, 4, 6, 8, 8]
+    routing = [f"routing/block_0/attention/routing_1/{kind}" for kind in ("used", "entropy")]
+    expected = {"step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", *routing}
+    assert [set(row) for row in rows if "loss" in row] == [expected] * 4
+    validations = {f"validation/{name}" for name in ("bits_per_byte", "perplexity", "perplexity_per_word")}
+    assert [set(row) for row in rows if "loss" not in row] == [{"step", *validations}] * 2
+
+
+def test_training_lowers_the_loss_and_moves_the_centroids(finished):
+    folder, _ = finished
+    losses = [row["loss"] for row in metrics_of(folder) if "loss" in row]
+    assert losses[-1] < losses[0] - 0.5
+    checkpoints = Checkpoints(folder / workdir.CHECKPOINTS)
+    centroids = []
+    for step in (4, 8):
+        with zipfile.ZipFile(checkpoints.path(step)) as archive:
+            (name,) = [name for name in archive.namelist() if name.endswith("clusters/centroids.npy")]
+            centroids.append(archive.read(name))
+    assert centroids[0] != centroids[1]
+
+
+def test_the_saved_model_is_the_trained_one(finished, tiny_config):
+    folder, outcome = finished
+    ids = np.arange(20)[None] + 2
+    expected = ops.convert_to_numpy(outcome.model(ids))
+    np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(folder)(ids)), expected)
+    assert isinstance(workdir.load_tokenizer(folder), tsa.data.ByteTokenizer)
+    assert workdir.load_config(folder).to_dict() == tiny_config.to_dict()
+
+
+def test_without_the_saved_model_that_of_the_newest_checkpoint_is_loaded(finished, finished_copy):
+    ids = np.arange(20)[None] + 2
+    expected = ops.convert_to_numpy(finished[1].model(ids))
+    (finished_copy / workdir.MODEL).unlink()
+    np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(finished_copy)(ids)), expected)
+
+
+class SignalAt(callbacks.StopOnSignal):
+    """Gets a signal after step 5, which is no multiple of anything."""
+
+    def on_steps_end(self, before, logs):
+        if self.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().on_steps_end(before, logs)
+
+
+def test_a_run_that_was_stopped_and_goes_on_ends_bit_for_bit_as_one_that_was_not(
+    finished, tiny_config, tmp_path, monkeypatch
+):
+    stopped = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "StopOnSignal", SignalAt)
+        outcome = training.train(tiny_config, stopped)
+    assert (outcome.step, outcome.signal) == (5, signal.SIGTERM)
+    assert Checkpoints(stopped / workdir.CHECKPOINTS).steps() == [2, 4, 5]
+    assert not (stopped / workdir.MODEL).exists()
+    assert training.train(tiny_config, stopped).step == 8
+    assert arrays_of(stopped, 8) == arrays_of(finished[0], 8)
+    assert [row["step"] for row in metrics_of(stopped)] == [2, 4, 4, 6, 8, 8]
+
+
+def test_a_finished_run_can_be_made_longer_and_then_trains_no_more(finished_copy, tiny_config, monkeypatch):
+    tiny_config.train.num_steps = 10
+    assert training.train(tiny_config, finished_copy).step == 10
+    monkeypatch.setattr(training.Run, "fit", None)
+    assert training.train(tiny_config, finished_copy).step == 10
+
+
+def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(finished, finished_copy, tiny_config, caplog):
+    path = Checkpoints(finished_copy / workdir.CHECKPOINTS).path(8)
+    path.write_bytes(path.read_bytes()[:1000])
+    training.train(tiny_config, finished_copy)
+    assert "step_000000008.npz is damaged" in caplog.text
+    assert arrays_of(finished_copy, 8) == arrays_of(finished[0], 8)
+
+
+def test_another_model_in_the_same_folder_is_an_error_and_changes_nothing(finished, tiny_config):
+    folder, _ = finished
+    before = (folder / workdir.CONFIG).read_text()
+    tiny_config.model.num_layers = 2
+    with pytest.raises(ValueError, match=r"`config.model.num_layers` must be that of the checkpoint.*Received: 2"):
+        training.train(tiny_config, folder)
+    assert (folder / workdir.CONFIG).read_text() == before
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_steps", 0), ("log_every", 0), ("evaluate_every", -1)])
+def test_a_wrong_count_of_steps_is_an_error(tiny_config, tmp_path, name, value):
+    tiny_config.train[name] = value
+    with pytest.raises(ValueError, match=rf"`config.train.{name}` must be .* or more. Received: {name}={value}"):
+        training.train(tiny_config, tmp_path)
+
+
+def test_two_replicas_report_and_end_as_one_device(tiny_config, tmp_path):
+    tiny_config.model.dropout = 0.0  # each replica draws masks of its own
+    tiny_config.train.num_steps = 4
+    for count, name in ((1, "one"), (2, "two")):
+        tiny_config.train.num_logical_cpus = count
+        training.train(tiny_config, tmp_path / name)
+    one, two = metrics_of(tmp_path / "one"), metrics_of(tmp_path / "two")
+    assert [row["step"] for row in one] == [row["step"] for row in two]
+    for row, other in zip(one, two, strict=True):
+        for name in set(row) - {"tokens_per_second"}:
+            assert other[name] == pytest.approx(row[name], rel=2e-4), name
+    # A checkpoint of two replicas goes on with one.
+    tiny_config.train.update(num_logical_cpus=1, num_steps=5)
+    assert training.train(tiny_config, tmp_path / "two").step == 5
+
+
+def test_a_work_folder_in_a_bucket_is_an_error(tiny_config):
+    with pytest.raises(ValueError, match=r"`workdir` must be on a local disk.*Received: workdir=gs://bucket/run"):
+        training.train(tiny_config, "gs://bucket/run")
+
+
+def test_an_empty_work_folder_has_nothing_to_load(tmp_path):
+    with pytest.raises(ValueError, match=r"`workdir` must hold model.keras or a checkpoint"):
+        workdir.load_model(tmp_path)
+    with pytest.raises(ValueError, match=r"`workdir` must hold config.json"):
+        workdir.load_config(tmp_path)
+    with pytest.raises(ValueError, match=r"`workdir` must be an existing folder"):
+        workdir.load_model(tmp_path / "absent")
+
+
+def test_an_unknown_tokenizer_is_an_error(tmp_path):
+    (tmp_path / workdir.TOKENIZER).write_text('{"class": "Evil", "config": {}}')
+    with pytest.raises(ValueError, match=r"`class` must be one of ByteTokenizer. Received: class=Evil"):
+        workdir.load_tokenizer(tmp_path)

@@ -1,0 +1,89 @@
+"""The evaluation of a trained model: what `trainers.evaluate` does once its flags are read."""
+
+import keras
+import ml_collections
+from ml_collections.config_dict import placeholder
+
+import tf_sparse_attention as tsa
+from trainers import components, compression, scoring, strategy, workdir
+from trainers.configs import base
+from trainers.files import write_json
+
+SECTIONS = ("data", "train")
+
+
+def changeable():
+    """Returns the settings that an evaluation may change, all None: an `ml_collections.ConfigDict`."""
+    defaults = base.get_config()
+    return ml_collections.ConfigDict(
+        {
+            section: {name: placeholder(defaults[section].get_type(name)) for name in defaults[section]}
+            for section in SECTIONS
+        }
+    )
+
+
+def evaluate(folder, split="test", changes=None):
+    """Scores the model of a work folder on every token of a split, once, and writes the figures there.
+
+    Args:
+        folder: The work folder.
+        split: Name of the split, or a part of one in the syntax of TFDS.
+        changes: `changeable()` with the settings that replace those of the training; None: none.
+
+    Returns:
+        Dictionary: "split", "data" (name of the text), the figures of `scoring.score`, "gzip -9" and "xz -9" in bits
+        per byte, "backend", "settings" (of the windows), and "path", the file they were written to.
+
+    Raises:
+        ValueError: If there is no trained model, or a setting is wrong.
+    """
+    config = workdir.load_config(folder)
+    trained_on = components.make_source(config).fingerprint
+    config = _changed(config, changes or changeable())
+    source = components.make_source(config)
+    store = tsa.data.open_token_store(source, workdir.load_tokenizer(folder), split)
+    sizes = {name: config.data[name] for name in ("batch_size", "sequence_length", "packed")}
+    devices = strategy.choose(config)
+    with devices.scope():
+        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+        scorer = scoring.make_scorer(workdir.load_model(folder), execution)
+        figures = scoring.score(scorer, store, devices, **sizes)
+    result = {"split": split, "data": source.name, **figures}
+    result |= compression.compressed_bits_per_byte(source.documents(split))
+    result |= {"backend": keras.backend.backend(), "settings": sizes}
+    other_text = None if source.fingerprint == trained_on else source.name.split("/")[0]
+    result["path"] = str(workdir.evaluation_path(folder, split, other_text))
+    if devices.is_chief:
+        write_json(result["path"], result)
+    return result
+
+
+def _changed(config, changes):
+    """Returns the configuration with the settings that are given; another text brings all its settings."""
+    if changes.data.tfds is not None or changes.data.path is not None:
+        defaults = base.get_config().data
+        for name in set(components.SOURCE_SETTINGS) - {"data_dir"}:
+            config.data[name] = defaults[name]
+    for section in SECTIONS:
+        with config[section].unlocked(), config[section].ignore_type():
+            config[section].update(components.given(changes[section]))
+    return config
+
+
+def as_text(result):
+    """Returns the figures for a person, a line each."""
+    rows = [
+        ("text", f"{result['data']}, {result['split']}"),
+        ("bytes, words, tokens", f"{result['bytes']}, {result['words']}, {result['tokens']}"),
+        ("bits per byte", f"{result['bits_per_byte']:.4f}"),
+        *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9")),
+        ("perplexity per token", _number(result["perplexity"])),
+        ("perplexity per word", _number(result["perplexity_per_word"])),
+        ("seconds", f"{result['seconds']:.1f}"),
+    ]
+    return "\n".join(f"{name:<22}{value}" for name, value in rows)
+
+
+def _number(value):
+    return "beyond any float" if value is None else f"{value:.5g}"
