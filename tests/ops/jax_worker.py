@@ -1,7 +1,8 @@
-"""Compares the sparse attentions with their dense twins on JAX; run by `test_jax.py` in a process of its own.
+"""What the tests want to know of JAX, in a process of its own: `python -m tests.ops.jax_worker CHECK ...`.
 
-`python -m tests.ops.jax_worker fixed` compiles eight programs and feeds them many numbers, masks and documents;
-`... free` compiles a program for each configuration that Hypothesis draws. Prints {family: configurations} as JSON.
+`families` compiles eight programs, feeds them many numbers, masks and documents, and compares with the dense twins;
+`free` compiles a program for each configuration that Hypothesis draws; `gather`, `quadratic` and `clusters` return what
+tests here compare. Prints {check: result} as JSON.
 """
 
 import collections
@@ -9,10 +10,14 @@ import json
 import sys
 
 from hypothesis import HealthCheck, given, settings
+from keras import ops
 
 from tests.ops import strategies
 from tests.ops.compare import assert_equals_dense
+from tests.ops.jax_gather import compare_gathers
+from tests.ops.linear_memory import quadratic_arrays
 from tests.ops.plans import Plan
+from tf_sparse_attention.ops.routing import random_clusters
 
 MASKED = {"key_mask": True, "segments": True, "return_weights": True}
 CROSS = {"num_queries": 31, "num_keys": 41, "attention_mask": (2, 31, 41)}
@@ -76,5 +81,17 @@ def count_compared(plans, examples):
     return len(drawn)
 
 
+def clusters():
+    return ops.convert_to_numpy(random_clusters(3, 40, 5, seed=123456789)).tolist()
+
+
+CHECKS = {
+    "families": compare_fixed,
+    "free": compare_free,
+    "gather": compare_gathers,
+    "quadratic": quadratic_arrays,
+    "clusters": clusters,
+}
+
 if __name__ == "__main__":
-    print(json.dumps({"fixed": compare_fixed, "free": compare_free}[sys.argv[1]]()))
+    print(json.dumps({name: CHECKS[name]() for name in sys.argv[1:]}))

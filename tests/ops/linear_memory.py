@@ -1,9 +1,4 @@
-"""Traces forward and backward of each op at length 2048; with JAX as backend it is run as a program and prints JSON.
-
-{pattern: [arrays that are quadratic in the sequence]} of every pattern and position, and of dense attention.
-"""
-
-import json
+"""Traces forward and backward of each pattern, and of dense attention, at length 2048 on the backend at hand."""
 
 import keras
 import numpy as np
@@ -56,6 +51,7 @@ def dense(x):
 
 
 def quadratic_arrays():
+    """Returns {pattern: [arrays that are quadratic in the sequence]}."""
     found = {}
     for name, (function, inputs, cotangent) in programs().items():
         shapes = trace(function, inputs, cotangent)
@@ -75,7 +71,3 @@ def trace(function, inputs, cotangent):
     names, specs = list(inputs), [tf.TensorSpec(x.shape, x.dtype) for x in (*inputs.values(), cotangent)]
     traced = tf.function(lambda *x: differentiate(function, dict(zip(names, x[:-1], strict=True)), x[-1])[1])
     return arrays.shapes_of_graph(traced.get_concrete_function(*specs).graph)
-
-
-if __name__ == "__main__":
-    print(json.dumps(quadratic_arrays()))

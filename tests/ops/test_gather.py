@@ -139,43 +139,7 @@ def test_the_gradient_of_picked_rows_holds_no_scatter():
     assert scatters(operations(picked, ((2, 3, 10, 4), "float32"), ((2, 3, 7, 4), "float32"))) == set()
 
 
-def test_gradients_on_jax_are_those_of_the_plain_gather_without_a_scatter(run_python):
-    pytest.importorskip("jax")
-    printed = run_python(JAX_CODE, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", PYTHONPATH=".")
-    assert printed.endswith("done\n")
-
-
-JAX_CODE = """
-import jax
-import jax.numpy as jnp
-import numpy as np
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, take_rows
-
-rng = np.random.default_rng(0)
-order = np.argsort(rng.random((2, 3, 7)), axis=-1).astype("int32")
-inverse = np.argsort(order, axis=-1).astype("int32")
-x = rng.normal(size=(2, 3, 7, 4)).astype("float32")
-picked = order[..., :5]
-cotangent = rng.normal(size=(2, 3, 7, 4)).astype("float32")
-present = inverse < 5
-back = np.minimum(inverse, 4)
-
-
-def gradient(function, x, cotangent, *rest):
-    return jax.vjp(lambda x: function(x, *rest), x)[1](cotangent)[0]
-
-
-def plain(x, index, *rest):
-    return jnp.take_along_axis(x, index[..., None], axis=2)
-
-
-for function, index, rest, size in ((permute_rows, order, (inverse,), 7), (pick_rows, picked, (back, present), 5)):
-    arguments = x, cotangent[:, :, :size], index, *rest
-    np.testing.assert_array_equal(jax.jit(function)(x, index, *rest), plain(x, index))
-    compiled = jax.jit(gradient, static_argnums=0)
-    np.testing.assert_array_equal(compiled(function, *arguments), gradient(plain, *arguments))
-    np.testing.assert_array_equal(gradient(function, *arguments), gradient(plain, *arguments))
-    assert "scatter" not in str(jax.make_jaxpr(gradient, static_argnums=0)(function, *arguments))
-assert "scatter" in str(jax.make_jaxpr(gradient, static_argnums=0)(take_rows, x, cotangent, order))
-print("done")
-"""
+@pytest.mark.parametrize("name", ["permute_rows", "pick_rows"])
+def test_gradients_on_jax_are_those_of_the_plain_gather_without_a_scatter(on_jax, name):
+    assert on_jax["gather"][name] == {"values": 0, "gradient": 0, "compiled": 0, "scatter": False}
+    assert on_jax["gather"]["take_rows"]["scatter"]  # which the same look finds in the gradient of the plain gather

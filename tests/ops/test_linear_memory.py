@@ -4,16 +4,15 @@ import keras
 import pytest
 
 from tests.ops import arrays, linear_memory
-from tests.ops.test_jax import run_worker
 
 BACKENDS = ["tensorflow", "jax"]
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(on_jax):
     """The quadratic arrays of every program, by backend and name."""
     assert keras.backend.backend() == "tensorflow"
-    return {"tensorflow": linear_memory.quadratic_arrays(), "jax": run_worker("linear_memory")}
+    return {"tensorflow": linear_memory.quadratic_arrays(), "jax": on_jax["quadratic"]}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -20,8 +20,7 @@ def draw(*shape):
 def same(actual, expected):
     np.testing.assert_allclose(ops.convert_to_numpy(actual), expected, rtol=0, atol=1e-4)
 
-SIZES = (1, 2, 4)
-for batch, heads, length in itertools.product(SIZES, SIZES, (1, 8, 16)):
+for batch, heads, length in itertools.product((1, 2), (1, 3), (1, 16)):
     x, centroids, matrix = draw(batch, heads, length, 8), draw(heads, 5, 8), draw(8, 4)
     for _ in range(3):  # what is written outside its memory is not always noticed at once
         same(products.times_matrix(x, matrix), np.einsum("bnth,hr->bntr", x, matrix))
