@@ -208,6 +208,7 @@ def test_the_readme_names_every_input_and_output(exported, served):
             assert f"| `{name}` |" in readme
 
 
+@pytest.mark.large
 def test_without_xla_the_texts_are_the_same(model, served, tmp_path):
     interpreted = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
     prompts = ["ab", "", "x", "y"]
@@ -271,31 +272,35 @@ def test_sizes_must_be_positive(model, tmp_path, name):
         export_saved_model(model, tmp_path, ByteTokenizer(), **{name: 0})
 
 
+def test_another_backend_is_refused_with_the_way_out(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    message = r"`model\.save\('model\.keras'\)`.* KERAS_BACKEND=tensorflow .* Received: backend='jax'\."
+    with pytest.raises(ValueError, match=message):
+        export(model, tmp_path)
+
+
 def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_python, tmp_path):
     pytest.importorskip("jax")
+    make_model([LOCAL]).save(tmp_path / "untrained.keras")
     code = f"""
-import numpy as np
+import keras, numpy as np
 import tf_sparse_attention as tsa
-from tests.test_export import LOCAL, TEXTS, make_model, nats_of
 
-model = make_model([LOCAL])
-model.compile(tsa.optimizers.Adafactor(), tsa.models.language_model_loss())
-ids = np.random.default_rng(0).integers(2, 258, (2, 20))
-model.fit(ids[:, :-1], ids[:, 1:], verbose=0)
-model.save({str(tmp_path / "model.keras")!r})
-try:
-    tsa.export.export_saved_model(model, {str(tmp_path / "none")!r}, tsa.data.ByteTokenizer())
-except ValueError as error:
-    print(error)
-print(nats_of(model, TEXTS[0]))
+model = keras.models.load_model({str(tmp_path / "untrained.keras")!r})
+model.compile("sgd", tsa.models.language_model_loss())
+ids = np.array([[0, *b"def main()"], [0, *b"0123456789"]])
+print(*(model.train_on_batch(ids[:, :-1], ids[:, 1:]) for _ in range(2)))
+model.save({str(tmp_path / "trained.keras")!r})
+log_probabilities = keras.ops.log_softmax(model.predict_on_batch(ids[:, :-1]))
+print(-np.take_along_axis(np.array(log_probabilities), ids[:, 1:, None], axis=2).sum((1, 2)))
 """
-    *message, nats = run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu").splitlines()
-    assert "`model.save('model.keras')`" in message[0]
-    assert "KERAS_BACKEND=tensorflow" in message[0]
-    assert message[0].endswith("Received: backend='jax'.")
-    loaded = keras.models.load_model(tmp_path / "model.keras", compile=False)
-    served = tf.saved_model.load(export(loaded, tmp_path / "saved_model")).signatures
-    np.testing.assert_allclose(score(served, TEXTS[:1])["nats"], [float(nats)], rtol=1e-5)
+    losses, nats = run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu").splitlines()
+    assert float(losses.split()[0]) > float(losses.split()[1])
+    trained = keras.models.load_model(tmp_path / "trained.keras", compile=False)
+    served = tf.saved_model.load(export(trained, tmp_path / "saved_model")).signatures
+    # The ids above are these, since the id of a byte is the byte + 2.
+    texts = [bytes(byte - 2 for byte in text) for text in (b"def main()", b"0123456789")]
+    np.testing.assert_allclose(score(served, texts)["nats"], np.fromstring(nats[1:-1], sep=" "), rtol=1e-5)
 
 
 def test_export_is_reached_from_the_front_door():

@@ -38,9 +38,9 @@ def records(run):
 
 
 def test_a_sample_is_what_the_model_generates(run):
-    (sample,) = sampling.generate(run, b"Hi", length=7, temperature=0.5, top_p=0.8, seed=3)
+    (sample,) = sampling.generate(run, b"Hi", length=4, temperature=0.5, top_p=0.8, seed=3)
     generator = EagerGenerator(workdir.load_model(run))
-    (row,) = generate_ids(generator, [[74, 107]], 9, temperature=0.5, top_p=0.8, seed=[3])
+    (row,) = generate_ids(generator, [[74, 107]], 6, temperature=0.5, top_p=0.8, seed=[3])
     assert sample == {
         "prompt": "Hi",
         "text": workdir.load_tokenizer(run).detokenize(row),
@@ -56,13 +56,13 @@ def test_what_is_not_given_is_as_the_run_was_configured(run):
     (sample,) = sampling.generate(run)
     assert sample["prompt"] == "def "
     assert sample["text"].startswith("def ")
-    assert (sample["num_tokens"], sample["temperature"], sample["top_p"]) == (9, 0.7, 0.9)
+    assert (sample["num_tokens"], sample["temperature"], sample["top_p"]) == (4, 0.7, 0.9)
 
 
 def test_an_empty_prompt_begins_a_document(run):
     (sample,) = sampling.generate(run, b"")
     assert sample["prompt"] == ""
-    assert sample["num_tokens"] == 9
+    assert sample["num_tokens"] == 4
 
 
 def test_each_sample_can_be_had_again_by_its_seed(run, monkeypatch):
