@@ -1,6 +1,7 @@
 """Models built from the layers, and the presets they are made from."""
 
 from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.generation import Generator, generate_ids, generate_text
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
@@ -10,9 +11,12 @@ __all__ = [
     "PRESETS",
     "Backbone",
     "BitsPerByte",
+    "Generator",
     "LanguageModel",
     "Model",
     "Perplexity",
     "PerplexityPerWord",
+    "generate_ids",
+    "generate_text",
     "language_model_loss",
 ]
