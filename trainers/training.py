@@ -43,7 +43,6 @@ def train(config, folder):
     if config.train.deterministic:
         strategy.make_deterministic()
     devices = strategy.choose(config)
-    keras.utils.set_random_seed(config.seed)
     with devices.scope():
         run = Run(config, folder, devices)
         step = run.restore()
@@ -73,6 +72,8 @@ class Run:
         self.config, self.folder, self.devices = config, folder, devices
         self._open_data()
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+        # After the data: preparing it, which only the first start does, draws random numbers.
+        keras.utils.set_random_seed(config.seed)
         self.model = components.make_model(config, self.tokenizer.vocabulary_size)
         optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
         self.model.compile(optimizer, loss=tsa.models.language_model_loss(), **execution)

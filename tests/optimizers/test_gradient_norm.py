@@ -54,9 +54,7 @@ def test_norm_is_that_after_clipping():
     assert float(optimizer.gradient_norm) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
-    ("measured", "plain"), [(MeasuredSGD, keras.optimizers.SGD), (MeasuredAdafactor, Adafactor)]
-)
+@pytest.mark.parametrize(("measured", "plain"), [(MeasuredSGD, keras.optimizers.SGD), (MeasuredAdafactor, Adafactor)])
 def test_the_steps_are_those_of_the_optimizer(measured, plain):
     results = []
     for optimizer in (measured(0.1), plain(0.1)):

@@ -145,7 +145,14 @@ def test_the_state_has_weights_centroids_every_seed_and_the_optimizer():
     optimizer.build(model.trainable_variables)
     paths = " ".join(state_variables(model, optimizer))
     assert paths.count("seed_generator_state") == 3  # of the block and of both parts of its attention
-    for name in ("clusters/centroids", "clusters/sums", "clusters/counts", "clusters/unused", "embeddings", "iteration"):
+    for name in (
+        "clusters/centroids",
+        "clusters/sums",
+        "clusters/counts",
+        "clusters/unused",
+        "embeddings",
+        "iteration",
+    ):
         assert name in paths
     assert len(state_variables(model, optimizer)) == len(model.variables) + len(optimizer.variables)
 

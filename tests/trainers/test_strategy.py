@@ -78,7 +78,7 @@ def test_more_logical_cpus_than_a_started_tensorflow_has_is_an_error():
 
 def test_another_backend_is_an_error(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    with pytest.raises(ValueError, match="`KERAS_BACKEND` must be tensorflow or jax. Received: torch"):
+    with pytest.raises(ValueError, match=r"`KERAS_BACKEND` must be tensorflow or jax. Received: torch"):
         strategy.choose(make_config())
 
 

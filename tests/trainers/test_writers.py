@@ -69,7 +69,7 @@ def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
         for value in event.summary.value
     ]
     assert sorted((step, tag) for step, tag, _ in events) == sorted((5, tag) for tag in SCALARS)
-    assert dict((tag, value) for _, tag, value in events) == SCALARS
+    assert {tag: value for _, tag, value in events} == SCALARS
 
 
 @pytest.mark.parametrize(("is_terminal", "kind"), [(True, writers.Bar), (False, writers.Lines)])
