@@ -100,7 +100,10 @@ def table(rows, markdown=False):
     lines = [list(COLUMNS.values()), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
     aligned = [
-        [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
+        [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
         for line in lines
     ]
     if not markdown:

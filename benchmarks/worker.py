@@ -18,9 +18,9 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "JAX_PLATFORMS": "cpu",
 }
-# TensorFlow's allocator with oneDNN keeps what it once took, and so does malloc with small pieces. In graph mode that is
-# part of the answer and the first call is measured. The first call of a compiled program compiles it too, so that the
-# second one is measured, for which everything must have been given back.
+# TensorFlow's allocator with oneDNN keeps what it once took, and so does malloc with small pieces. In graph mode that
+# is part of the answer, and the first call is measured. The first call of a compiled program compiles it too, so the
+# second is measured, for which everything must have been given back.
 GIVE_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "131072"}
 WARM_UP = 64  # positions of the call that loads libraries before memory is measured
 

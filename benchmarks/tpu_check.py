@@ -1,0 +1,77 @@
+"""Compiles layers and a training step for a TPU on a machine without one: `make tpu-check`.
+
+Every program of `benchmarks.tpu_programs`, on the JAX backend in bfloat16 at length 2048, must compile, hold no `while`
+and no more gathers, scatters and sorts than its bounds allow. Memory is printed, in MB of one device; it is that of a
+compilation with little effort unless `--full` is given, which takes several times as long.
+
+Exit status: 0 all is well, 1 something is not, 3 jax or libtpu is not installed.
+"""
+
+import argparse
+import json
+import sys
+
+from benchmarks import tpu_compile
+
+COLUMNS = ("program", "gather", "scatter", "sort", "while", "weights+input MB", "temporary MB", "peak MB", "GFLOP", "s")
+
+
+def check(names, topology):
+    """Compiles the programs called `names` and prints a line for each.
+
+    Returns:
+        List of {"program", "ops", "temporary_bytes", "problem", ...}; an empty problem is none.
+    """
+    from benchmarks import tpu_programs
+
+    results = []
+    print(_line(COLUMNS))
+    for name in names or tpu_programs.PROGRAMS:
+        program = tpu_programs.PROGRAMS[name]
+        try:
+            compiled = tpu_compile.compile_for_tpu(*program.make(), topology)
+        except Exception as error:  # any refusal, from tracing to the backend, is the answer asked for
+            result = {"program": name, "problem": f"{type(error).__name__}: {error}"[:2000]}
+            print(f"{name}: {result['problem']}")
+        else:
+            problem = tpu_programs.excess(compiled.ops, program.bounds)
+            result = {"program": name, **compiled._asdict(), "bounds": program.bounds._asdict(), "problem": problem}
+            print(_line(_cells(name, compiled)) + (f"  TOO MANY: {problem}" if problem else ""), flush=True)
+        results.append(result)
+    return results
+
+
+def _cells(name, compiled):
+    memory = (compiled.argument_bytes, compiled.temporary_bytes, compiled.peak_bytes)
+    counts = [compiled.ops[name] for name in tpu_compile.COUNTED]
+    return [name, *counts, *(f"{size / 1e6:.0f}" for size in memory), f"{compiled.flops / 1e9:.1f}", compiled.seconds]
+
+
+def _line(cells):
+    first, *rest = cells
+    widths = [len(name) for name in COLUMNS[1:]]
+    texts = [f"{cell:.0f}" if isinstance(cell, float) else str(cell) for cell in rest]
+    return "  ".join([first.ljust(50), *(text.rjust(width) for text, width in zip(texts, widths, strict=True))])
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("programs", nargs="*", help="names of programs (default: all)")
+    parser.add_argument("--topology", default=tpu_compile.TOPOLOGY, help="generation and chips (default: %(default)s)")
+    parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
+    options = parser.parse_args(argv)
+    missing = tpu_compile.missing_packages()
+    if missing:
+        print(f"tpu-check skipped: not installed: {', '.join(missing)} (pip install 'jax[tpu]')", file=sys.stderr)
+        return 3
+    tpu_compile.set_environment(options.full)
+    results = check(options.programs, options.topology)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+    return 1 if any(result["problem"] for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

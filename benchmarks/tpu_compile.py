@@ -1,0 +1,94 @@
+"""Compiling a JAX function for a TPU that is not there, and counting what the compiled program holds.
+
+libtpu contains the whole compiler and compiles for a described topology: no device, no network, no account. It cannot
+run the program, so results and speed stay unchecked; what the TPU refuses, what does not fit its memory and what became
+a loop are seen.
+"""
+
+import collections
+import importlib.util
+import os
+import re
+import time
+from typing import NamedTuple
+
+# Read once, when libtpu is loaded: `set_environment` comes before JAX is imported.
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",  # weights and constants are made on the CPU; the TPU is only compiled for
+    "KERAS_BACKEND": "jax",
+    "TPU_SKIP_MDS_QUERY": "1",  # ask no cloud's metadata server what machine this is
+    "TPU_WORKER_HOSTNAMES": "localhost",  # otherwise an error is logged at every start
+    "TPU_LOG_DIR": "disabled",  # otherwise one log file a process
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise a second process at the same time aborts on a lock file
+}
+# Little effort: several times faster to compile, with the same gathers, scatters, sorts and loops, and more memory.
+FAST = {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1.0"}
+TOPOLOGY = "v5e:2x2"
+COUNTED = ("gather", "scatter", "sort", "while")
+# `%name = type opcode(operands)`; a type holds no space before a parenthesis: bf16[8,128]{1,0:T(8,128)(2,1)}.
+INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = .*? ([a-z][\w\-]*)\(", re.MULTILINE)
+
+
+class Compiled(NamedTuple):
+    """What is known of a program compiled for one device.
+
+    Attributes:
+        ops: {name: number} of the `COUNTED` operations.
+        argument_bytes, temporary_bytes, peak_bytes: memory of the device.
+        flops: floating-point operations; those inside a loop count once.
+        seconds: processor time of the compilation.
+    """
+
+    ops: dict
+    argument_bytes: int
+    temporary_bytes: int
+    peak_bytes: int
+    flops: float
+    seconds: float
+
+
+def missing_packages():
+    """Returns which of the packages that compiling needs are not installed."""
+    return [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
+
+
+def set_environment(full=False):
+    """Sets the variables that libtpu and JAX read when they are loaded; those set by the user stay."""
+    for name, value in {**ENVIRONMENT, **({} if full else FAST)}.items():
+        os.environ.setdefault(name, value)
+
+
+def count_ops(text):
+    """Returns {name: number} of the `COUNTED` operations in an HLO program; an asynchronous pair counts once."""
+    names = (name.removesuffix("-start") for name in INSTRUCTION.findall(text))
+    seen = collections.Counter(names)
+    return {name: seen[name] for name in COUNTED}
+
+
+def compile_for_tpu(function, arguments, topology=TOPOLOGY):
+    """Compiles `function` for the first device of a topology and returns a `Compiled`.
+
+    Args:
+        function: what to compile.
+        arguments: tuple of its arguments, trees of arrays or of `jax.ShapeDtypeStruct`.
+        topology: generation and chips, as "v5e:2x2" or "v4:2x2x1".
+    """
+    import jax
+    from jax.experimental import topologies
+    from jax.sharding import SingleDeviceSharding
+
+    device = topologies.get_topology_desc(topology, platform="tpu").devices[0]
+    where = SingleDeviceSharding(device)
+    described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), arguments)
+    lowered = jax.jit(function).lower(*described)
+    start = time.process_time()
+    compiled = lowered.compile()
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    return Compiled(
+        count_ops(compiled.as_text()),
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.peak_memory_in_bytes,
+        cost.get("flops", 0.0),
+        time.process_time() - start,
+    )
