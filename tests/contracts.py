@@ -95,12 +95,19 @@ MAKERS = {
 REPRESENTATIVE = ("nearest_separate", "top_k_separate", "mixed")
 
 
-def every_layer(*, slow=False, **wanted):
-    """Parametrises a test over the makers, or those with certain attributes, as `maker`; see `REPRESENTATIVE`."""
+def every_layer(*, slow=False, slowest=False, **wanted):
+    """Parametrises a test over the makers, or those with certain attributes, as `maker`.
+
+    Args:
+        slow: leave all but the `REPRESENTATIVE` ones to `large`.
+        slowest: leave all but "mixed" to `large`.
+        **wanted: attributes of the makers to take.
+    """
+    by_default = ("mixed",) if slowest else REPRESENTATIVE if slow else MAKERS
     return pytest.mark.parametrize(
         "maker",
         [
-            pytest.param(maker, id=name, marks=pytest.mark.large if slow and name not in REPRESENTATIVE else ())
+            pytest.param(maker, id=name, marks=() if name in by_default else pytest.mark.large)
             for name, maker in MAKERS.items()
             if all(getattr(maker, attribute) == value for attribute, value in wanted.items())
         ],

@@ -78,11 +78,20 @@ def implicit_masks():
     return {name: float(np.abs(implicit - explicit).max()) for name, (implicit, explicit) in results.items()}
 
 
-def training():
+WITHOUT_DRAWS = {"dropout": 0.0, "revive_after": 0}  # backends draw different numbers
+
+
+def training(path):
+    """Trains with rematerialisation: the largest difference from what the TensorFlow process got without it."""
+    saved = np.load(path)
+    results = train(remat=True, num_blocks=1, **WITHOUT_DRAWS)
+    return max(float(np.abs(result - saved[f"training/{i}"]).max()) for i, result in enumerate(results))
+
+
+def training_with_dropout():
     """Trains with and without rematerialisation; both have to agree."""
-    plain, again = (train(remat, num_blocks=1, with_local=False) for remat in (False, True))
-    assert_same_training(plain, again, 1e-5)
-    return [float(loss) for loss in plain[0]]
+    assert_same_training(*(train(remat, num_blocks=2) for remat in (False, True)), 1e-5)
+    return "passed"
 
 
 def memory():

@@ -7,28 +7,32 @@ from tests.contracts import SIZE, normal, to_numpy, with_random_weights
 from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
 
 
-def stateful_block(remat, name="block", with_local=True):
+def stateful_block(remat, name="block", with_local=True, dropout=0.2, revive_after=2):
     """Centroids that move, revive and add a loss, regularised kernels, and dropout in four places."""
-    common = {"dropout": 0.2, "kernel_regularizer": keras.regularizers.L2(0.01), "seed": 3}
-    routing = RoutingAttention(1, 4, 3, 4, commitment_loss=0.1, ema_decay=0.9, revive_after=2, **common)
+    common = {"dropout": dropout, "kernel_regularizer": keras.regularizers.L2(0.01), "seed": 3}
+    routing = RoutingAttention(1, 4, 3, 4, commitment_loss=0.1, ema_decay=0.9, revive_after=revive_after, **common)
     local = [LocalAttention(1, 4, window=3, activity_regularizer="l2", **common)] if with_local else []
     attention = MixedAttention([*local, routing])
-    feed_forward = FeedForward(12, dropout=0.2, seed=4)
-    return TransformerBlock(attention, feed_forward, causal=True, dropout=0.2, remat=remat, seed=5, name=name)
+    feed_forward = FeedForward(12, dropout=dropout, seed=4)
+    return TransformerBlock(attention, feed_forward, causal=True, dropout=dropout, remat=remat, seed=5, name=name)
 
 
-def stateful_model(remat, num_blocks=2, with_local=True):
+def stateful_model(remat, num_blocks=2, **own):
     inputs = keras.Input((13, SIZE))
     x = keras.layers.Masking()(inputs)
     for index in range(num_blocks):
-        x = stateful_block(remat, f"block_{index}", with_local)(x)
-    return with_random_weights(keras.Model(inputs, x))
+        x = stateful_block(remat, f"block_{index}", **own)(x)
+    model = with_random_weights(keras.Model(inputs, x))
+    for weight in model.weights:
+        if weight.name in ("centroids", "sums"):  # backends draw different ones
+            weight.assign(normal(*weight.shape, seed=4))
+    return model
 
 
-def train(remat, num_blocks=2, with_local=True, **compilation):
+def train(remat, num_blocks=2, jit_compile="auto", **own):
     """Returns, after four steps of `fit`: losses, all weights and state, and the states of the seed generators."""
-    model = stateful_model(remat, num_blocks, with_local)
-    model.compile(keras.optimizers.SGD(0.05), "mse", **compilation)
+    model = stateful_model(remat, num_blocks, **own)
+    model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=jit_compile)
     x, y = normal(8, 13, SIZE), normal(8, 13, SIZE, seed=1)
     x[::2, 9:] = 0  # padding
     history = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
@@ -37,8 +41,7 @@ def train(remat, num_blocks=2, with_local=True, **compilation):
 
 
 def assert_same_training(first, second, tolerance):
-    """Fails unless two results of `train` are equal up to rounding, and something was trained and drawn."""
+    """Fails unless two results of `train` are equal up to rounding."""
     assert len(first) == len(second)
     for a, b in zip(first, second, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
-    assert first[-1][1] > 0, "no dropout was drawn"

@@ -150,13 +150,3 @@ def test_predict_and_evaluate_leave_the_state_alone_which_fit_moves_and_files_ke
     for other in loaded:  # and all of them go on alike
         other.get_layer("routing")(X, training=True)
         assert_same_state(state_of(layer), other.get_layer("routing"))
-
-
-def test_a_frozen_layer_keeps_weights_and_state_in_fit():
-    model, _ = trained_model()
-    layer = model.get_layer("routing")
-    layer.trainable = False
-    model.compile("sgd", "mse", jit_compile=False)
-    before = layer.get_weights()
-    model.fit(X, X, verbose=0)
-    assert all(np.array_equal(a, b) for a, b in zip(before, layer.get_weights(), strict=True))

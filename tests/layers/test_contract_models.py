@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.contracts import CLOSE, MAKERS, SIZE, assert_close, built, every_layer, normal, to_numpy
+from tests.contracts import CLOSE, SIZE, assert_close, built, every_layer, normal, to_numpy
 
 pytestmark = pytest.mark.filterwarnings("ignore:RoutingAttention with selection='top_k':UserWarning")
 
@@ -43,7 +43,7 @@ def test_a_saved_model_is_the_same_when_loaded_in_safe_mode(maker, tmp_path):
     assert_close(loaded(x), maker.call(layer, x), 0)
 
 
-@every_layer(slow=True)
+@every_layer(slowest=True)
 def test_known_lengths_sequential_and_subclassed_models_agree(maker):
     layer, x = built(maker), normal(2, 13, SIZE)
 
@@ -62,17 +62,15 @@ def test_known_lengths_sequential_and_subclassed_models_agree(maker):
     assert_close(sequential.predict(x, verbose=0), to_numpy(layer(x)), CLOSE)
 
 
-@every_layer(slow=True)
+@every_layer(slowest=True)
 def test_training_is_the_same_eager_and_in_a_graph(maker):
     results = [train(maker, run_eagerly=eager, jit_compile=False) for eager in (True, False)]
     assert_same_training(*results)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "mixed" else pytest.mark.large) for name in MAKERS]
-)
-def test_training_is_the_same_in_a_graph_and_under_xla(name):
-    results = [train(MAKERS[name], jit_compile=jit) for jit in (False, True)]
+@every_layer(slowest=True)
+def test_training_is_the_same_in_a_graph_and_under_xla(maker):
+    results = [train(maker, jit_compile=jit) for jit in (False, True)]
     assert_same_training(*results)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.contracts import MAKERS, SIZE, built, normal, to_numpy
+from tests.layers.remat_models import train
 
-COMPARED = ("nearest_separate", "top_k", "mixed")
+COMPARED = ("top_k", "mixed")
 
 
 def run_checks(run_python, *checks):
@@ -29,8 +30,10 @@ def figures(run_python, tmp_path_factory):
         arrays[f"{name}/count"] = len(old)
         for kind, weights in (("old", old), ("new", layer.get_weights())):
             arrays |= {f"{name}/{kind}/{i}": weight for i, weight in enumerate(weights)}
+    results = train(remat=False, num_blocks=1, dropout=0.0, revive_after=0, jit_compile=False)
+    arrays |= {f"training/{i}": result for i, result in enumerate(results)}
     np.savez(path, **arrays)
-    return run_checks(run_python, f"same_results={path}", "implicit_masks", "training", "memory")
+    return run_checks(run_python, f"same_results={path}", "implicit_masks", f"training={path}", "memory")
 
 
 def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing(figures):
@@ -42,9 +45,8 @@ def test_implicit_masks_reach_the_layers_of_a_compiled_model(figures):
     assert max(figures["implicit_masks"].values()) < 5e-6
 
 
-def test_fit_learns_alike_with_and_without_rematerialisation(figures):
-    losses = figures["training"]
-    assert np.all(np.isfinite(losses)) and losses[1] < losses[0]
+def test_fit_with_rematerialisation_gives_what_tensorflow_gives_without(figures):
+    assert figures["training"] < 1e-5  # losses, weights and state
 
 
 def test_rematerialisation_keeps_a_fraction_of_the_activations(figures):
@@ -54,4 +56,5 @@ def test_rematerialisation_keeps_a_fraction_of_the_activations(figures):
 
 @pytest.mark.large
 def test_contracts_hold_on_jax(run_python):
-    assert run_checks(run_python, "same_contracts") == {"same_contracts": "passed"}
+    checks = ("same_contracts", "training_with_dropout")
+    assert run_checks(run_python, *checks) == dict.fromkeys(checks, "passed")
