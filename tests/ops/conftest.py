@@ -29,4 +29,4 @@ def run_jax_worker():
 @pytest.fixture(scope="session")
 def on_jax(run_jax_worker):
     """Results of all checks of `jax_worker.py` but the slow one, by name."""
-    return run_jax_worker("families", "gather", "quadratic", "clusters")
+    return run_jax_worker("families", "causality", "gather", "quadratic", "clusters")

@@ -1,8 +1,8 @@
 """What the tests want to know of JAX, in a process of its own: `python -m tests.ops.jax_worker CHECK ...`.
 
 `families` compiles eight programs, feeds them many numbers, masks and documents, and compares with the dense twins;
-`free` compiles a program for each configuration that Hypothesis draws; `gather`, `quadratic` and `clusters` return what
-tests here compare. Prints {check: result} as JSON.
+`free` compiles a program for each configuration that Hypothesis draws; the others return what
+tests compare. Prints {check: result} as JSON.
 """
 
 import collections
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from keras import ops
 
 from tests.ops import strategies
+from tests.ops.causal_forms import look_ahead_of_all
 from tests.ops.compare import assert_equals_dense
 from tests.ops.jax_gather import compare_gathers
 from tests.ops.linear_memory import quadratic_arrays
@@ -88,6 +89,7 @@ def clusters():
 CHECKS = {
     "families": compare_fixed,
     "free": compare_free,
+    "causality": look_ahead_of_all,
     "gather": compare_gathers,
     "quadratic": quadratic_arrays,
     "clusters": clusters,

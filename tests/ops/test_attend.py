@@ -6,26 +6,12 @@ import pytest
 from keras import ops
 
 from tests.ops.compare import differentiate
-from tf_sparse_attention.ops.attend import Dropout, attend, combine
+from tests.ops.attend_numbers import draw, numbers, softmax
+from tf_sparse_attention.ops.attend import attend, combine
 
 DTYPES = ["bfloat16", "float16", "float32", "float64"]
 # What the dtype of the result can tell apart at values up to about 4.
 PRECISION = {"bfloat16": 5e-2, "float16": 5e-3, "float32": 2e-6, "float64": 1e-14}
-
-
-def draw(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape)
-
-
-def numbers(x):
-    return ops.convert_to_numpy(ops.cast(x, "float64"))
-
-
-def softmax(scores, factor):
-    """Returns exp(scores) factor divided by its sum, zeros where the factor is zero everywhere, in float64."""
-    highest = np.max(scores, axis=-1, where=factor > 0, initial=-np.inf, keepdims=True)
-    e = np.where(factor > 0, np.exp(np.where(factor > 0, scores - highest, 0)) * factor, 0)
-    return e / np.where(e.sum(-1, keepdims=True) > 0, e.sum(-1, keepdims=True), 1)
 
 
 def test_attention_is_a_softmax_of_the_scores_over_the_values():
@@ -145,67 +131,6 @@ def test_the_weights_of_keys_and_slots_sum_to_one():
     zeros = np.zeros((1, 1, 3, 1))
     attended = attend(zeros[:, :, :1], zeros, zeros, slots=(zeros[:, :, :1], zeros[:, :, :1]), return_weights=True)
     np.testing.assert_allclose(numbers(attended.weights)[0, 0], [[0.25] * 3], rtol=1e-12)
-
-
-def test_a_seed_repeats_the_dropout_and_what_is_kept_is_scaled_up():
-    # With the unit matrix as values the output is the weights that were used.
-    query, key, value = draw(4, 50, 8), draw(4, 60, 8, seed=1), np.tile(np.eye(60), (4, 1, 1))
-    whole = numbers(attend(query, key, value).output)
-    first, again, other = (
-        attend(query, key, value, dropout=Dropout(0.25, seed), return_weights=True) for seed in (1, 1, 2)
-    )
-    used = numbers(first.output)
-    np.testing.assert_array_equal(used, numbers(again.output))
-    assert np.abs(used - numbers(other.output)).max() > 0
-    there = used > 0
-    assert abs(there.mean() - 0.75) < 0.02  # five standard deviations of 12,000 draws
-    np.testing.assert_allclose(used[there], whole[there] / 0.75, rtol=1e-6)
-    np.testing.assert_array_equal(numbers(first.weights), whole)  # as in Keras, before dropout
-
-
-def test_dropout_falls_on_slots_and_value_biases_too():
-    # One key and one slot of weight 1/2 each: what is kept counts 1, and both come and go.
-    attended = attend(
-        np.zeros((1, 1, 200, 1)),
-        np.zeros((1, 1, 1, 1)),
-        np.full((1, 1, 1, 1), 1.0),
-        slots=(np.zeros((1, 1, 1)), np.full((1, 1, 1), 10.0)),
-        dropout=Dropout(0.5, 1),
-        value_bias=lambda weights: 100 * weights,
-    )
-    seen = {round(x) for x in numbers(attended.output).ravel().tolist()}
-    assert seen == {0, 10, 101, 111}
-
-
-def test_dropout_by_position_drops_the_same_pairs_wherever_they_stand():
-    query, key, value = draw(2, 3, 8, 4), draw(2, 3, 9, 4, seed=1), np.tile(np.eye(9), (2, 3, 1, 1))
-    queries, keys = np.tile(np.arange(8, dtype="int32"), (2, 3, 1)), np.tile(np.arange(9, dtype="int32"), (2, 3, 1))
-    order, others = np.random.default_rng(0).permutation(8), np.random.default_rng(1).permutation(9)
-    dropout = Dropout(0.5, 7)
-    used = numbers(attend(query, key, value, dropout=dropout.by_position(queries, keys)).output)
-    moved = attend(
-        query[:, :, order],
-        key[:, :, others],
-        value[:, :, others],
-        dropout=dropout.by_position(queries[..., order], keys[..., others]),
-    )
-    np.testing.assert_allclose(numbers(moved.output), used[:, :, order], rtol=1e-12)
-    whole = numbers(attend(query, key, value).output)
-    there = used > 0
-    np.testing.assert_allclose(used[there], 2 * whole[there], rtol=1e-6)
-    assert len({tuple(row) for row in there.reshape(-1, 9)}) > 40  # rows, heads and batch entries differ
-
-
-def test_a_seed_generator_gives_new_dropout_at_each_call():
-    query, dropout = draw(2, 9, 4), Dropout(0.5, keras.random.SeedGenerator(3))
-    first, second = (numbers(attend(query, query, query, dropout=dropout).output) for _ in range(2))
-    assert np.abs(first - second).max() > 0
-
-
-def test_a_rate_of_zero_drops_nothing():
-    query = draw(2, 9, 4)
-    whole, kept = (numbers(attend(query, query, query, dropout=d).output) for d in (None, Dropout(0.0, 1)))
-    np.testing.assert_array_equal(whole, kept)
 
 
 def test_weights_are_returned_only_when_asked_for():

@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tests.ops.compare import differentiate
-from tests.ops.test_attend import draw, numbers, softmax
+from tests.ops.attend_numbers import draw, numbers, softmax
 from tf_sparse_attention.ops.attend import attend
 
 
