@@ -38,16 +38,18 @@ help: ## List these targets
 .PHONY: demo
 demo: $(READY) ## Train, evaluate, sample from and export a routing language model (10 minutes on 2 cores)
 	$(RUN) -m trainers.train --config=$(DEMO) --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.evaluate --config=$(DEMO) --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.generate --config=$(DEMO) --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.export --config=$(DEMO) --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo --split=test
+	$(RUN) -m trainers.generate --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.export --workdir=$(RUNS)/demo
 
 .PHONY: demo-compare
 demo-compare: $(READY) ## Train the demo model with and without routed heads and print both scores
 	$(RUN) -m trainers.train --config=$(DEMO) --workdir=$(RUNS)/demo
 	$(RUN) -m trainers.train --config=$(DEMO):local --workdir=$(RUNS)/demo-local
-	$(RUN) -m trainers.evaluate --config=$(DEMO) --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.evaluate --config=$(DEMO):local --workdir=$(RUNS)/demo-local
+	@echo "Local and routed heads:"
+	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo --split=test
+	@echo "Local heads only:"
+	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
 
 .PHONY: test
 test: $(READY) ## Run the tests (15 minutes at most on 2 cores)

@@ -9,19 +9,34 @@ ROUTING = {
     "cluster_size": 64,
     "position": "rotary",
 }
+VARIANTS = ("mixed", "local", "tiny")
 
 
 def get_config(variant="mixed"):
+    """Returns the configuration; "local" has local heads only, "tiny" is for tests."""
+    if variant not in VARIANTS:
+        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
-    config.data.update(sequence_length=512, batch_size=8)
-    parts = [LOCAL, ROUTING] if variant == "mixed" else [{**LOCAL, "num_heads": 4}]
-    config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, attention=parts, tie_embeddings=True)
+    config.data.update(sequence_length=512, batch_size=4)
+    config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
+    config.model.attention = [{**LOCAL, "num_heads": 4}] if variant == "local" else [LOCAL, ROUTING]
+    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=60, decay_steps=1140)
+    config.train.update(num_steps=1200, log_every=50, evaluate_every=300, checkpoint_every=300, evaluation_windows=64)
     if variant == "tiny":
-        config.data.update(sequence_length=64, batch_size=2)
-        config.model.update(num_layers=2, hidden_dim=16, intermediate_dim=32, dropout=0.1)
-        config.model.attention = [
-            {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"},
-            {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 4, "cluster_size": 8},
-        ]
-        config.train.update(num_steps=20, log_every=5, evaluate_every=10, checkpoint_every=5, evaluation_windows=4)
+        _shrink(config)
     return config
+
+
+def _shrink(config):
+    """Makes the configuration one of seconds, with dropout and without compiling."""
+    config.data.update(sequence_length=64, batch_size=2)
+    config.model.update(num_layers=2, hidden_dim=16, intermediate_dim=32, dropout=0.1)
+    config.model.attention = [
+        {**LOCAL, "num_heads": 1, "key_dim": 8, "window": 16},
+        {**ROUTING, "num_heads": 1, "key_dim": 8, "num_clusters": 4, "cluster_size": 8},
+    ]
+    config.optimizer.update(name="adafactor", learning_rate=0.01, schedule="constant", warmup_steps=None)
+    config.optimizer.decay_steps = None
+    config.train.update(num_steps=20, log_every=5, evaluate_every=10, checkpoint_every=5, evaluation_windows=4)
+    config.train.jit_compile = False
+    config.generate.length = 16

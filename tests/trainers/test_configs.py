@@ -1,0 +1,102 @@
+"""The configurations: each names a model that can be built, and knows what it does not have."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import tf_sparse_attention as tsa
+from trainers import components
+from trainers.configs import base, demo, enwik8
+
+FOLDER = Path(base.__file__).parent
+CONFIGURATIONS = ("books", "demo", "enwik8", "pg19")
+ALL = [
+    ("books", ()),
+    *(("demo", (variant,)) for variant in demo.VARIANTS),
+    *(("enwik8", (preset,)) for preset in enwik8.SEQUENCE_LENGTHS),
+    *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
+]
+
+
+def load(name, arguments=()):
+    return importlib.import_module(f"trainers.configs.{name}").get_config(*arguments)
+
+
+def test_every_file_is_tested():
+    names = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base"}
+    assert names == set(CONFIGURATIONS) == {name for name, _ in ALL}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_header_says_command_hardware_time_and_score(name):
+    header = importlib.import_module(f"trainers.configs.{name}").__doc__
+    for heading in ("Command:", "Hardware:", "Time:", "Score:"):
+        assert re.search(rf"^{heading} +\S", header, re.MULTILINE), heading
+    assert f"--config=trainers/configs/{name}.py" in header
+
+
+@pytest.mark.parametrize(("name", "arguments"), ALL)
+def test_a_configuration_has_the_settings_of_the_base_and_no_other(name, arguments):
+    config, defaults = load(name, arguments), base.get_config()
+    assert set(config) == set(defaults)
+    for section in defaults:
+        if hasattr(defaults[section], "keys"):
+            assert set(config[section]) == set(defaults[section]), section
+
+
+@pytest.mark.parametrize(("name", "arguments"), ALL)
+def test_an_optimizer_can_be_made(name, arguments):
+    optimizer = components.make_optimizer(load(name, arguments), hidden_dim=8)
+    assert optimizer.name
+
+
+@pytest.mark.parametrize(("name", "arguments"), ALL)
+def test_the_learning_rate_has_an_end_that_fits_the_steps(name, arguments):
+    config = load(name, arguments)
+    if config.optimizer.schedule == "cosine":
+        assert config.optimizer.warmup_steps + config.optimizer.decay_steps == config.train.num_steps
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("books", ()), ("demo", ("mixed",)), ("demo", ("local",))])
+def test_a_small_model_can_be_built(name, arguments):
+    model = components.make_model(load(name, arguments), vocabulary_size=258)
+    assert 100_000 < model.count_params() < 5_000_000
+
+
+@pytest.mark.parametrize(("name", "preset"), [(name, *given) for name, given in ALL if name in ("enwik8", "pg19")])
+def test_a_published_size_can_be_built_with_one_layer(name, preset):
+    config = load(name, (preset,))
+    config.model.num_layers = 1
+    config.model.skip_first = 0
+    backbone = components.make_model(config, vocabulary_size=258).backbone
+    assert backbone.hidden_dim == tsa.models.PRESETS[preset]["arguments"]["hidden_dim"]
+    assert config.data.sequence_length == tsa.models.PRESETS[preset]["sequence_length"]
+
+
+def test_local_heads_alone_are_as_many_as_local_and_routed_ones():
+    mixed, local = load("demo"), load("demo", ("local",))
+    assert sum(part["num_heads"] for part in mixed.model.attention) == local.model.attention[0]["num_heads"]
+    assert {part["layer"] for part in local.model.attention} == {"LocalAttention"}
+    for section in ("data", "optimizer", "train"):
+        assert mixed[section].to_dict() == local[section].to_dict()
+
+
+def test_two_configurations_do_not_share_their_parts():
+    one, other = load("demo"), load("demo")
+    one.model.attention[0]["num_heads"] = 99
+    assert other.model.attention[0]["num_heads"] != 99
+    assert load("demo").model.attention[0]["num_heads"] != 99
+
+
+@pytest.mark.parametrize(("name", "message"), [("demo", "mixed, local, tiny"), ("enwik8", "enwik8_local_cluster8k")])
+def test_an_unknown_variant_is_an_error(name, message):
+    with pytest.raises(ValueError, match=rf"must be one of {message}.*Received: .*=big"):
+        load(name, ("big",))
+
+
+def test_a_setting_that_does_not_exist_cannot_be_set():
+    config = load("demo").lock()
+    with pytest.raises(AttributeError, match='Did you mean "num_steps" instead of "num_step"'):
+        config.train.num_step = 3

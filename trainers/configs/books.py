@@ -1,0 +1,33 @@
+"""Bytes of long books, or of any folder of text: a model to train in half an hour on two CPU cores.
+
+Command:   python -m trainers.train --config=trainers/configs/books.py --config.data.path=FOLDER --workdir=runs/books
+           For a copy, or a part, of the PG-19 corpus in place of the path:
+           --config.data.tfds=pg19 --config.data.local_dir=FOLDER
+Hardware:  2 CPU cores, 8 GB of memory
+Time:      not run here to its end
+Score:     not run here; python -m trainers.evaluate --workdir=runs/books --split=test
+"""
+
+from trainers.configs import base
+
+LOCAL = {"layer": "LocalAttention", "num_heads": 3, "key_dim": 32, "window": 256, "position": "rotary"}
+ROUTING = {
+    "layer": "RoutingAttention",
+    "num_heads": 1,
+    "key_dim": 32,
+    "num_clusters": 16,
+    "cluster_size": 128,
+    "position": "rotary",
+}
+
+
+def get_config():
+    """Returns the configuration."""
+    config = base.get_config()
+    config.data.update(sequence_length=1024, batch_size=4)
+    config.model.update(num_layers=6, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
+    config.model.attention = [LOCAL, ROUTING]
+    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=100, decay_steps=2400)
+    config.train.update(num_steps=2500, log_every=50, evaluate_every=500, checkpoint_every=250, evaluation_windows=64)
+    config.generate.update(prompt="", length=600)
+    return config

@@ -1,0 +1,30 @@
+"""Bytes of Wikipedia: the published Routing Transformer of 12 layers with 4 local and 4 routed heads in each.
+
+Command:   python -m trainers.train --config=trainers/configs/enwik8.py --config.data.path=enwik8 --workdir=runs/enwik8
+           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is cut into 90, 5 and 5 million bytes.
+           Other presets: --config=trainers/configs/enwik8.py:enwik8_local_cluster12k, or :enwik8_local8k
+Hardware:  8 devices with 16 GB of memory or more, one window of 8192 or 12,288 bytes each
+Time:      not run here
+Score:     not run here
+"""
+
+from trainers.configs import base
+
+SEQUENCE_LENGTHS = {"enwik8_local_cluster8k": 8192, "enwik8_local_cluster12k": 12288, "enwik8_local8k": 8192}
+
+
+def get_config(preset="enwik8_local_cluster8k"):
+    """Returns the configuration of a preset for enwik8."""
+    if preset not in SEQUENCE_LENGTHS:
+        raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")
+    config = base.get_config()
+    config.data.update(sequence_length=SEQUENCE_LENGTHS[preset], batch_size=8, packed=False)
+    config.model.update(preset=preset, remat=True)
+    config.optimizer.update(
+        name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
+    )
+    config.train.update(
+        num_steps=100_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000, evaluation_windows=128
+    )
+    config.train.dtype = "mixed_bfloat16"
+    return config
