@@ -4,12 +4,12 @@
 #   PYTHON=python3.12   the interpreter the environment is made with (3.11 or later)
 #   VENV=.venv          where the environment lies
 #   RUNS=runs           where demo runs keep checkpoints, logs and exports
-#   ARGS="-n 2"         more arguments for pytest
+#   ARGS="-n 2"         arguments for pytest; two processes unless told otherwise
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUNS ?= runs
-ARGS ?=
+ARGS ?= -n 2 --dist loadfile
 
 LOCK := requirements/lock.txt
 READY := $(VENV)/.ready

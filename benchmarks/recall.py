@@ -8,10 +8,6 @@ route by the nearest centroid the model can look the pair up.
 Trains both models and one with dense attention from each seed, on one core in a few minutes, and prints the accuracies.
 """
 
-import argparse
-import json
-import os
-import sys
 from typing import NamedTuple
 
 NUM_KEYS = 16

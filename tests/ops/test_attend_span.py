@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.compare import differentiate
 from tests.ops.attend_numbers import draw, numbers, softmax
+from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.attend import attend
 
 
