@@ -130,6 +130,11 @@ class AttentionLayer(keras.layers.Layer):
         return True
 
     @property
+    def num_features(self):
+        """D, the channels of the query that the layer was built for."""
+        return self._query.kernel.shape[0]
+
+    @property
     def has_relative_values(self):
         """Whether relative positions have a table for the values."""
         return True

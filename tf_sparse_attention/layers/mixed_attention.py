@@ -52,6 +52,11 @@ class MixedAttention(keras.layers.Layer):
         return sum(part.num_heads for part in self.parts)
 
     @property
+    def num_features(self):
+        """D, the channels of the query that the layer was built for."""
+        return self.parts[0].num_features
+
+    @property
     def causal_selection(self):
         """Whether every part chooses what a query sees without later tokens, under a causal mask."""
         return all(part.causal_selection for part in self.parts)
