@@ -90,6 +90,7 @@ def test_an_import_that_points_up_or_sideways_is_found(source, part):
         ("from tf_sparse_attention.ops.masks import causal_mask", "layers"),
         ("from tf_sparse_attention.ops import masks", "ops"),
         ("import tf_sparse_attention.models", "trainers"),
+        ("import tf_sparse_attention as tsa", "trainers"),
         ("import keras\nfrom keras import ops", "ops"),
     ],
 )
