@@ -1,3 +1,15 @@
+"""The demo: bytes of the Python standard library's own source, a model of 4 layers with local and routed heads.
+
+Command:   make demo, or for the training alone
+           python -m trainers.train --config=trainers/configs/demo.py --workdir=runs/demo
+           python -m trainers.evaluate --workdir=runs/demo --split=test
+           With local heads only (make demo-compare): --config=trainers/configs/demo.py:local
+Hardware:  2 CPU cores, 4 GB of memory
+Time:      the four programs of `make demo` took 466 s of processor time, of which at most 10 minutes follow on idle
+           cores; by the clock 12.6 minutes while other programs had two thirds of the machine
+Score:     2.31 bits per byte on the test split of CPython 3.11.7's library (gzip -9: 2.01, xz -9: 1.65)
+"""
+
 from trainers.configs import base
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 32, "window": 128, "position": "rotary"}
@@ -19,9 +31,9 @@ def get_config(variant="mixed"):
     config = base.get_config()
     config.data.update(sequence_length=512, batch_size=4)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
-    config.model.attention = [{**LOCAL, "num_heads": 4}] if variant == "local" else [LOCAL, ROUTING]
-    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=60, decay_steps=1140)
-    config.train.update(num_steps=1200, log_every=50, evaluate_every=300, checkpoint_every=300, evaluation_windows=64)
+    config.model.attention = [{**LOCAL, "num_heads": 4}] if variant == "local" else [dict(LOCAL), dict(ROUTING)]
+    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50, decay_steps=950)
+    config.train.update(num_steps=1000, log_every=50, evaluate_every=250, checkpoint_every=250, evaluation_windows=64)
     if variant == "tiny":
         _shrink(config)
     return config
