@@ -5,10 +5,18 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
+from docs import draw_patterns
 from tf_sparse_attention.analysis import draw_pattern
+from tf_sparse_attention.analysis.pictures import groups_of, one_color_a_head
 from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
 
 matplotlib.use("agg")
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    pyplot.close("all")
 
 
 def shown(figure):
@@ -18,24 +26,66 @@ def shown(figure):
 def test_a_window_is_a_band_below_the_diagonal():
     (panel,) = shown(draw_pattern(LocalAttention(1, 4, window=2), length=5))
     np.testing.assert_array_equal(panel, np.eye(5, dtype=bool) | np.eye(5, k=-1, dtype=bool))
-    pyplot.close("all")
 
 
 def test_every_head_of_every_part_has_a_panel():
     parts = [LocalAttention(2, 4, window=3), RoutingAttention(1, 4, num_clusters=2, cluster_size=3)]
     assert len(shown(draw_pattern(MixedAttention(parts), length=9))) == 3
-    pyplot.close("all")
 
 
 @pytest.mark.parametrize("layer", [LocalAttention(1, 4, window=3), MixedAttention([LocalAttention(1, 4, window=3)])])
 def test_a_built_layer_keeps_its_size(layer):
     layer(np.zeros((1, 6, 7), "float32"))
     assert shown(draw_pattern(layer, length=6))[0].shape == (6, 6)
-    pyplot.close("all")
 
 
 def test_axes_must_be_as_many_as_heads():
     axes = pyplot.subplots(1, 3)[1]
-    with pytest.raises(ValueError, match=r"`axes` must be one for each head\. Received: 3 axes, 2 heads"):
+    with pytest.raises(ValueError, match=r"`axes` must be one for each panel\. Received: 3 axes, 2 panels"):
         draw_pattern(LocalAttention(2, 4, window=3), length=5, axes=axes)
-    pyplot.close("all")
+
+
+def test_tokens_that_reach_one_another_are_a_group():
+    seen = np.zeros((5, 5), bool)
+    seen[3, 1] = seen[4, 3] = seen[2, 0] = True  # 4 reaches 1 through 3
+    assert groups_of(seen).tolist() == [0, 1, 0, 1, 1]
+
+
+def test_a_token_that_sees_nothing_is_a_group_of_its_own():
+    assert groups_of(np.zeros((3, 3), bool)).tolist() == [0, 1, 2]
+
+
+def test_each_cluster_has_a_colour_of_its_own():
+    layer = RoutingAttention(1, 4, num_clusters=2, cluster_size=9, selection="random", mask_self=False, seed=3)
+    panel = np.asarray(draw_pattern(layer, length=9).axes[0].images[0].get_array())
+    assert len(np.unique(panel[panel > 0])) == 2
+    plain = np.asarray(draw_pattern(layer, length=9, show_groups=False).axes[0].images[0].get_array())
+    np.testing.assert_array_equal(plain, (panel > 0).astype(int))
+
+
+def test_an_overlay_gives_a_key_the_colour_of_the_first_head_that_sees_it():
+    pattern = np.array([[[True, False], [False, False]], [[True, True], [False, True]]])
+    assert one_color_a_head(pattern).tolist() == [[1, 2], [0, 2]]
+
+
+def test_an_overlay_is_one_panel():
+    (panel,) = shown(draw_pattern(LocalAttention(3, 4, window=2), length=4, overlay=True))
+    np.testing.assert_array_equal(panel, np.eye(4, dtype=bool) | np.eye(4, k=-1, dtype=bool))
+
+
+def test_inputs_decide_the_clusters():
+    layer = RoutingAttention(1, 8, num_clusters=2, cluster_size=8, mask_self=False, seed=0)
+    first, second = (np.random.default_rng(seed).normal(size=(1, 8, 16)).astype("float32") for seed in (1, 2))
+    (one,), (other,) = (shown(draw_pattern(layer, 8, inputs=inputs)) for inputs in (first, second))
+    assert not np.array_equal(one, other)
+
+
+def test_the_future_is_shaded_under_a_causal_mask_only():
+    layer = LocalAttention(1, 4, window=2)
+    assert len(draw_pattern(layer, 4).axes[0].patches) == 1
+    assert len(draw_pattern(layer, 4, use_causal_mask=False).axes[0].patches) == 0
+
+
+def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path):
+    draw_patterns.main(tmp_path / "patterns.png")
+    assert 10_000 < (tmp_path / "patterns.png").stat().st_size < 150_000

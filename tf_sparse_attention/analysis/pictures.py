@@ -3,27 +3,36 @@
 import numpy as np
 from keras import ops
 
+COLORS = ("#2a6f97", "#e07a1f", "#3a9d6e", "#b5446e", "#7a5ea8", "#c9a227", "#4fb3bf", "#8a5a44")
+HIDDEN = "#f1f1ee"  # the keys after the query
 
-def draw_pattern(layer, length, use_causal_mask=True, features=32, seed=0, axes=None):
-    """Draws the pattern of an attention layer, one panel a head: black where a query (row) sees a key (column).
 
-    The picture is `layer.attention_pattern`, the dense twin that the tests compare the fast computation with. O(T^2)
-    memory.
+def draw_pattern(
+    layer, length, use_causal_mask=True, inputs=None, features=32, seed=0, overlay=False, show_groups=True, axes=None
+):
+    """Draws the pattern of an attention layer, one panel a head: filled where a query (row) sees a key (column).
+
+    The picture is `layer.attention_pattern`, the dense twin that the tests compare the fast computation with. Tokens
+    that see one another, directly or through others, have one colour, so that the clusters of a routed head that do not
+    share a token can be told apart. The keys after the query are shaded under a causal mask. O(T^2) memory.
 
     Args:
         layer: an attention layer of this library, built or not.
         length: T, positions to draw.
         use_causal_mask: whether later positions are hidden. Default True.
+        inputs: float (1, T, D), what decides the clusters of routed heads. None: random numbers.
         features: channels of the random input that a layer not yet built is built for; ignored if it is built.
-        seed: integer of the random input, which decides the clusters of routed heads.
-        axes: matplotlib axes to draw into, one a head. None: a new figure.
+        seed: integer of the random input.
+        overlay: whether to draw all heads into one panel, a colour each; the first that sees a key has it.
+        show_groups: whether clusters have colours of their own.
+        axes: matplotlib axes to draw into, one a head, or one for `overlay`. None: a new figure.
 
     Returns:
         The matplotlib figure.
 
     Raises:
         ImportError: where matplotlib is not installed (extra `plot`).
-        ValueError: if `axes` are not as many as the heads.
+        ValueError: if `axes` are not as many as the panels.
 
     Example:
         >>> draw_pattern(LocalAttention(2, 16, window=8), length=48).savefig("local.png")
@@ -33,16 +42,63 @@ def draw_pattern(layer, length, use_causal_mask=True, features=32, seed=0, axes=
     except ImportError as error:
         raise ImportError("Pictures need matplotlib: pip install 'tf_sparse_attention[plot]'.") from error
 
-    shape = (1, length, layer.num_features if layer.built else features)
-    inputs = np.random.default_rng(seed).normal(size=shape).astype("float32")
+    if inputs is None:
+        shape = (1, length, layer.num_features if layer.built else features)
+        inputs = np.random.default_rng(seed).normal(size=shape).astype("float32")
     pattern = layer.attention_pattern(ops.convert_to_tensor(inputs), use_causal_mask=use_causal_mask)
     pattern = ops.convert_to_numpy(pattern)[0]  # (N, T, T)
+    panels = [one_color_a_head(pattern)] if overlay else [_colored(seen, show_groups) for seen in pattern]
     if axes is None:
-        _, axes = pyplot.subplots(1, len(pattern), squeeze=False, figsize=(2.6 * len(pattern), 2.6))
+        _, axes = pyplot.subplots(1, len(panels), squeeze=False, figsize=(2.6 * len(panels), 2.6))
     axes = np.asarray(axes).reshape(-1)
-    if len(axes) != len(pattern):
-        raise ValueError(f"`axes` must be one for each head. Received: {len(axes)} axes, {len(pattern)} heads.")
-    for panel, seen in zip(axes, pattern, strict=True):
-        panel.imshow(seen, cmap="Greys", vmin=0, vmax=1, interpolation="none")
-        panel.set(xticks=[], yticks=[])
+    if len(axes) != len(panels):
+        raise ValueError(f"`axes` must be one for each panel. Received: {len(axes)} axes, {len(panels)} panels.")
+    for axis, panel in zip(axes, panels, strict=True):
+        _draw(axis, panel, use_causal_mask)
     return axes[0].figure
+
+
+def _colored(seen, show_groups):
+    groups = groups_of(seen) if show_groups else np.zeros(len(seen), int)
+    return np.where(seen, groups[:, None] % len(COLORS) + 1, 0)
+
+
+def groups_of(seen):
+    """Numbers the tokens by the group they belong to: those that see one another, directly or through others.
+
+    Args:
+        seen: bool (T, T), whether a query (row) sees a key (column).
+
+    Returns:
+        Int (T,): 0 for the group of the first token, 1 for the next one that is met, and so on.
+    """
+    near = seen | seen.T | np.eye(len(seen), dtype=bool)
+    groups = np.full(len(seen), -1)
+    for first in range(len(seen)):
+        if groups[first] >= 0:
+            continue
+        reached = near[first]
+        while not np.array_equal(grown := near[reached].any(axis=0), reached):
+            reached = grown
+        groups[reached] = groups.max() + 1
+    return groups
+
+
+def one_color_a_head(pattern):
+    """Returns heads (N, T, S) in one panel, int (T, S): the number, from 1, of the first that sees a key; 0: none."""
+    return np.where(pattern.any(axis=0), np.argmax(pattern, axis=0) % len(COLORS) + 1, 0)
+
+
+def _draw(axis, panel, shade_future):
+    """Draws a panel of color numbers, 0 for keys not seen."""
+    from matplotlib.colors import ListedColormap
+
+    length = len(panel)
+    if shade_future:
+        corner = np.array([(0, 0), (length, 0), (length, length)]) - 0.5
+        axis.fill(*corner.T, color=HIDDEN, linewidth=0, zorder=0)
+    colors = ListedColormap([(1, 1, 1, 0), *COLORS])
+    axis.imshow(panel, cmap=colors, vmin=0, vmax=len(COLORS), interpolation="none", zorder=1)
+    axis.set(xticks=[], yticks=[], xlim=(-0.5, length - 0.5), ylim=(length - 0.5, -0.5))
+    for side in axis.spines.values():
+        side.set_color("#888888")
