@@ -17,9 +17,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from benchmarks import tables, worker
 
+ROOT = Path(__file__).resolve().parent.parent
 CASES = ("local", "nearest", "nearest, separate keys", "top_k", "keras dense")
 MODES = {"tensorflow": ("graph", "xla"), "jax": ("jit",)}
 
@@ -42,6 +44,7 @@ def run_worker(wanted, backend):
     """Returns the result of a `worker.Measurement` from a process of its own, {"skipped": reason} if that fails."""
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.worker", json.dumps(wanted._asdict())],
+        cwd=ROOT,
         env={**os.environ, **worker.environment(wanted, backend)},
         capture_output=True,
         text=True,

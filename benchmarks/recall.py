@@ -15,12 +15,12 @@ NUM_PAIRS = 64
 NUM_LAYERS = 2
 WINDOW = 8
 CHANCE = 1 / NUM_KEYS
-LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 16, "window": WINDOW}
+LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 16, "window": WINDOW, "position": "relative"}
 ROUTED = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 16, "num_clusters": 4, "cluster_size": 16}
 PATTERNS = {
     "local": [{**LOCAL, "num_heads": 4}],
     "local + nearest": [LOCAL, {**ROUTED, "selection": "nearest"}],
-    "dense": [{**LOCAL, "num_heads": 4, "window": 2 * NUM_PAIRS}],
+    "local + dense": [LOCAL, {**LOCAL, "position": None, "window": 2 * NUM_PAIRS}],
 }
 
 

@@ -55,6 +55,8 @@ def environment(wanted, backend):
 
 def measure(wanted):
     """Returns the result of a `Measurement`: {pass: seconds} or {"bytes": int}, or {"skipped": reason}."""
+    if wanted.kind not in ("time", "memory"):
+        raise ValueError(f"`kind` must be 'time' or 'memory'. Received: kind={wanted.kind!r}.")
     from benchmarks import memory, subjects
 
     sizes = subjects.Sizes(wanted.length)

@@ -1,0 +1,114 @@
+"""The command `python -m benchmarks.attention`."""
+
+import json
+
+import pytest
+
+from benchmarks import attention, worker
+
+
+def fake_run(wanted, backend):
+    """Stands in for a process: linear time, memory by the length."""
+    if wanted.kind == "memory":
+        return {"bytes": wanted.length * (1000 if wanted.remat else 2000)}
+    if wanted.case == "keras dense" and wanted.length > 1024:
+        return {"skipped": "needs about 9 GB of memory"}
+    names = [f"{mode} {part}" for mode in wanted.modes for part in ("forward", "both", "remat")]
+    return {**dict.fromkeys(names, wanted.length * 1e-5), "dense torch forward": 1.0, "dense torch both": 2.0}
+
+
+def test_every_case_and_length_has_a_line(capsys):
+    assert attention.main(["--lengths", "1024", "2048", "--cases", "local", "top_k"], run=fake_run) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[2:6]] == [
+        ["local", "1024"],
+        ["local", "2048"],
+        ["top_k", "1024"],
+        ["top_k", "2048"],
+    ]
+    assert [line.split()[:3] for line in lines[6:]] == [["torch", "dense", "1024"], ["torch", "dense", "2048"]]
+
+
+def test_what_is_skipped_is_said_and_left_out(capsys):
+    attention.main(["--lengths", "1024", "2048", "--cases", "keras dense"], run=fake_run)
+    printed = capsys.readouterr()
+    assert "keras dense, 2048: needs about 9 GB of memory" in printed.err
+    assert printed.out.count("keras dense") == 1
+
+
+def test_a_missed_aim_fails_a_check_and_only_a_check(capsys):
+    slow = ["--lengths", "8192", "--cases", "local", "--backend", "jax"]
+
+    def run(wanted, backend):
+        return dict.fromkeys(fake_run(wanted, backend), 1.0) if wanted.kind == "time" else {"bytes": 1}
+
+    assert attention.main(slow, run=run) == 0
+    assert attention.main([*slow, "--check"], run=run) == 1
+    assert attention.main([*slow, "--check"], run=fake_run) == 0
+    assert "MISSED local: forward and backward of dense 1, at most 0.18" in capsys.readouterr().out
+
+
+def test_figures_are_written_as_json(tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    attention.main(["--lengths", "64", "--cases", "local", "--no-memory", "--json", str(path)], run=fake_run)
+    written = json.loads(path.read_text())
+    assert [row["case"] for row in written["rows"]] == ["local", "torch dense"]
+    assert written["rows"][0]["both_ratio"] == pytest.approx(64e-5 / 2)
+
+
+def test_memory_is_measured_in_the_fastest_mode_plain_and_rematerialised(capsys):
+    asked = []
+
+    def run(wanted, backend):
+        asked.append((wanted.kind, wanted.modes, wanted.remat))
+        return {**fake_run(wanted, backend), "xla both": 1e-9}
+
+    attention.main(["--lengths", "64", "--cases", "nearest"], run=run)
+    assert asked[:3] == [
+        ("time", ("graph", "xla"), False),
+        ("memory", ("xla",), False),
+        ("memory", ("xla",), True),
+    ]
+
+
+def test_a_worker_measures_time_in_every_mode():
+    wanted = worker.Measurement("time", "nearest", 32, modes=("graph",), repeats=1)
+    seconds = worker.measure(wanted)
+    assert {"graph forward", "graph both", "graph remat"} <= set(seconds)
+    assert all(0 < value < 60 for value in seconds.values())
+
+
+def test_a_worker_refuses_what_does_not_fit_into_memory():
+    skipped = worker.measure(worker.Measurement("time", "keras dense", 2_000_000, modes=("graph",)))
+    assert skipped["skipped"].startswith("needs about")
+
+
+def test_a_worker_measures_memory():
+    result = worker.measure(worker.Measurement("memory", "local", 256, modes=("graph",)))
+    assert "skipped" in result or 0 <= result["bytes"] < 100e6
+
+
+def test_a_process_that_fails_says_why():
+    wanted = worker.Measurement("size", "local", 32)
+    expected = "failed: ValueError: `kind` must be 'time' or 'memory'. Received: kind='size'."
+    assert attention.run_worker(wanted, "tensorflow") == {"skipped": expected}
+
+
+def test_what_only_compiled_programs_need_is_set_for_their_memory_alone():
+    compiled = worker.Measurement("memory", "local", 32, modes=("xla",))
+    assert worker.environment(compiled, "tensorflow")["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    for other in (compiled._replace(modes=("graph",)), compiled._replace(kind="time")):
+        assert "TF_ENABLE_ONEDNN_OPTS" not in worker.environment(other, "tensorflow")
+
+
+@pytest.mark.large
+def test_a_process_reports_the_peak_of_its_memory():
+    result = attention.run_worker(worker.Measurement("memory", "local", 256, modes=("graph",)), "tensorflow")
+    # Output and three gradients are 2 MB; the process must not count the libraries it has loaded.
+    assert "skipped" in result or 2e6 < result["bytes"] < 100e6
+
+
+@pytest.mark.large
+def test_the_aims_are_met_at_8192(capsys):
+    cases = ["local", "nearest", "top_k"]
+    assert attention.main(["--lengths", "4096", "8192", "--check", "--cases", *cases]) == 0, capsys.readouterr().out

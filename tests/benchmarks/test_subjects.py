@@ -1,0 +1,109 @@
+"""What the benchmark measures computes what it says, in every way it is measured."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from benchmarks import steps, subjects
+from tf_sparse_attention.ops.masks import window_mask
+
+SIZES = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=8)
+MODE = steps.MODES[keras.backend.backend()][0]
+
+
+def dense(query, key, value, mask):
+    scores = np.where(mask, query @ np.swapaxes(key, -1, -2) * query.shape[-1] ** -0.5, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True) @ value
+
+
+def output_of(name, **arguments):
+    subject = subjects.core_subject(name, SIZES, **arguments)
+    return ops.convert_to_numpy(subject.function(*subject.arguments)[0])
+
+
+def arrays(results):
+    return [ops.convert_to_numpy(x) for x in keras.tree.flatten(results)]
+
+
+def test_clusters_grow_with_the_length_and_are_never_none():
+    assert [subjects.Sizes(length).num_clusters for length in (64, 1024, 8192)] == [1, 4, 32]
+
+
+def test_the_local_core_is_dense_attention_in_a_causal_window():
+    mask = ops.convert_to_numpy(window_mask(24, 24, 8, causal=True))
+    np.testing.assert_allclose(output_of("local"), dense(*subjects.heads_of(SIZES), mask), atol=1e-5)
+
+
+def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
+    heads = subjects.heads_of(SIZES)
+    expected = dense(*heads, np.tri(24, dtype=bool))
+    np.testing.assert_allclose(np.swapaxes(output_of("keras dense"), 1, 2), expected, atol=1e-5)
+    step = steps.torch_step(heads, backward=True)
+    if step is not None:
+        np.testing.assert_allclose(step.run()[0].detach().numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["local", "nearest", "top_k", pytest.param("nearest, separate keys", marks=pytest.mark.large)]
+)
+def test_one_head_at_a_time_is_all_heads_at_once_with_the_same_gradients(name):
+    at_once, in_turn = (
+        arrays(steps.step_of(subjects.core_subject(name, SIZES, remat), MODE, backward=True).run())
+        for remat in (False, True)
+    )
+    assert len(at_once) == 1 + (2 if name in ("nearest", "top_k") else 3)
+    for expected, found in zip(at_once, in_turn, strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_whole_layer_gives_a_gradient_of_its_input_and_of_every_weight(remat):
+    subject = subjects.layer_subject("nearest", SIZES, remat)
+    output, *gradients = arrays(steps.step_of(subject, MODE, backward=True).run())
+    assert output.shape == (1, 24, 16)
+    assert [g.shape for g in gradients[1:]] == [tuple(v.shape) for v in subject.variables]
+    assert all(np.abs(g).max() > 0 for g in gradients)
+
+
+@pytest.mark.parametrize("name", ["local", "nearest, separate keys", "top_k", "keras dense"])
+def test_every_layer_runs_forward(name):
+    subject = subjects.layer_subject(name, SIZES)
+    (output,) = arrays(steps.step_of(subject, MODE, backward=False).run())
+    assert output.shape == (1, 24, 16) and np.isfinite(output).all()
+
+
+def test_a_backward_pass_returns_the_output_too():
+    subject = subjects.core_subject("local", SIZES)
+    forward = arrays(steps.step_of(subject, MODE, backward=False).run())[0]
+    both = arrays(steps.step_of(subject, MODE, backward=True).run())[0]
+    np.testing.assert_allclose(both, forward, atol=1e-6)
+
+
+def test_a_prepared_step_runs():
+    step = steps.step_of(subjects.core_subject("local", SIZES), steps.MODES[keras.backend.backend()][-1], False)
+    step.prepare()
+    assert arrays(step.run())[0].shape == SIZES.heads
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match=r"`mode` must be one of .* Received: mode='turbo'"):
+        steps.step_of(subjects.core_subject("local", SIZES), "turbo", backward=False)
+
+
+@pytest.mark.large
+def test_steps_on_jax_are_those_on_tensorflow(run_python):
+    code = (
+        "from tests.benchmarks.test_subjects import *\n"
+        "for name, remat in (('local', False), ('nearest', True)):\n"
+        "    step = steps.step_of(subjects.core_subject(name, SIZES, remat), MODE, backward=True)\n"
+        "    print(*(float(np.abs(x).sum()) for x in arrays(step.run())))\n"
+        "layer = subjects.layer_subject('nearest', SIZES, True)\n"
+        "print(len(arrays(steps.step_of(layer, MODE, backward=True).run())))"
+    )
+    *lines, number = run_python(code, KERAS_BACKEND="jax").splitlines()
+    for line, (name, remat) in zip(lines, (("local", False), ("nearest", True)), strict=True):
+        here = arrays(steps.step_of(subjects.core_subject(name, SIZES, remat), MODE, backward=True).run())
+        np.testing.assert_allclose([float(x) for x in line.split()], [np.abs(x).sum() for x in here], rtol=1e-4)
+    assert int(number) == 2 + 6  # output, input, and kernels and biases of query, value and output
