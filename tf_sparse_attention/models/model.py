@@ -5,8 +5,23 @@ import keras
 from tf_sparse_attention.layers import replicas
 
 
+class _DeferredUpdates:
+    """The training step of `Model`, apart from it since Keras changes the bases of a class made functional."""
+
+    def train_step(self, *args, **kwargs):
+        with replicas.deferred_updates():
+            result = super().train_step(*args, **kwargs)
+        replicas.apply_deferred(self._flatten_layers())
+        return result
+
+
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Model(keras.Model):
+class FunctionalModel(_DeferredUpdates, keras.Model):
+    """What `Model(inputs, outputs)` makes: a functional `keras.Model` with the training step of `Model`."""
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Model(_DeferredUpdates, keras.Model):
     """A `keras.Model` that also trains routing layers on several TensorFlow replicas.
 
     On one device, and on JAX, it is a `keras.Model`. Under a `tf.distribute` strategy with several replicas, routing
@@ -22,8 +37,9 @@ class Model(keras.Model):
         >>> model = tsa.models.Model(inputs, outputs)
     """
 
-    def train_step(self, *args, **kwargs):
-        with replicas.deferred_updates():
-            result = super().train_step(*args, **kwargs)
-        replicas.apply_deferred(self._flatten_layers())
-        return result
+    def __new__(cls, *args, **kwargs):
+        named = {"inputs", "outputs"} & set(kwargs)
+        if cls is Model and len(args) + len(named) >= 2:
+            # Keras would put its functional class under `Model` itself, and so under every subclass of it.
+            return FunctionalModel(*args, **kwargs)
+        return super().__new__(cls, *args, **kwargs)
