@@ -1,0 +1,87 @@
+"""The recall task: what it asks, and that routing answers where local attention cannot."""
+
+import numpy as np
+import pytest
+
+from benchmarks import recall
+
+
+def pairs_of(task):
+    return task.token_ids[:, 0::2], task.token_ids[:, 1::2]
+
+
+def test_a_key_has_one_value_in_a_sequence_and_another_in_the_next():
+    keys, values = pairs_of(recall.draw(20, seed=0))
+    tables = [{*zip(*pair, strict=True)} for pair in zip(keys.tolist(), values.tolist(), strict=True)]
+    assert all(len(table) == len({key for key, _ in table}) for table in tables)
+    assert len({value for table in tables for key, value in table if key == 1}) > 8
+
+
+def test_a_target_is_the_value_that_follows_and_only_a_key_that_came_before_has_one():
+    task = recall.draw(20, seed=1)
+    keys, values = pairs_of(task)
+    for row in range(20):
+        seen = set()
+        for place, (key, value) in enumerate(zip(keys[row], values[row], strict=True)):
+            assert task.targets[row, 2 * place] == (value if key in seen else 0)
+            seen.add(key)
+    assert not task.targets[:, 1::2].any()
+
+
+def test_the_distance_is_to_the_last_time_the_key_came():
+    task = recall.draw(20, seed=2)
+    where = np.argwhere(task.distances > 0)
+    assert len(where)
+    for row, place in where:
+        distance = task.distances[row, place]
+        between = task.token_ids[row, place - distance : place + 1 : 2]
+        assert between[0] == between[-1] and between[-1] not in between[1:-1]
+
+
+def test_keys_and_values_are_apart_and_none_is_padding():
+    keys, values = pairs_of(recall.draw(50, seed=3))
+    assert (keys.min(), keys.max()) == (1, recall.NUM_KEYS)
+    assert (values.min(), values.max()) == (1 + recall.NUM_KEYS, 2 * recall.NUM_KEYS)
+
+
+def test_a_seed_gives_the_same_sequences():
+    for first, second in zip(recall.draw(3, seed=[4, 1]), recall.draw(3, seed=[4, 1]), strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert (recall.draw(3, seed=4).token_ids != recall.draw(3, seed=5).token_ids).any()
+
+
+class Copies:
+    """A model that names the value that followed the key when it last came within `reach` positions, else nothing."""
+
+    def __init__(self, reach):
+        self.reach = reach
+
+    def predict(self, token_ids, **kwargs):
+        logits = np.zeros((*token_ids.shape, 1 + 2 * recall.NUM_KEYS))
+        for row, ids in enumerate(token_ids):
+            for place in range(0, len(ids), 2):
+                earlier = [j for j in range(0, place, 2) if ids[j] == ids[place] and place - j <= self.reach]
+                if earlier:
+                    logits[row, place, ids[earlier[-1] + 1]] = 1
+        return logits
+
+
+def test_the_score_is_of_keys_beyond_all_windows_alone():
+    task = recall.draw(5, seed=6)
+    assert recall.accuracy(Copies(reach=128), task) == 1
+    assert recall.accuracy(Copies(reach=recall.NUM_LAYERS * recall.WINDOW), task) == 0
+
+
+def test_the_curve_begins_at_chance_and_has_a_point_each_time(tmp_path):
+    curve = recall.train("local", seed=0, num_steps=2, batch_size=2, every=1, jit_compile=False)
+    assert [step for step, _ in curve] == [0, 1, 2]
+    assert all(value < 0.25 for _, value in curve)
+    recall.plot({"local": {0: curve}}, tmp_path / "recall.png")
+    assert (tmp_path / "recall.png").stat().st_size > 5000
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_routing_recalls_what_lies_beyond_the_window_and_local_attention_does_not(seed):
+    assert recall.train("local + nearest", seed)[-1][1] >= 0.9
+    assert recall.train("local", seed)[-1][1] < 2 * recall.CHANCE
