@@ -66,6 +66,16 @@ def run_python():
     return run
 
 
+@pytest.fixture(scope="session")
+def two_replicas():
+    """The one strategy of two replicas in this process, on its two logical CPUs; skipped on other backends."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("needs two logical CPUs, which the suite makes on the TensorFlow backend only")
+    from trainers.strategy import mirrored_cpus
+
+    return mirrored_cpus(2)
+
+
 def _shared_folder(name):
     folder = SHARED / name
     if not folder.is_dir():

@@ -1,6 +1,7 @@
 """Which devices a run uses: one, several GPUs, a TPU, several machines, or one CPU cut in two to try it."""
 
 import contextlib
+import functools
 import json
 import os
 
@@ -137,8 +138,7 @@ def _choose_tensorflow(num_logical_cpus):
     import tensorflow as tf
 
     if num_logical_cpus > 1:
-        names = [device.name for device in _logical_cpus(num_logical_cpus)]
-        return TensorFlowReplicas(tf.distribute.MirroredStrategy(names))
+        return TensorFlowReplicas(mirrored_cpus(num_logical_cpus))
     if "TPU_NAME" in os.environ or tf.config.list_physical_devices("TPU"):
         return TensorFlowReplicas(_connect_to_tpu(os.environ.get("TPU_NAME", "local")))
     if len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [])) > 1:
@@ -146,6 +146,14 @@ def _choose_tensorflow(num_logical_cpus):
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return TensorFlowReplicas(tf.distribute.MirroredStrategy())
     return OneDevice()
+
+
+@functools.cache  # Collectives of two strategies over the same devices of one process take each other's places.
+def mirrored_cpus(number):
+    """Returns the one `MirroredStrategy` of this process over so many logical CPUs, which it makes if it can."""
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy([device.name for device in _logical_cpus(number)])
 
 
 def _logical_cpus(number):

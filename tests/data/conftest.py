@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tf_sparse_attention.data import ByteTokenizer, open_token_store
 
@@ -41,11 +40,3 @@ def random_store(make_store):
         return make_store([generator.bytes(int(length)) for length in lengths], fingerprint=f"{count}/{longest}/{seed}")
 
     return make
-
-
-@pytest.fixture
-def two_replicas():
-    """A strategy of two replicas on one machine."""
-    if len(tf.config.list_logical_devices("CPU")) < 2:
-        pytest.skip("needs two logical CPUs, which the suite makes on the TensorFlow backend only")
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -3,8 +3,6 @@
 Plain TensorFlow graphs: `jit_compile=True` does not work under MirroredStrategy.
 """
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -17,11 +15,6 @@ from tf_sparse_attention.models import Model
 STEPS, BATCH, LENGTH = 5, 4, 11
 X, Y = normal(STEPS * BATCH, LENGTH, SIZE), normal(STEPS * BATCH, LENGTH, SIZE, seed=1)
 STATE = ("centroids", "sums", "counts", "unused")
-
-
-@functools.cache
-def two_replicas():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def make_model(model_class=Model, remat=False):
@@ -79,8 +72,8 @@ def on_one_device():
 
 
 @pytest.fixture(scope="module")
-def on_two_replicas():
-    return train(two_replicas())
+def on_two_replicas(two_replicas):
+    return train(two_replicas)
 
 
 def assert_same_training(found, expected):
@@ -96,8 +89,8 @@ def test_two_replicas_equal_one_device_on_the_joined_batch(on_one_device, on_two
     assert_same_training(on_two_replicas[1], on_one_device)
 
 
-def test_so_they_do_with_rematerialisation(on_one_device):
-    assert_same_training(train(two_replicas(), remat=True)[1], on_one_device)
+def test_so_they_do_with_rematerialisation(on_one_device, two_replicas):
+    assert_same_training(train(two_replicas, remat=True)[1], on_one_device)
 
 
 def test_centroids_were_revived_in_these_steps(on_one_device, on_two_replicas):
@@ -115,8 +108,8 @@ def test_the_commitment_of_both_layers_is_part_of_the_reported_loss(on_one_devic
     np.testing.assert_allclose(on_one_device["losses"][0], error + sum(losses), rtol=1e-6)
 
 
-def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out():
-    with two_replicas().scope():
+def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out(two_replicas):
+    with two_replicas.scope():
         model = make_model(keras.Model)
     message = (
         r"`clusters` \(Centroids\) keeps centroids that several replicas have to update together.*Subclass "
@@ -126,7 +119,7 @@ def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out():
         model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
 
 
-def test_a_subclassed_model_with_a_plain_model_inside_updates_every_layer(on_one_device):
+def test_a_subclassed_model_with_a_plain_model_inside_updates_every_layer(on_one_device, two_replicas):
     class Wrapper(Model):
         def __init__(self, inner):
             super().__init__()
@@ -135,7 +128,7 @@ def test_a_subclassed_model_with_a_plain_model_inside_updates_every_layer(on_one
         def call(self, x, training=None):
             return self.inner(x, training=training)
 
-    with two_replicas().scope():
+    with two_replicas.scope():
         inner = make_model(keras.Model)
         model = Wrapper(inner)
         model.compile(inner.optimizer, "mse", jit_compile=False)
@@ -144,9 +137,8 @@ def test_a_subclassed_model_with_a_plain_model_inside_updates_every_layer(on_one
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
 
 
-def test_replicas_drop_different_places_and_leave_one_seed():
-    strategy = two_replicas()
-    with strategy.scope():
+def test_replicas_drop_different_places_and_leave_one_seed(two_replicas):
+    with two_replicas.scope():
         layer = LocalAttention(2, 4, window=5, dropout=0.5, seed=1)
         feed_forward = FeedForward(16, dropout=0.5, seed=1)
         for part in (layer, feed_forward):
@@ -155,27 +147,27 @@ def test_replicas_drop_different_places_and_leave_one_seed():
 
     @tf.function
     def draw():
-        return strategy.run(lambda: (layer(x, training=True), feed_forward(x, training=True)))
+        return two_replicas.run(lambda: (layer(x, training=True), feed_forward(x, training=True)))
 
-    for first, second in (strategy.experimental_local_results(result) for result in draw()):
+    for first, second in (two_replicas.experimental_local_results(result) for result in draw()):
         assert np.abs(to_numpy(first) - to_numpy(second)).max() > 0.01
     for part in (layer, feed_forward):
         (seed,) = (variable for variable in part.non_trainable_variables if "seed" in variable.path)
-        states = [to_numpy(state) for state in strategy.experimental_local_results(seed.value)]
+        states = [to_numpy(state) for state in two_replicas.experimental_local_results(seed.value)]
         np.testing.assert_array_equal(states, [[1, 1], [1, 1]])
 
 
-def test_evaluate_and_predict_under_two_replicas_leave_the_state_alone(on_two_replicas):
+def test_evaluate_and_predict_under_two_replicas_leave_the_state_alone(on_two_replicas, two_replicas):
     model, _ = on_two_replicas
     before = state_of(model)
-    with two_replicas().scope():
+    with two_replicas.scope():
         model.evaluate(X, Y, batch_size=BATCH, verbose=0)
         model.predict(X, batch_size=BATCH, verbose=0)
     for old, new in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
-def test_what_two_replicas_trained_loads_on_one_device_and_back(on_two_replicas, tmp_path):
+def test_what_two_replicas_trained_loads_on_one_device_and_back(on_two_replicas, two_replicas, tmp_path):
     model, results = on_two_replicas
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
@@ -184,7 +176,7 @@ def test_what_two_replicas_trained_loads_on_one_device_and_back(on_two_replicas,
         copy.optimizer.build(copy.trainable_variables)
     other.load_weights(tmp_path / "model.weights.h5")
     other.save_weights(tmp_path / "back.weights.h5")
-    with two_replicas().scope():
+    with two_replicas.scope():
         back = make_model()
         back.optimizer.build(back.trainable_variables)
         back.load_weights(tmp_path / "back.weights.h5")

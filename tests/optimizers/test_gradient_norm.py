@@ -66,12 +66,11 @@ def test_the_steps_are_those_of_the_optimizer(measured, plain):
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_norm_of_two_replicas_is_that_of_the_joined_batch():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_norm_of_two_replicas_is_that_of_the_joined_batch(two_replicas):
     x = np.arange(8.0).reshape(4, 2).astype("float32")
     y = np.ones((4, 1), "float32")
     norms = []
-    for scope in (strategy.scope(), tf.distribute.get_strategy().scope()):
+    for scope in (two_replicas.scope(), tf.distribute.get_strategy().scope()):
         with scope:
             model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
             model.compile(MeasuredSGD(0.1), loss="mse", jit_compile=False)

@@ -157,10 +157,8 @@ def test_the_state_has_weights_centroids_every_seed_and_the_optimizer():
     assert len(state_variables(model, optimizer)) == len(model.variables) + len(optimizer.variables)
 
 
-def test_the_state_of_two_replicas_is_that_of_one():
-    import tensorflow as tf
-
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+def test_the_state_of_two_replicas_is_that_of_one(two_replicas):
+    with two_replicas.scope():
         replicated = make_model()
     single = make_model()
     assert len(replicated.variables) > len(single.variables)
