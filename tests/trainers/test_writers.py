@@ -17,7 +17,7 @@ def test_a_line_has_the_scalars_and_the_means_over_routing_layers():
 
 
 def test_a_log_gets_a_line_with_the_time_that_is_left(caplog, monkeypatch):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     now = [100.0]
     monkeypatch.setattr(writers.time, "monotonic", lambda: now[0])
     lines = writers.Lines(num_steps=50)
@@ -28,7 +28,7 @@ def test_a_log_gets_a_line_with_the_time_that_is_left(caplog, monkeypatch):
 
 
 def test_the_last_line_says_nothing_of_time(caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     lines = writers.Lines(num_steps=20)
     lines.progress(10, 1.0)
     lines.write(20, {"loss": 2.0})
