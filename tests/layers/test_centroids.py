@@ -104,10 +104,23 @@ def test_start_from_data_makes_centroids_of_tokens():
     assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
 
 
+@pytest.mark.parametrize("carried", [False, True])
+def test_start_from_data_takes_no_padding(carried):
+    layer, inputs, mask = ready(routing()), keras.ops.convert_to_tensor(X), np.zeros(X.shape[:2], "bool")
+    mask[0, 1:4] = True
+    if carried:
+        inputs._keras_mask = keras.ops.convert_to_tensor(mask)
+    layer.start_from_data(inputs, None if carried else mask)
+    from_masked = state_of(layer)[0]
+    layer.start_from_data(X[:1, 1:4])
+    for masked, alone in zip(from_masked, state_of(layer)[0], strict=True):
+        np.testing.assert_allclose(masked[masked[:, 0].argsort()], alone[alone[:, 0].argsort()], atol=1e-6)
+
+
 def test_start_from_data_follows_its_seed_builds_the_layer_and_works_in_half_precision():
     layer, found = routing(dtype="mixed_bfloat16"), []
     for seed in (None, None, 3):
-        layer.start_from_data(X, seed)
+        layer.start_from_data(X, seed=seed)
         found.append(state_of(layer)[0])
     assert found[0].dtype == "float32"
     assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])

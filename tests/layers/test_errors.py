@@ -243,6 +243,12 @@ def test_more_clusters_than_tokens_cannot_start_from_data():
         routing().start_from_data(X[:1, :2])
 
 
+def test_more_clusters_than_unmasked_tokens_cannot_start_from_data():
+    message = r"`mask` must leave at least `num_clusters` tokens .* Received: 2 tokens, num_clusters=3\."
+    with pytest.raises(ValueError, match=message):
+        routing().start_from_data(X[:1], np.arange(X.shape[1])[None] < 2)
+
+
 def test_features_must_be_known():
     with pytest.raises(ValueError, match=r"Received: query of shape \(None, 6, None\)\."):
         local()(keras.Input((6, None)))

@@ -25,10 +25,10 @@ def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_m
     In self-attention (`value` None) a token is a query and a key, and `query_mask` masks both.
     """
     self_attention = value is None
-    query_mask = _of_tokens("query_mask", query_mask, query)
+    query_mask = mask_of_tokens("query_mask", query_mask, query)
     source = query if self_attention else value
-    value_mask = _of_tokens("value_mask", value_mask, source)
-    key_mask = _of_tokens("key_mask", key_mask, source if key is None else key)
+    value_mask = mask_of_tokens("value_mask", value_mask, source)
+    key_mask = mask_of_tokens("key_mask", key_mask, source if key is None else key)
     if self_attention:
         value_mask = merge(query_mask, value_mask)
     batch, queries, keys = query.shape[0], query.shape[1], source.shape[1]
@@ -44,7 +44,8 @@ def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_m
     return TokenMasks(query_mask, merge(value_mask, key_mask), with_heads(attention_mask), segment_ids, segment_ids)
 
 
-def _of_tokens(name, mask, x):
+def mask_of_tokens(name, mask, x):
+    """Returns a mask (B, T) of the tokens of `x` as booleans, that which `x` carries if `mask` is None, or None."""
     mask = implicit_mask(x) if mask is None else mask
     if mask is None:
         return None

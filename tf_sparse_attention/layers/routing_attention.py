@@ -9,6 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.layers import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids
 from tf_sparse_attention.ops import kmeans, routing
 from tf_sparse_attention.ops.blocks import shape
@@ -129,18 +130,31 @@ class RoutingAttention(AttentionLayer):
         """The centroids, float32 (N, K, H)."""
         return self._clusters.centroids
 
-    def start_from_data(self, inputs, seed=None):
+    def start_from_data(self, inputs, mask=None, seed=None):
         """Moves the centroids to tokens drawn at random, which shortens the first phase of training.
 
         Args:
-            inputs: float (B, T, D), inputs of the layer; B T at least `num_clusters`.
+            inputs: float (B, T, D), inputs of the layer.
+            mask: bool (B, T), False for padding, which is not drawn. None: the mask that `inputs` carries, if any.
             seed: integer of the draw. None: that of the layer.
+
+        Raises:
+            ValueError: if fewer than `num_clusters` tokens are not masked out.
         """
         if not self.built:
             self.build(inputs.shape)
+        mask = mask_of_tokens("mask", mask, inputs)
+        if mask is not None:
+            mask = ops.broadcast_to(mask, inputs.shape[:2])
+            tokens = int(ops.sum(ops.cast(mask, "int32")))
+            if tokens < self.num_clusters:
+                raise ValueError(
+                    "`mask` must leave at least `num_clusters` tokens to start from. "
+                    f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
+                )
         query = self._project(ops.cast(inputs, self.compute_dtype), None, None)[0]
         seed = self._clusters.seed if seed is None else seed
-        self._clusters.assign(kmeans.start_from_data(query, self.num_clusters, seed))
+        self._clusters.assign(kmeans.start_from_data(query, self.num_clusters, seed, mask))
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)

@@ -29,11 +29,10 @@ def full_pass_step(model):
     def step(inputs, index, state):
         batch_size, length = ops.shape(inputs)
         known = ops.arange(length, dtype="int32")[None, :] <= index[:, None]
-        logits = model({"token_ids": inputs, "padding_mask": known}, training=False)
-        vocabulary_size = logits.shape[-1]
+        x = model.backbone({"token_ids": inputs, "padding_mask": known}, training=False)
         rows = ops.arange(batch_size, dtype="int32") * length + index
-        logits = ops.take(ops.reshape(logits, (-1, vocabulary_size)), rows, axis=0)  # (B, V)
-        padding = ops.arange(vocabulary_size) == PAD_ID
+        logits = model.logits(ops.take(ops.reshape(x, (-1, x.shape[-1])), rows, axis=0))  # (B, V)
+        padding = ops.arange(logits.shape[-1]) == PAD_ID
         return ops.where(padding, lowest(logits.dtype), logits), state
 
     return step

@@ -83,7 +83,12 @@ class LanguageModel(Model):
         self.built = True
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        x = self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
+        return self.logits(
+            self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
+        )
+
+    def logits(self, x):
+        """Returns the logits (..., V) of vectors (..., D) of the backbone, for those who need few of a sequence."""
         if self.to_embedding is not None:
             x = self.to_embedding(x)
         if self.to_vocabulary is not None:

@@ -55,13 +55,14 @@ def start(directions):
     )
 
 
-def start_from_data(x, num_clusters, seed):
+def start_from_data(x, num_clusters, seed, token_mask=None):
     """Returns a state whose centroids are `num_clusters` tokens drawn at random, one set a head.
 
     Args:
         x: queries (B, N, T, H) before normalisation.
-        num_clusters: K, at most B T.
+        num_clusters: K, at most the number of tokens that are not masked out.
         seed: an integer or a `keras.random.SeedGenerator`.
+        token_mask: bool (B, T), False for padding, which is drawn last; or None.
     """
     _, heads, _, size = x.shape
     tokens = ops.reshape(ops.transpose(x, (1, 0, 2, 3)), (heads, -1, size))
@@ -71,6 +72,8 @@ def start_from_data(x, num_clusters, seed):
             f"Received: {tokens.shape[1]} tokens, num_clusters={num_clusters}."
         )
     keys = keras.random.uniform(ops.shape(tokens)[:2], seed=seed)
+    if token_mask is not None:
+        keys = ops.where(ops.reshape(token_mask, (1, -1)), keys, -1.0)
     chosen = ops.top_k(keys, num_clusters)[1]  # (N, K)
     return start(ops.take_along_axis(tokens, chosen[..., None], axis=1))
 

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.products import times_matrix
 from tf_sparse_attention.ops.scores import dense_scores
@@ -76,6 +77,7 @@ class Relative(NoPosition):
 
     def score_bias(self, query, distances):
         tokens = distances.tokens if self.by_token else None
+        query = ops.cast(query, score_dtype(keras.backend.standardize_dtype(query.dtype)))
         if tokens is None and distances.offsets is not None:
             by_distance = times_matrix(query, ops.transpose(self._rows(self.key_table, query.dtype, distances.offsets)))
             return skew(by_distance, distances.offsets.shape)
