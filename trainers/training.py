@@ -40,9 +40,9 @@ def train(config, folder):
     """
     _check(config)
     folder = workdir.open_workdir(folder, create=True)
-    if config.train.deterministic:
-        strategy.make_deterministic()
     devices = strategy.choose(config)
+    if config.train.deterministic:
+        strategy.make_deterministic(devices.execution(**_execution(config))["jit_compile"])
     with devices.scope():
         run = Run(config, folder, devices)
         step = run.restore()
@@ -60,6 +60,10 @@ def _check(config):
             raise ValueError(f"`config.train.{name}` must be {least} or more. Received: {name}={config.train[name]}.")
 
 
+def _execution(config):
+    return {name: config.train[name] for name in ("jit_compile", "steps_per_execution")}
+
+
 class Run:
     """The objects of one process of a run.
 
@@ -71,7 +75,7 @@ class Run:
     def __init__(self, config, folder, devices):
         self.config, self.folder, self.devices = config, folder, devices
         self._open_data()
-        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+        execution = devices.execution(**_execution(config))
         # After the data: preparing it, which only the first start does, draws random numbers.
         keras.utils.set_random_seed(config.seed)
         self.model = components.make_model(config, self.tokenizer.vocabulary_size)

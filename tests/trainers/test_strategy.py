@@ -31,7 +31,7 @@ def test_one_cpu_is_one_device():
 
 def test_one_device_leaves_compiling_to_keras_unless_told():
     one = strategy.OneDevice()
-    assert one.execution(None, 4) == {"jit_compile": "auto", "steps_per_execution": 4}
+    assert one.execution(None, 4) == {"jit_compile": True, "steps_per_execution": 4}
     assert one.execution(False, 1)["jit_compile"] is False
 
 

@@ -83,9 +83,7 @@ class LanguageModel(Model):
         self.built = True
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        return self.logits(
-            self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
-        )
+        return self.logits(self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training))
 
     def logits(self, x):
         """Returns the logits (..., V) of vectors (..., D) of the backbone, for those who need few of a sequence."""
