@@ -71,10 +71,40 @@ def apply_deferred(layers):
         return
     import tensorflow as tf
 
-    values = [[variable.value for variable in layer.pending] for layer in layers]
+    values = [[tf.identity(variable.value) for variable in layer.pending] for layer in layers]
     reduced = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
     for layer, sums in zip(layers, reduced, strict=True):
         layer.advance(sums)
+
+
+def has_several_workers():
+    """Returns whether the current strategy is one of several processes, `tf.distribute.MultiWorkerMirroredStrategy`."""
+    if replica_count() == 1:
+        return False
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+    many = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return many and bool(strategy.cluster_resolver.cluster_spec().jobs)
+
+
+def logs_to_average(logs):
+    """Returns what a training step reports in the shape in which Keras averages it over workers: of rank 1."""
+    if not has_several_workers():
+        return logs
+    return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), logs)
+
+
+def local_part(step_and_batches):
+    """Returns the next batch of the first replica of this worker.
+
+    Args:
+        step_and_batches: what a Keras epoch iterator yields: first step, last step, iterator.
+    """
+    import tensorflow as tf
+
+    first = tf.distribute.get_strategy().experimental_local_results
+    return keras.tree.map_structure(lambda value: first(value)[0], next(step_and_batches[2]))
 
 
 class SeedGenerator(keras.random.SeedGenerator):

@@ -12,7 +12,16 @@ class _DeferredUpdates:
         with replicas.deferred_updates():
             result = super().train_step(*args, **kwargs)
         replicas.apply_deferred(self._flatten_layers())
-        return result
+        return replicas.logs_to_average(result)
+
+    def test_step(self, *args, **kwargs):
+        return replicas.logs_to_average(super().test_step(*args, **kwargs))
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        # Keras averages a batch over the workers to learn its shapes, which fails (keras#20585).
+        if iterator is not None and replicas.has_several_workers():
+            iterator, data_batch = None, replicas.local_part(next(iter(iterator)))
+        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")

@@ -229,4 +229,4 @@ def _dense(gradient, shape):
     if hasattr(gradient, "indices"):
         # The sum of a sparse and a dense tensor is the one way to a dense one that every backend has.
         gradient = ops.add(gradient, ops.zeros(shape, dtype="float32"))
-    return gradient
+    return ops.reshape(gradient, shape)  # unknown after TensorFlow's sum over several workers
