@@ -1,5 +1,7 @@
 """The masks of a call: implicit ones found, explicit ones checked, all of them merged into `TokenMasks`."""
 
+import math
+
 from keras import ops
 
 from tf_sparse_attention.layers.checks import check_static
@@ -63,3 +65,9 @@ def check_attention_mask(mask, batch, num_heads, queries, keys):
             f"Received: attention_mask of shape {tuple(mask.shape)}."
         )
     check_static("attention_mask", mask.shape, expected[len(mask.shape)])
+    if None not in mask.shape and math.prod(mask.shape) >= 2**31:
+        raise ValueError(
+            "`attention_mask` must have fewer than 2^31 entries; leave axes that are all alike at size 1, and use "
+            "`segment_ids` for packed documents. "
+            f"Received: attention_mask of shape {tuple(mask.shape)}."
+        )

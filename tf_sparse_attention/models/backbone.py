@@ -32,7 +32,8 @@ class Backbone(Model):
         token_dropout: rate at which input ids are replaced by id 0 in training.
         epsilon: of the layer norms, default 1e-6.
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
-        seed: integer for all random draws and initial values that can be seeded by layer. None: unseeded.
+        seed: integer for dropout, the first embedding and the first centroids; the other weights follow
+            `keras.utils.set_random_seed`. None: all do.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
