@@ -33,8 +33,8 @@ def get_config(variant="mixed"):
     config.data.update(sequence_length=512, batch_size=4)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
     config.model.attention = [{**LOCAL, "num_heads": 4}] if variant == "local" else [dict(LOCAL), dict(ROUTING)]
-    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50, decay_steps=950)
-    config.train.update(num_steps=1000, log_every=50, evaluate_every=250, checkpoint_every=250, evaluation_windows=64)
+    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50, decay_steps=1950)
+    config.train.update(num_steps=2000, log_every=100, evaluate_every=500, checkpoint_every=500, evaluation_windows=64)
     if variant == "tiny":
         _shrink(config)
     return config
