@@ -9,8 +9,8 @@ import tempfile
 import keras
 import tensorflow as tf
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
-from tf_sparse_attention.layers import checks
 from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.models.generation import full_pass_step
 from tf_sparse_attention.version import __version__

@@ -55,5 +55,5 @@ def test_metrics_come_back_from_their_configuration(metric):
 
 @pytest.mark.parametrize(("make", "name"), [(BitsPerByte, "tokens_per_byte"), (PerplexityPerWord, "tokens_per_word")])
 def test_a_ratio_must_be_positive(make, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
+    with pytest.raises(ValueError, match=f"`{name}` must be a positive number. Received: {name}=0"):
         make(0)

@@ -1,6 +1,6 @@
 """Checks of the arguments and shapes that all attention layers have."""
 
-from tf_sparse_attention.layers import checks
+from tf_sparse_attention import checks
 
 POSITIONS = (None, "relative", "rotary", "alibi")
 

@@ -4,7 +4,7 @@ import math
 
 from keras import ops
 
-from tf_sparse_attention.layers.checks import check_static
+from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 
 

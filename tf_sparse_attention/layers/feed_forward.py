@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import checks
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers.projections import fresh
 from tf_sparse_attention.layers.replicas import SeedGenerator
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_sparse_attention.layers import checks
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.local import local_attention

@@ -7,7 +7,7 @@ import warnings
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import checks
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids

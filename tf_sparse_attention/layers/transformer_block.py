@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import checks
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import implicit_mask
 from tf_sparse_attention.layers.mixed_attention import MixedAttention

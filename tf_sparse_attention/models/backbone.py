@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from tf_sparse_attention import layers
-from tf_sparse_attention.layers import checks
+from tf_sparse_attention import checks, layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.model import Model
 

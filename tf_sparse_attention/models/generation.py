@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.generation import bucket_length, check_settings, generate, row_keys, sample
-from tf_sparse_attention.layers import checks
 from tf_sparse_attention.ops.attend import lowest
 
 PAD_ID = 0

@@ -5,6 +5,8 @@ import math
 import keras
 from keras import ops
 
+from tf_sparse_attention import checks
+
 
 def language_model_loss():
     """Returns the mean cross-entropy in nats a token over the targets that are not padding (id 0)."""
@@ -66,7 +68,8 @@ class PerplexityPerWord(TokenMetric):
 
     def __init__(self, tokens_per_word, name="perplexity_per_word", dtype=None):
         super().__init__(name, dtype)
-        self.tokens_per_word = _positive("tokens_per_word", tokens_per_word)
+        checks.check_positive("tokens_per_word", tokens_per_word)
+        self.tokens_per_word = float(tokens_per_word)
 
     def result(self):
         return ops.exp(self.nats_per_token() * self.tokens_per_word)
@@ -87,16 +90,11 @@ class BitsPerByte(TokenMetric):
 
     def __init__(self, tokens_per_byte=1.0, name="bits_per_byte", dtype=None):
         super().__init__(name, dtype)
-        self.tokens_per_byte = _positive("tokens_per_byte", tokens_per_byte)
+        checks.check_positive("tokens_per_byte", tokens_per_byte)
+        self.tokens_per_byte = float(tokens_per_byte)
 
     def result(self):
         return self.nats_per_token() * (self.tokens_per_byte / math.log(2))
 
     def get_config(self):
         return {**super().get_config(), "tokens_per_byte": self.tokens_per_byte}
-
-
-def _positive(name, value):
-    if not value > 0:
-        raise ValueError(f"`{name}` must be positive. Received: {name}={value!r}.")
-    return float(value)

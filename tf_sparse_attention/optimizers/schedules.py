@@ -4,22 +4,11 @@ Steps count from 0, the number of updates the optimizer has done before its firs
 """
 
 import math
-import numbers
 
 import keras
 from keras import ops
 
-
-def _positive_number(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
-        raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}.")
-    return float(value)
-
-
-def _positive_integer(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
-    return int(value)
+from tf_sparse_attention import checks
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -47,7 +36,8 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, learning_rate, name="Constant"):
         super().__init__()
-        self.learning_rate = _positive_number("learning_rate", learning_rate)
+        checks.check_positive("learning_rate", learning_rate)
+        self.learning_rate = float(learning_rate)
         self.name = name
 
     def __call__(self, step):
@@ -90,8 +80,10 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, peak_learning_rate, warmup_steps=10_000, use_linear_warmup=False, name="RsqrtNormalizedDecay"):
         super().__init__()
-        self.peak_learning_rate = _positive_number("peak_learning_rate", peak_learning_rate)
-        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
+        checks.check_positive("peak_learning_rate", peak_learning_rate)
+        self.peak_learning_rate = float(peak_learning_rate)
+        checks.check_count("warmup_steps", warmup_steps)
+        self.warmup_steps = int(warmup_steps)
         self.use_linear_warmup = use_linear_warmup
         self.name = name
 
@@ -143,9 +135,12 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0, name="Noam"):
         super().__init__()
-        self.hidden_dim = _positive_integer("hidden_dim", hidden_dim)
-        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
-        self.scale = _positive_number("scale", scale)
+        checks.check_count("hidden_dim", hidden_dim)
+        self.hidden_dim = int(hidden_dim)
+        checks.check_count("warmup_steps", warmup_steps)
+        self.warmup_steps = int(warmup_steps)
+        checks.check_positive("scale", scale)
+        self.scale = float(scale)
         self.name = name
 
     def __call__(self, step):

@@ -1,9 +1,12 @@
 """Argument checks whose messages name the argument, what was expected and what came."""
 
+import math
+import numbers
+
 
 def check_count(name, value, minimum=1):
     """Raises a `ValueError` unless `value` is an integer of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         expected = "a positive integer" if minimum == 1 else f"an integer of at least {minimum}"
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.")
 
@@ -22,20 +25,24 @@ def check_choice(name, value, choices):
 
 def check_rate(name, value):
     """Raises a `ValueError` unless `value` is a number in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+    if not _is_number(value) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
 
 
 def check_positive(name, value):
     """Raises a `ValueError` unless `value` is a number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if not _is_number(value) or not 0 < value < math.inf:
         raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}.")
 
 
 def check_not_negative(name, value):
     """Raises a `ValueError` unless `value` is a number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+    if not _is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"`{name}` must be a number of at least 0. Received: {name}={value!r}.")
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_static(name, shape, expected):
