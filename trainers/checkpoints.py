@@ -79,7 +79,7 @@ class Checkpoints:
         Args:
             step: Number of training steps done.
             variables: Dictionary of variables, see `state_variables`.
-            metadata: Plain data about the run, handed back by `open_newest`.
+            metadata: Plain data about the run, handed back by `newest_metadata`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_incomplete(self.folder)
@@ -93,8 +93,8 @@ class Checkpoints:
         for old in self.steps()[: -self.keep]:
             self.path(old).unlink(missing_ok=True)
 
-    def open_newest(self):
-        """Finds the newest checkpoint that is whole; of a damaged one it warns.
+    def newest_metadata(self):
+        """Reads what the newest checkpoint that is whole says of itself; of a damaged one it warns.
 
         Returns:
             Dictionary, the metadata it was written with, "step" among them; None if there is no checkpoint.
@@ -118,7 +118,7 @@ class Checkpoints:
         """Assigns the checkpoint of a step to variables.
 
         Args:
-            step: A step that `open_newest` returned.
+            step: A step that `newest_metadata` returned.
             variables: Dictionary of variables, see `state_variables`; the checkpoint may have more.
 
         Raises:

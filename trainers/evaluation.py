@@ -2,6 +2,7 @@
 
 import keras
 import ml_collections
+from absl import flags
 from ml_collections.config_dict import placeholder
 
 import tf_sparse_attention as tsa
@@ -9,18 +10,48 @@ from trainers import components, compression, scoring, strategy, workdir
 from trainers.configs import base
 from trainers.files import write_json
 
-SECTIONS = ("data", "train")
+WINDOWS = ("batch_size", "sequence_length", "packed")
+# By section: all that an evaluation reads, save what the trained model is made of.
+SETTINGS = {
+    "data": (*components.SOURCE_SETTINGS, *WINDOWS),
+    "train": ("jit_compile", "steps_per_execution", "num_logical_cpus"),
+}
 
 
 def changeable():
-    """Returns the settings that an evaluation may change, all None: an `ml_collections.ConfigDict`."""
+    """Returns the settings that an evaluation may change, all None: a locked `ml_collections.ConfigDict`."""
     defaults = base.get_config()
-    return ml_collections.ConfigDict(
-        {
-            section: {name: placeholder(defaults[section].get_type(name)) for name in defaults[section]}
-            for section in SECTIONS
-        }
-    )
+    settings = {
+        section: {name: placeholder(defaults[section].get_type(name)) for name in names}
+        for section, names in SETTINGS.items()
+    }
+    return ml_collections.ConfigDict(settings).lock()
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines a flag for every setting that may change, such as --config.data.path.
+
+    Args:
+        flag_values: `absl.flags.FlagValues` that gets them.
+
+    Returns:
+        Function that gives `changeable()` with what the flags say, to be called once they are parsed.
+    """
+    # Flags of absl itself: those of `config_flags` meet a name that there is not with a bare AttributeError.
+    define = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, str: flags.DEFINE_string}
+    changes = changeable()
+    holders = {}
+    for section, names in SETTINGS.items():
+        for name in names:
+            make, text = define[changes[section].get_type(name)], "Replaces that of the training."
+            holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
+
+    def read():
+        for (section, name), holder in holders.items():
+            changes[section][name] = holder.value
+        return changes
+
+    return read
 
 
 def evaluate(folder, split="test", changes=None):
@@ -39,11 +70,11 @@ def evaluate(folder, split="test", changes=None):
         ValueError: If there is no trained model, or a setting is wrong.
     """
     config = workdir.load_config(folder)
-    trained_on = components.make_source(config).fingerprint
+    trained_on = workdir.load_source(folder)["fingerprint"]
     config = _changed(config, changes or changeable())
     source = components.make_source(config)
     store = tsa.data.open_token_store(source, workdir.load_tokenizer(folder), split)
-    sizes = {name: config.data[name] for name in ("batch_size", "sequence_length", "packed")}
+    sizes = {name: config.data[name] for name in WINDOWS}
     devices = strategy.choose(config)
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
@@ -65,7 +96,7 @@ def _changed(config, changes):
         defaults = base.get_config().data
         for name in set(components.SOURCE_SETTINGS) - {"data_dir"}:
             config.data[name] = defaults[name]
-    for section in SECTIONS:
+    for section in SETTINGS:
         with config[section].unlocked(), config[section].ignore_type():
             config[section].update(components.given(changes[section]))
     return config
@@ -79,7 +110,7 @@ def as_text(result):
         ("bits per byte", f"{result['bits_per_byte']:.4f}"),
         *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9")),
         ("perplexity per token", _number(result["perplexity"])),
-        ("perplexity per word", _number(result["perplexity_per_word"])),
+        ("perplexity per word", _number(result["perplexity_per_word"]) if result["words"] else "no words"),
         ("seconds", f"{result['seconds']:.1f}"),
     ]
     return "\n".join(f"{name:<22}{value}" for name, value in rows)

@@ -11,7 +11,6 @@ from keras import ops
 from tf_sparse_attention.data import evaluation_batches
 
 
-@keras.saving.register_keras_serializable(package="trainers")
 class Scorer(keras.Model):
     """Nats of the targets of each window: what `predict` returns is a float32 vector of one number a window.
 
@@ -101,4 +100,4 @@ def figures(nats, tokens, num_bytes, num_words):
 
 
 def _perplexity(nats, count):
-    return math.exp(nats / count) if 0 < nats < 700 * count else None
+    return math.exp(nats / count) if 0 <= nats < 700 * count else None

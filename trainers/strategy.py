@@ -35,7 +35,8 @@ class OneDevice:
         """Returns the arguments of `keras.Model.compile` about execution.
 
         Args:
-            jit_compile: Whether to compile with XLA; None leaves it to this place.
+            jit_compile: Whether to compile with XLA; None: True on one device, False with several TensorFlow
+                replicas.
             steps_per_execution: Steps run without coming back to Python.
         """
         # Keras itself leaves XLA to GPUs; a step of training on a CPU takes two thirds of the time with it.

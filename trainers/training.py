@@ -89,7 +89,7 @@ class Run:
     def _open_data(self):
         data, train = self.config.data, self.config.train
         self.tokenizer = components.make_tokenizer()
-        source = components.make_source(self.config)
+        self._source = source = components.make_source(self.config)
         self._description = resume.describe(self.config, source.fingerprint)
         store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)
         self._batches = tsa.data.TrainingBatches(
@@ -106,7 +106,7 @@ class Run:
 
     def restore(self):
         """Loads the newest checkpoint, if there is one, and returns its step, else 0."""
-        newest = self._checkpoints.open_newest()
+        newest = self._checkpoints.newest_metadata()
         step = 0 if newest is None else newest["step"]
         if newest is not None:
             resume.check_same(newest, self._description)
@@ -116,6 +116,7 @@ class Run:
             remove_incomplete(self.folder)
             workdir.save_config(self.folder, self.config)
             workdir.save_tokenizer(self.folder, self.tokenizer)
+            workdir.save_source(self.folder, self._source)
         logging.info(
             "%d weights, %d replicas of %s, from step %d to %d in %s",
             self.model.count_params(),

@@ -13,7 +13,8 @@ from trainers import components
 from trainers.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.files import replacing, write_json
 
-CONFIG, MODEL, TOKENIZER, METRICS = "config.json", "model.keras", "tokenizer.json", "metrics.jsonl"
+CONFIG, TOKENIZER, SOURCE = "config.json", "tokenizer.json", "source.json"
+MODEL, METRICS = "model.keras", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 TOKENIZERS = ("ByteTokenizer",)
 
@@ -61,6 +62,28 @@ def load_config(workdir):
     return ml_collections.ConfigDict(_read_json(workdir, CONFIG))
 
 
+def save_source(workdir, source):
+    """Writes which text a run is trained on: name and fingerprint of a `TextSource`."""
+    write_json(open_workdir(workdir) / SOURCE, _identity(source))
+
+
+def load_source(workdir):
+    """Returns which text the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
+
+    The text need not be there any more, unless the folder is from before this was written down.
+
+    Raises:
+        ValueError: If there is no run, or nothing is written down and the text is not there.
+    """
+    if not (open_workdir(workdir) / SOURCE).exists():
+        return _identity(components.make_source(load_config(workdir)))
+    return _read_json(workdir, SOURCE)
+
+
+def _identity(source):
+    return {"name": source.name, "fingerprint": source.fingerprint}
+
+
 def save_tokenizer(workdir, tokenizer):
     """Writes the class and the configuration of a tokenizer."""
     content = {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
@@ -98,7 +121,7 @@ def load_model(workdir):
     if (folder / MODEL).exists():
         return keras.models.load_model(folder / MODEL, compile=False)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
-    newest = checkpoints.open_newest()
+    newest = checkpoints.newest_metadata()
     if newest is None:
         raise ValueError(
             f"`workdir` must hold {MODEL} or a checkpoint, which `trainers.train` writes. Received: workdir={workdir}."

@@ -52,7 +52,7 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path):
 
 def test_the_newest_one_is_opened_with_its_metadata(tmp_path):
     write_steps(Checkpoints(tmp_path), 5, 20, 10)
-    newest = Checkpoints(tmp_path).open_newest()
+    newest = Checkpoints(tmp_path).newest_metadata()
     assert (newest["step"], newest["note"]) == (20, 20)
 
 
@@ -63,7 +63,7 @@ def test_the_last_ones_are_kept(tmp_path):
 
 
 def test_there_is_none_before_the_first(tmp_path):
-    assert Checkpoints(tmp_path / "not there").open_newest() is None
+    assert Checkpoints(tmp_path / "not there").newest_metadata() is None
 
 
 @pytest.mark.parametrize("harm", [damage, lambda path: path.write_bytes(path.read_bytes()[:-30])])
@@ -71,7 +71,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, caplog, harm):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1, 2)
     harm(checkpoints.path(2))
-    assert checkpoints.open_newest()["step"] == 1
+    assert checkpoints.newest_metadata()["step"] == 1
     assert "step_000000002.npz is damaged" in caplog.text
 
 
@@ -80,14 +80,14 @@ def test_nothing_but_damaged_ones_is_an_error(tmp_path):
     write_steps(checkpoints, 1)
     damage(checkpoints.path(1))
     with pytest.raises(ValueError, match=r"`workdir` must have a checkpoint that can be read.*Received: 1 damaged"):
-        checkpoints.open_newest()
+        checkpoints.newest_metadata()
 
 
 def test_one_that_was_being_written_is_neither_read_nor_left(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1)
     (tmp_path / ".step_000000002.77.incomplete.npz").write_bytes(b"half")
-    assert checkpoints.open_newest()["step"] == 1
+    assert checkpoints.newest_metadata()["step"] == 1
     write_steps(checkpoints, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000001.npz", "step_000000003.npz"]
 
@@ -96,7 +96,7 @@ def test_one_of_a_later_format_is_not_read(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {}, {})
     checkpoints.save(2, {}, {"format": 99})
-    assert checkpoints.open_newest()["step"] == 1
+    assert checkpoints.newest_metadata()["step"] == 1
 
 
 def test_another_shape_is_an_error_that_names_the_variable(tmp_path):

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from absl import flags
 
 from trainers import evaluation, training, workdir
 from trainers.compression import compressed_bits_per_byte
@@ -67,10 +68,66 @@ def test_figures_are_readable(run):
     assert rows["bytes, words, tokens"] == f"{result['bytes']}, {result['words']}, {result['tokens']}"
 
 
-def test_a_perplexity_beyond_floats_is_said_to_be_so():
-    row = {"split": "test", "data": "d", "bytes": 1, "words": 0, "tokens": 2, "bits_per_byte": 1.0, "seconds": 1.0}
-    text = evaluation.as_text(row | {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "perplexity_per_word": None})
-    assert "perplexity per word   beyond any float" in text
+@pytest.mark.parametrize(("num_words", "said"), [(1, "beyond any float"), (0, "no words")])
+def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
+    row = {"split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0, "seconds": 1.0}
+    row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words": num_words, "perplexity_per_word": None}
+    assert f"perplexity per word   {said}\n" in evaluation.as_text(row)
+
+
+def test_what_an_evaluation_does_not_read_is_not_offered():
+    settings = evaluation.changeable().to_dict()
+    source = {"tfds", "path", "pattern", "local_dir", "text_feature", "data_dir"}
+    assert set(settings) == {"data", "train"}
+    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "packed"}
+    assert set(settings["train"]) == {"jit_compile", "steps_per_execution", "num_logical_cpus"}
+
+
+def test_flags_change_the_settings_they_name_and_no_others():
+    values = flags.FlagValues()
+    read = evaluation.define_flags(values)
+    values(["evaluate", "--config.data.batch_size=3", "--noconfig.data.packed", "--config.data.path=books"])
+    expected = evaluation.changeable()
+    expected.data.update(batch_size=3, packed=False, path="books")
+    assert read().to_dict() == expected.to_dict()
+
+
+@pytest.mark.parametrize("name", ["train.dtype", "train.evaluation_windows", "data.train_split", "optimizer.name"])
+def test_a_flag_for_another_setting_is_an_error_that_names_it(name):
+    values = flags.FlagValues()
+    evaluation.define_flags(values)
+    with pytest.raises(flags.UnrecognizedFlagError, match=rf"Unknown command line flag 'config\.{name}'"):
+        values(["evaluate", f"--config.{name}=1"])
+
+
+def test_a_flag_with_a_value_of_another_kind_is_an_error():
+    values = flags.FlagValues()
+    evaluation.define_flags(values)
+    with pytest.raises(flags.IllegalFlagValueError, match=r"--config\.data\.batch_size=many"):
+        values(["evaluate", "--config.data.batch_size=many"])
+
+
+def test_another_text_is_scored_after_that_of_the_training_is_gone(make_tiny_config, text_folder, tmp_path):
+    gone, other = tmp_path / "gone", tmp_path / "other"
+    shutil.copytree(text_folder, gone)
+    shutil.copytree(text_folder / "test", other / "test")
+    config = make_tiny_config()
+    config.train.update(num_steps=1, evaluate_every=0)
+    config.data.update(path=str(gone), data_dir=str(tmp_path / "data"))
+    training.train(config, tmp_path / "run")
+    shutil.rmtree(gone)
+    result = evaluation.evaluate(tmp_path / "run", "test", changes(path=str(other)))
+    assert result["path"] == str(tmp_path / "run" / "evaluation-text_folder-test.json")
+    with pytest.raises(ValueError, match=r"`path` must be an existing folder or file\. Received: path=.*gone"):
+        evaluation.evaluate(tmp_path / "run", "test")
+
+
+def test_a_run_that_did_not_write_down_its_text_is_compared_with_the_text_itself(run, tmp_path):
+    shutil.copytree(run, tmp_path / "older")
+    (tmp_path / "older" / "source.json").unlink()
+    assert workdir.load_source(tmp_path / "older") == workdir.load_source(run)
+    result = evaluation.evaluate(tmp_path / "older", "test[:1]", changes())
+    assert result["path"] == str(tmp_path / "older" / "evaluation-test_1_.json")
 
 
 def test_an_unknown_split_is_an_error(run):

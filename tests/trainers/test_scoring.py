@@ -80,3 +80,12 @@ def test_figures_of_a_text_worked_by_hand():
 @pytest.mark.parametrize("num_words", [0, 1])
 def test_a_perplexity_that_no_float_holds_is_none(num_words):
     assert scoring.figures(nats=1000.0, tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"] is None
+
+
+def test_a_text_that_was_certain_has_a_perplexity_of_one():
+    figures = scoring.figures(nats=0.0, tokens=8, num_bytes=7, num_words=2)
+    assert (figures["bits_per_byte"], figures["perplexity"], figures["perplexity_per_word"]) == (0.0, 1.0, 1.0)
+
+
+def test_a_text_without_words_has_no_perplexity_per_word():
+    assert scoring.figures(nats=0.0, tokens=8, num_bytes=7, num_words=0)["perplexity_per_word"] is None

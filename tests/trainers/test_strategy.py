@@ -29,7 +29,7 @@ def test_one_cpu_is_one_device():
     assert (devices.num_replicas, devices.is_chief) == (1, True)
 
 
-def test_one_device_leaves_compiling_to_keras_unless_told():
+def test_one_device_compiles_with_xla_unless_told_not_to():
     one = strategy.OneDevice()
     assert one.execution(None, 4) == {"jit_compile": True, "steps_per_execution": 4}
     assert one.execution(False, 1)["jit_compile"] is False

@@ -49,6 +49,7 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
         "metrics.jsonl",
         "model.keras",
         "tensorboard",
+        "source.json",
         "tokenizer.json",
     }
     assert Checkpoints(folder / workdir.CHECKPOINTS).steps() == [4, 6, 8]
