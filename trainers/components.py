@@ -50,13 +50,13 @@ def make_model(config, vocabulary_size):
     head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
     if not settings["attention"]:
         del settings["attention"]
-    settings = {"vocabulary_size": vocabulary_size, "seed": config.seed, "dtype": config.train.dtype, **settings}
+    settings = {"seed": config.seed, "dtype": config.train.dtype, **settings}
     if preset is not None:
-        settings = {**tsa.models.presets.preset_arguments(preset, reproduce), **settings}
+        return LanguageModel.from_preset(preset, vocabulary_size, reproduce, **head, **settings)
     missing = [name for name in ("num_layers", "hidden_dim", "attention") if name not in settings]
     if missing:
         raise ValueError(f"`config.model` must have a preset or {', '.join(missing)}. Received: {given(config.model)}.")
-    return LanguageModel(Backbone(**settings), dtype=config.train.dtype, **head)
+    return LanguageModel(Backbone(vocabulary_size, **settings), dtype=config.train.dtype, **head)
 
 
 def make_schedule(config, hidden_dim):

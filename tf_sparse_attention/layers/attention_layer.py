@@ -16,7 +16,11 @@ class AttentionLayer(keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
     A subclass gives `attend_heads`, which computes attention of projected heads, `pattern`, its dense twin, and
-    `reach`. Projections have the names and shapes of Keras's, so weights go over where the sets are the same.
+    `reach`. Projections have the names and shapes of Keras's: `set_weights` takes over Keras's weights where both
+    layers have the same ones.
+
+    Note: differs from Keras in what a pattern cannot have, `attention_axes`, `flash_attention` and gates, and in its
+    third positional argument, which is the pattern's own; write the others by name.
 
     Args:
         num_heads: N, number of heads.
@@ -185,8 +189,8 @@ class AttentionLayer(keras.layers.Layer):
         """Returns the `Dropout` that `ops` functions take, None outside training."""
         return Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
 
-    def __call__(self, query, value=None, key=None, **kwargs):
-        return super().__call__(query, *other_than_query(query, value, key), **kwargs)
+    def __call__(self, query, value=None, key=None, *args, **kwargs):
+        return super().__call__(query, *other_than_query(query, value, key), *args, **kwargs)
 
     def call(
         self,

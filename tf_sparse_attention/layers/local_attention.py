@@ -23,7 +23,7 @@ class LocalAttention(AttentionLayer):
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        block_size: positions in a block, default 256. With `window` only a hint.
+        block_size: positions in a block, default 256. Ignored with `window`, for which the best one is taken.
         num_blocks_before: blocks seen before the own one. None: 1.
         num_blocks_after: blocks seen after the own one. None: 0 in a causal call, else as many as before.
         window: positions a query sees on a side, counting itself; then `num_blocks_*` must be None. None: blocks.

@@ -16,7 +16,8 @@ class MixedAttention(keras.layers.Layer):
     projection, as Roy et al. 2021 (section 4.2) do, gives the same sum; so only the first part has an output bias.
 
     Args:
-        parts: attention layers of this library, in the order of their heads.
+        parts: attention layers of this library, in the order of their heads, and from then on parts of this layer:
+            from the second on they lose their output bias.
         **kwargs: `name`, `dtype`, `trainable`. The parts compute in their own dtypes, the result has that of the sum.
 
     Call arguments:
@@ -26,7 +27,8 @@ class MixedAttention(keras.layers.Layer):
         Float (B, T, D); with `return_attention_scores` also the weights (B, N, T, S), parts one after the other.
 
     Raises:
-        ValueError: if `parts` is empty or holds something else.
+        ValueError: if `parts` is empty or holds something else, a part from the second on is built with an output bias,
+            or the outputs of the parts differ in size.
 
     Example:
         >>> layer = MixedAttention([
@@ -44,6 +46,11 @@ class MixedAttention(keras.layers.Layer):
         self.supports_masking = True
         self.parts = list(parts)
         for part in self.parts[1:]:
+            if part.built and part.use_output_bias:
+                raise ValueError(
+                    "`parts` from the second on must have no output bias: pass them unbuilt or with "
+                    f"use_output_bias=False. Received: {part.name}, built with one."
+                )
             part.use_output_bias = False
 
     @property
@@ -62,12 +69,15 @@ class MixedAttention(keras.layers.Layer):
         return all(part.causal_selection for part in self.parts)
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        sizes = [part.compute_output_shape(query_shape) for part in self.parts]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"`parts` must have outputs of one size to be added. Received: outputs of shapes {sizes}.")
         for part in self.parts:
             if not part.built:
                 part.build(query_shape, value_shape, key_shape)
 
-    def __call__(self, query, value=None, key=None, **kwargs):
-        return super().__call__(query, *other_than_query(query, value, key), **kwargs)
+    def __call__(self, query, value=None, key=None, *args, **kwargs):
+        return super().__call__(query, *other_than_query(query, value, key), *args, **kwargs)
 
     def call(
         self,

@@ -42,7 +42,7 @@ class TransformerBlock(keras.layers.Layer):
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: for a wrong argument, and for a sublayer whose output has another size than its input.
 
     Example:
         >>> block = TransformerBlock(LocalAttention(4, 16, window=128), FeedForward(256), causal=True)
@@ -81,8 +81,16 @@ class TransformerBlock(keras.layers.Layer):
 
     def build(self, inputs_shape, **other_shapes):
         for layer in (self.attention, self.feed_forward):
-            if layer is not None and not layer.built:
+            if layer is None:
+                continue
+            if not layer.built:
                 layer.build(inputs_shape)
+            found = tuple(layer.compute_output_shape(inputs_shape))
+            if found != tuple(inputs_shape):
+                raise ValueError(
+                    "`attention` and `feed_forward` must return the shape they get, to be added to it. "
+                    f"Received: {layer.name}, which makes {found} of {tuple(inputs_shape)}."
+                )
         self._attention_norm = self._norm("attention_norm", inputs_shape)
         self._feed_forward_norm = None
         if self.feed_forward is not None:

@@ -7,6 +7,10 @@ from tf_sparse_attention import checks, layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.model import Model
 
+SEEDS_OF_A_BLOCK = (
+    1000  # the block's own, those of its attention's parts after it, from the middle on its feed-forward's
+)
+
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Backbone(Model):
@@ -20,7 +24,8 @@ class Backbone(Model):
             class of `tf_sparse_attention.layers` under "layer" and its arguments, in the order of their heads.
         intermediate_dim: size inside the feed-forward. None: blocks have none.
         activation: of the feed-forward: "relu", "gelu" or "geglu". Default "gelu".
-        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts. Default 0.
+        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
+            `num_layers`. Default 0.
         embedding_dim: size of the embedding, from which a dense layer leads to `hidden_dim`. None: `hidden_dim`, and no
             such layer.
         norm: "pre" (and a norm after the last block) or "post". Default "pre".
@@ -31,8 +36,8 @@ class Backbone(Model):
         token_dropout: rate at which input ids are replaced by id 0 in training.
         epsilon: of the layer norms, default 1e-6.
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
-        seed: integer for dropout, the first embedding and the first centroids; the other weights follow
-            `keras.utils.set_random_seed`. None: all do.
+        seed: integer for dropout, the initial embedding and the initial centroids. All other weights, and without it
+            these too, follow `keras.utils.set_random_seed`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -49,6 +54,7 @@ class Backbone(Model):
         ValueError: for a wrong argument.
 
     Example:
+        >>> import numpy as np
         >>> backbone = Backbone(
         ...     vocabulary_size=258,
         ...     num_layers=2,
@@ -112,14 +118,14 @@ class Backbone(Model):
 
     def _block(self, index):
         given = self._arguments
-        seed = None if given["seed"] is None else given["seed"] + 1000 * (index + 1)
+        seed = None if given["seed"] is None else given["seed"] + SEEDS_OF_A_BLOCK * (index + 1)
         feed_forward = None
         if given["intermediate_dim"] is not None:
             feed_forward = layers.FeedForward(
                 given["intermediate_dim"],
                 given["activation"],
                 dropout=given["activation_dropout"],
-                seed=seed,
+                seed=None if seed is None else seed + SEEDS_OF_A_BLOCK // 2,
                 dtype=self.dtype_policy,
                 name="feed_forward",
             )
@@ -216,6 +222,13 @@ def _check(arguments):
         raise ValueError(
             "`attention` must be a list of dictionaries, each with the name of a class of `tf_sparse_attention.layers` "
             f"under 'layer'. Received: attention={parts!r}."
+        )
+    if any("dtype" in part for part in parts):
+        raise ValueError(f"`attention` must leave the dtype to `dtype` of the whole. Received: attention={parts!r}.")
+    if arguments["skip_first"] >= arguments["num_layers"] and len(parts) > 1:
+        raise ValueError(
+            "`skip_first` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
+            f"skip_first={arguments['skip_first']}, num_layers={arguments['num_layers']}."
         )
     if arguments["skip_first"] and not any(part["layer"] == "LocalAttention" for part in parts):
         raise ValueError(

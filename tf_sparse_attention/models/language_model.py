@@ -12,8 +12,8 @@ from tf_sparse_attention.models.presets import preset_arguments
 class LanguageModel(Model):
     """Logits of the token after each position.
 
-    `model(token_ids)` takes ids as they are: its logits at t are for the token after t. Training pairs shift the
-    targets right by one with id 0 first, which `tf_sparse_attention.data` does.
+    `model(token_ids)` takes ids as they are: its logits at t are for the token after t. In training the inputs are the
+    targets moved right by one, with id 0 first; `tf_sparse_attention.data` does that.
 
     The last vectors go through a dense layer to the embedding's size, where that differs from `hidden_dim`, and then
     to the vocabulary: by the embedding itself if tied, else by weights of their own.
@@ -30,6 +30,9 @@ class LanguageModel(Model):
 
     Returns:
         Float32 logits (B, T, V) (float64 for a float64 model).
+
+    Raises:
+        ValueError: if `backbone` is no `Backbone`, or the inputs have other keys.
 
     Example:
         >>> model = LanguageModel.from_preset("enwik8_local_cluster8k", vocabulary_size=258)
@@ -54,7 +57,15 @@ class LanguageModel(Model):
         self.build((None, None))
 
     @classmethod
-    def from_preset(cls, name, vocabulary_size, reproduce_reference=False, **overrides):
+    def from_preset(
+        cls,
+        name,
+        vocabulary_size,
+        reproduce_reference=False,
+        tie_embeddings=False,
+        use_output_bias=True,
+        **overrides,
+    ):
         """Returns a model of a published size with random weights.
 
         Args:
@@ -62,14 +73,16 @@ class LanguageModel(Model):
             vocabulary_size: V.
             reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
                 otherwise they are "nearest".
+            tie_embeddings, use_output_bias: as for the model.
             **overrides: arguments of `Backbone` that replace the preset's.
 
         Raises:
-            ValueError: for an unknown name.
+            ValueError: for an unknown name, and for fewer layers than the preset keeps local.
         """
         arguments = preset_arguments(name, reproduce_reference)
         dtype = overrides.get("dtype")
-        return cls(Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides}), dtype=dtype)
+        backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
+        return cls(backbone, tie_embeddings, use_output_bias, dtype=dtype)
 
     def build(self, input_shape):
         if self.to_embedding is not None:

@@ -3,35 +3,55 @@
 RT = "Routing Transformer (Roy et al., TACL 2021), published code"
 
 
-def _routing_transformer(num_layers, hidden_dim, intermediate_dim, num_local, num_routing, **settings):
-    """Returns a preset of the published code: post-norm, relative positions, no biases in attention."""
-    num_heads = num_local + num_routing
-    common = {"key_dim": hidden_dim // num_heads, "use_bias": False, "position": "relative"}
-    common["max_distance"] = settings.get("max_distance", 513)
-    common["dropout"] = settings.get("attention_dropout", 0.0)
-    parts = [{"layer": "LocalAttention", "num_heads": num_local, "block_size": settings.get("block", 256), **common}]
+def _routing_transformer(
+    source,
+    sequence_length,
+    num_layers,
+    hidden_dim,
+    intermediate_dim,
+    num_local,
+    num_routing=0,
+    clusters=None,
+    skip_first=0,
+    block=256,
+    max_distance=513,
+    embedding_dim=None,
+    activation="geglu",
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+    embedding_dropout=0.0,
+    token_dropout=0.0,
+):
+    """Returns a preset of the published code: post-norm, relative positions, no biases in attention.
+
+    `clusters` is the pair of their number and their size.
+    """
+    common = {
+        "key_dim": hidden_dim // (num_local + num_routing),
+        "use_bias": False,
+        "position": "relative",
+        "max_distance": max_distance,
+        "dropout": attention_dropout,
+    }
+    parts = [{"layer": "LocalAttention", "num_heads": num_local, "block_size": block, **common}]
     if num_routing:
-        clusters, window = settings["clusters"]
-        sizes = {"num_heads": num_routing, "num_clusters": clusters, "cluster_size": window}
+        sizes = {"num_heads": num_routing, "num_clusters": clusters[0], "cluster_size": clusters[1]}
         # Routing heads come first, as in the published weights.
         parts.insert(0, {"layer": "RoutingAttention", **sizes, **common})
-    return {
-        "source": f"{RT}: {settings['source']}",
-        "sequence_length": settings["sequence_length"],
-        "arguments": {
-            "num_layers": num_layers,
-            "hidden_dim": hidden_dim,
-            "embedding_dim": settings.get("embedding_dim", hidden_dim),
-            "intermediate_dim": intermediate_dim,
-            "activation": settings.get("activation", "geglu"),
-            "attention": parts,
-            "skip_first": settings.get("skip_first", 0),
-            "norm": "post",
-            "activation_dropout": settings.get("activation_dropout", 0.0),
-            "embedding_dropout": settings.get("embedding_dropout", 0.0),
-            "token_dropout": settings.get("token_dropout", 0.0),
-        },
+    arguments = {
+        "num_layers": num_layers,
+        "hidden_dim": hidden_dim,
+        "embedding_dim": hidden_dim if embedding_dim is None else embedding_dim,
+        "intermediate_dim": intermediate_dim,
+        "activation": activation,
+        "attention": parts,
+        "skip_first": skip_first,
+        "norm": "post",
+        "activation_dropout": activation_dropout,
+        "embedding_dropout": embedding_dropout,
+        "token_dropout": token_dropout,
     }
+    return {"source": f"{RT}: {source}", "sequence_length": sequence_length, "arguments": arguments}
 
 
 _WIKITEXT = {
@@ -50,7 +70,6 @@ PRESETS = {
         **_ENWIK8,
         num_layers=22,
         num_local=8,
-        num_routing=0,
         sequence_length=8192,
         attention_dropout=0.4,
         activation_dropout=0.4,
@@ -80,7 +99,6 @@ PRESETS = {
         **_WIKITEXT,
         num_layers=14,
         num_local=16,
-        num_routing=0,
         token_dropout=0.25,
         sequence_length=4096,
         source="wikitext103_local4k",
@@ -105,7 +123,7 @@ PRESETS = {
         sequence_length=1024,
         source="wikitext103_local_cluster1k",
     ),
-    "pg19_local8k": _routing_transformer(**_PG19, num_layers=24, num_local=8, num_routing=0, source="pg19_local8k"),
+    "pg19_local8k": _routing_transformer(**_PG19, num_layers=24, num_local=8, source="pg19_local8k"),
     "pg19_local_cluster8k": _routing_transformer(
         **_PG19,
         num_layers=22,
