@@ -18,7 +18,7 @@ SCHEDULES = {
     "rsqrt_normalized_decay": ("warmup_steps",),
     "rsqrt_with_linear_warmup": ("warmup_steps",),
     "noam": ("warmup_steps",),
-    "cosine": ("warmup_steps", "decay_steps"),
+    "cosine": ("warmup_steps",),
 }
 SOURCE_SETTINGS = ("tfds", "path", "pattern", "local_dir", "text_feature", "data_dir")
 
@@ -82,9 +82,8 @@ def make_schedule(config, hidden_dim):
     if settings.schedule == "noam":
         return tsa.optimizers.Noam(hidden_dim, warmup, scale=rate)
     if settings.schedule == "cosine":
-        return keras.optimizers.schedules.CosineDecay(
-            0.0, settings.decay_steps, warmup_target=rate, warmup_steps=warmup, alpha=0.0
-        )
+        decay = settings.decay_steps or max(config.train.num_steps - warmup, 1)
+        return keras.optimizers.schedules.CosineDecay(0.0, decay, warmup_target=rate, warmup_steps=warmup, alpha=0.0)
     return tsa.optimizers.RsqrtNormalizedDecay(
         rate, warmup, use_linear_warmup=settings.schedule == "rsqrt_with_linear_warmup"
     )

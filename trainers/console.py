@@ -2,20 +2,38 @@
 
 import logging as python_logging
 import pathlib
+import sys
 
-from absl import logging
+from absl import app, logging
 
 HERE = pathlib.Path(__file__).parent
+MISTAKES = (ValueError, OSError, AttributeError, KeyError, TypeError)  # what a wrong flag of a configuration raises
 
 
-def start():
-    """Sets the form of log lines. Call it before `app.run`, whose flag --verbosity may still change the level."""
+def run(main):
+    """Runs a program as `app.run` does. What a user did wrong is told in one line, with exit status 2."""
     logging.set_verbosity(logging.INFO)
     handler = logging.get_absl_handler()
     handler.addFilter(_is_ours_or_grave)
     handler.setFormatter(python_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     for library in ("tensorflow", "jax"):
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
+    app.run(lambda argv: _told(main, argv, (ValueError, OSError)), flags_parser=_parse)
+
+
+def _parse(argv):
+    return _told(app.parse_flags_with_usage, argv, MISTAKES)
+
+
+def _told(function, argv, mistakes):
+    try:
+        return function(argv)
+    except mistakes as error:
+        if logging.get_verbosity() >= logging.DEBUG:
+            raise
+        text = f"{error.args[0]} is not a setting" if isinstance(error, KeyError) else str(error)
+        print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
+        sys.exit(2)
 
 
 def _is_ours_or_grave(record):

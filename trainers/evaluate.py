@@ -30,5 +30,4 @@ def main(argv):
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("workdir")
-    console.start()
-    app.run(main)
+    console.run(main)

@@ -48,5 +48,4 @@ def main(argv):
 if __name__ == "__main__":
     flags.mark_flag_as_required("workdir")
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
-    console.start()
-    app.run(main)
+    console.run(main)

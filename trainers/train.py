@@ -38,5 +38,4 @@ def main(argv):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "workdir"])
-    console.start()
-    app.run(main)
+    console.run(main)

@@ -77,8 +77,15 @@ def test_an_unknown_schedule_is_an_error():
 
 
 def test_a_schedule_without_its_steps_is_an_error():
-    with pytest.raises(ValueError, match=r"`config.optimizer.decay_steps` must be given for the schedule cosine"):
-        rates((0,), schedule="cosine", warmup_steps=3)
+    with pytest.raises(ValueError, match=r"`config.optimizer.warmup_steps` must be given for the schedule cosine"):
+        rates((0,), schedule="cosine")
+
+
+def test_a_cosine_ends_with_the_run_unless_told():
+    config = make_config(optimizer={"schedule": "cosine", "warmup_steps": 4, "learning_rate": 1.0})
+    config.train.num_steps = 20
+    schedule = components.make_schedule(config, hidden_dim=8)
+    assert float(schedule(12)) == pytest.approx(0.5) and float(schedule(20)) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,6 @@ def test_an_optimizer_can_be_made(name, arguments):
     assert optimizer.name
 
 
-@pytest.mark.parametrize(("name", "arguments"), ALL)
-def test_the_learning_rate_has_an_end_that_fits_the_steps(name, arguments):
-    config = load(name, arguments)
-    if config.optimizer.schedule == "cosine":
-        assert config.optimizer.warmup_steps + config.optimizer.decay_steps == config.train.num_steps
-
-
 @pytest.mark.parametrize(("name", "arguments"), [("books", ()), ("demo", ("mixed",)), ("demo", ("local",))])
 def test_a_small_model_can_be_built(name, arguments):
     model = components.make_model(load(name, arguments), vocabulary_size=258)

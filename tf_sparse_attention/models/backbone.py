@@ -7,9 +7,8 @@ from tf_sparse_attention import checks, layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.model import Model
 
-SEEDS_OF_A_BLOCK = (
-    1000  # the block's own, those of its attention's parts after it, from the middle on its feed-forward's
-)
+# First the block's own seed, then those of its attention's parts; that of its feed-forward in the middle.
+SEEDS_OF_A_BLOCK = 1000
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")

@@ -68,7 +68,7 @@ def _optimizer():
         "learning_rate": 0.01,  # the highest; for noam its factor
         "schedule": "constant",  # or rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam, cosine
         "warmup_steps": placeholder(int),  # for all but constant
-        "decay_steps": placeholder(int),  # for cosine, after the warm-up
+        "decay_steps": placeholder(int),  # for cosine, after the warm-up; None: to the last step
         "beta_1": placeholder(float),
         "beta_2": placeholder(float),
         "epsilon": placeholder(float),

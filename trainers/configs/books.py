@@ -27,7 +27,7 @@ def get_config():
     config.data.update(sequence_length=1024, batch_size=4)
     config.model.update(num_layers=6, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
     config.model.attention = [dict(LOCAL), dict(ROUTING)]
-    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=100, decay_steps=3400)
+    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=100)
     config.train.update(num_steps=3500, log_every=50, evaluate_every=500, checkpoint_every=250, evaluation_windows=64)
     config.generate.update(prompt="", length=600)
     return config

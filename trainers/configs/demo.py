@@ -33,7 +33,7 @@ def get_config(variant="mixed"):
     config.data.update(sequence_length=512, batch_size=4)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
     config.model.attention = [{**LOCAL, "num_heads": 4}] if variant == "local" else [dict(LOCAL), dict(ROUTING)]
-    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50, decay_steps=1950)
+    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50)
     config.train.update(num_steps=2000, log_every=100, evaluate_every=500, checkpoint_every=500, evaluation_windows=64)
     if variant == "tiny":
         _shrink(config)
@@ -49,7 +49,6 @@ def _shrink(config):
         {**ROUTING, "num_heads": 1, "key_dim": 8, "num_clusters": 4, "cluster_size": 8},
     ]
     config.optimizer.update(name="adafactor", learning_rate=0.01, schedule="constant", warmup_steps=None)
-    config.optimizer.decay_steps = None
     config.train.update(num_steps=20, log_every=5, evaluate_every=10, checkpoint_every=5, evaluation_windows=4)
     config.train.jit_compile = False
     config.generate.length = 16
