@@ -1,10 +1,18 @@
+import dataclasses
 import pickle
 
 import pytest
 
 from tf_sparse_attention.data import open_source
 from tf_sparse_attention.data.preparation import prepare
-from tf_sparse_attention.data.text_files import digest_of, split_of
+from tf_sparse_attention.data.text_files import (
+    SPLITS,
+    digest_of,
+    files_by_split,
+    fingerprint_of,
+    list_text_files,
+    split_of,
+)
 from tf_sparse_attention.data.text_folder import TextFolder, TextFolderConfig
 
 
@@ -15,6 +23,13 @@ def folder(tmp_path):
     for number in range(200):
         (path / f"{number}.txt").write_text(f"text {number}")
     return path
+
+
+def written(path, *texts):
+    path.mkdir()
+    for number, text in enumerate(texts):
+        (path / f"{number}.txt").write_bytes(text)
+    return list(texts)
 
 
 def everything(found):
@@ -32,6 +47,49 @@ def test_files_go_to_the_splits_of_their_content(folder, tmp_path):
     assert set(found) == {"train", "validation", "test"}
     for split in found:
         assert found[split] == sorted(text for text in texts if split_of(digest_of(text)) == split)
+
+
+@pytest.mark.parametrize("count", [3, 4, 10, 20])
+def test_a_folder_of_few_files_has_all_three_splits(count, tmp_path):
+    texts = written(tmp_path / "texts", *(f"chapter {number} of {count}".encode() for number in range(count)))
+    found = documents(tmp_path / "texts", tmp_path)
+    assert set(found) == set(SPLITS)
+    assert all(found.values())
+    assert sorted(everything(found)) == sorted(texts)
+
+
+@pytest.mark.parametrize("texts", [(b"x" * 40,), (b"a" * 33, b"b" * 200), (b"a" * 33, b"b" * 200, b"a" * 33)])
+def test_one_or_two_texts_are_cut_at_ninety_and_ninety_five_percent_of_each(texts, tmp_path):
+    written(tmp_path / "texts", *texts)
+    found = documents(tmp_path / "texts", tmp_path)
+    cuts = [(text, len(text) * 90 // 100, len(text) * 95 // 100) for text in texts]
+    assert found["train"] == sorted(text[:first] for text, first, _ in cuts)
+    assert found["validation"] == sorted(text[first:second] for text, first, second in cuts)
+    assert found["test"] == sorted(text[second:] for text, _, second in cuts)
+
+
+def test_a_cut_without_bytes_is_left_out(tmp_path):
+    written(tmp_path / "texts", b"short", b"b" * 200)
+    found = documents(tmp_path / "texts", tmp_path)
+    assert found == {"train": [b"b" * 180, b"shor"], "validation": [b"b" * 10], "test": [b"b" * 10, b"t"]}
+
+
+def test_other_names_of_the_same_texts_leave_the_splits_as_they_are(tmp_path):
+    texts = [f"text {number}".encode() for number in range(5)]
+    written(tmp_path / "there", *texts)
+    written(tmp_path / "back", *reversed(texts))
+    assert documents(tmp_path / "there", tmp_path) == documents(tmp_path / "back", tmp_path)
+
+
+def test_data_prepared_by_the_hash_alone_are_not_taken_for_these(tmp_path):
+    written(tmp_path / "texts", b"one", b"two", b"three", b"four")
+    files = list_text_files(tmp_path / "texts", (tmp_path / "texts").glob("*"))
+    by_hash = [
+        dataclasses.replace(file, name=f"{split}[0:None]/{file.name}")
+        for split, members in files_by_split(files).items()
+        for file in members
+    ]
+    assert fingerprint_of(by_hash) not in TextFolder(path=tmp_path / "texts", data_dir=tmp_path).builder_config.name
 
 
 def test_folders_named_like_splits_are_the_splits(tmp_path):
@@ -54,7 +112,7 @@ def test_a_file_is_cut_at_ninety_and_ninety_five_percent_of_its_bytes(tmp_path):
 
 def test_the_pattern_chooses_the_files(folder, tmp_path):
     (folder / "a.md").write_text("markdown")
-    assert everything(documents(folder, tmp_path, pattern="*.md")) == [b"markdown"]
+    assert b"".join(everything(documents(folder, tmp_path, pattern="*.md"))) == b"markdown"
 
 
 def test_a_changed_folder_is_prepared_again(folder, tmp_path):

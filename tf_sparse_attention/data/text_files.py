@@ -55,7 +55,7 @@ def _percent(digest):
 
 
 def files_by_split(files):
-    """Returns {split: list of its `TextFile`} for "train", "validation" and "test", by `split_of`; some may be empty."""
+    """Returns {split: list of its `TextFile`} for "train", "validation" and "test" by `split_of`, empty ones too."""
     return {split: [file for file in files if split_of(file.digest) == split] for split in SPLITS}
 
 
@@ -67,9 +67,9 @@ def filled_splits(files):
     validation. Below 20 contents that is one each. It is a function of the contents alone: names and order play no
     part, and equal files are never in two splits.
 
-    A fixed share of the ranks (5 % of however many there are) would be nearer to 90/5/5, but then every few files that
-    are added push one over a border, in folders of any size. Here the bounds hold in small folders only; in one of some
-    hundred contents `split_of` decides, as it almost always does there, and no file moves when others come or go.
+    A fixed share of the ranks (5 % of however many there are) would be nearer to 90/5/5, but files that are added would
+    push others over a border in folders of any size. The bounds here are met in small folders; among some hundred
+    contents they almost never are, `split_of` alone decides, and no file moves when others come or go.
 
     Args:
         files: List of `TextFile` with at least 3 different contents.
@@ -82,14 +82,18 @@ def filled_splits(files):
     """
     contents = sorted({file.digest for file in files}, key=lambda digest: (_percent(digest), digest), reverse=True)
     if len(contents) < len(SPLITS):
-        raise ValueError(f"`files` must have at least 3 different contents. Received: {len(contents)} different contents.")
-    wanted = [split_of(digest) for digest in contents]
+        raise ValueError(
+            f"`files` must have at least 3 different contents. Received: files of {len(contents)} contents."
+        )
+    natural = [split_of(digest) for digest in contents]
     most = max(1, len(contents) // 10)
-    test = min(max(1, wanted.count("test")), most)
-    # What testing took beyond its own came from validation, and what it could not take is there for validation.
-    held_out = test + min(max(1, len(contents) - wanted.count("train") - test), most)
-    members = {"train": contents[held_out:], "validation": contents[test:held_out], "test": contents[:test]}
-    return {split: [file for file in files if file.digest in set(members[split])] for split in SPLITS}
+    num_test = min(max(1, natural.count("test")), most)
+    # What testing takes from validation is not there for validation, and what is too much for testing is.
+    num_validation = min(max(1, len(contents) - natural.count("train") - num_test), most)
+    test, rest = set(contents[:num_test]), contents[num_test:]
+    validation, train = set(rest[:num_validation]), set(rest[num_validation:])
+    members = {"train": train, "validation": validation, "test": test}
+    return {split: [file for file in files if file.digest in members[split]] for split in SPLITS}
 
 
 def list_text_files(folder, paths, skip_invalid=False):

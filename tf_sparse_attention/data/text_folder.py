@@ -9,7 +9,7 @@ from tf_sparse_attention.data.text_files import (
     SPLITS,
     TextFile,
     digest_of,
-    files_by_split,
+    filled_splits,
     fingerprint_of,
     list_text_files,
 )
@@ -34,11 +34,12 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
       one example each. For 10^8 bytes this is the usual split of enwik8 and text8. A cut may fall inside a character,
       since byte-level figures are stated for exactly these bytes.
     - `path` has folders named train, validation or test: these are the splits.
-    - otherwise the hash of each file's content decides (about 90/5/5), so that equal files are never in two splits. A
-      split that gets no file does not exist.
+    - `path` holds 3 or more files of different content: the hash of each file's content decides (about 90/5/5), with at
+      least one file in each split and equal files never in two; see `text_files.filled_splits`.
+    - `path` holds one or two: each is cut as a single file is, so that there is something in every split.
 
-    The configuration is named after the folder and the hash of every name and content in it, so a changed folder is
-    prepared again and a data set that was prepared before is never taken for the new one.
+    The configuration is named after the folder and the hash of every name, content, split and cut in it. So a changed
+    folder is prepared again, and what was prepared before, or split by another rule, is never taken for the new one.
 
     Args:
         path: The folder, or the file.
@@ -115,21 +116,34 @@ def _splits_of_file(path):
     content = path.read_bytes()
     if not content.strip():
         return {}
-    file = TextFile(path.name, path, digest_of(content))
-    # Whole numbers, since 0.95 * length is not exact in floating point.
-    ninety, ninety_five = len(content) * 90 // 100, len(content) * 95 // 100
-    parts = {
-        "train": _Part(file, 0, ninety),
-        "validation": _Part(file, ninety, ninety_five),
-        "test": _Part(file, ninety_five, len(content)),
-    }
-    return {split: [part] for split, part in parts.items() if part.begin < part.end}
+    return _without_empty(_cut(TextFile(path.name, path, digest_of(content)), len(content)))
 
 
 def _splits_of_folder(path, pattern):
     folders = {split: path / split for split in SPLITS if (path / split).is_dir()}
     if folders:
         splits = {split: list_text_files(folder, folder.glob(pattern)) for split, folder in folders.items()}
-    else:
-        splits = files_by_split(list_text_files(path, path.glob(pattern)))
-    return {split: [_Part(file) for file in files] for split, files in splits.items() if files}
+        return _without_empty({split: [_Part(file) for file in files] for split, files in splits.items()})
+    files = list_text_files(path, path.glob(pattern))
+    if len({file.digest for file in files}) < len(SPLITS):
+        # Copies are cut at the same bytes, so here too no text is in two splits.
+        cuts = [_cut(file, len(file.read())) for file in files]
+        return _without_empty({split: [part for cut in cuts for part in cut[split]] for split in SPLITS})
+    return {split: [_Part(file) for file in files] for split, files in filled_splits(files).items()}
+
+
+def _cut(file, length):
+    """Returns {split: list of the one `_Part` of a file of so many bytes}; in a file below 20 bytes some are empty."""
+    # Whole numbers, since 0.95 * length is not exact in floating point.
+    ninety, ninety_five = length * 90 // 100, length * 95 // 100
+    return {
+        "train": [_Part(file, 0, ninety)],
+        "validation": [_Part(file, ninety, ninety_five)],
+        "test": [_Part(file, ninety_five, length)],
+    }
+
+
+def _without_empty(splits):
+    """Drops parts without bytes, then splits without parts: TFDS cannot write those."""
+    splits = {split: [part for part in parts if part.begin != part.end] for split, parts in splits.items()}
+    return {split: parts for split, parts in splits.items() if parts}
