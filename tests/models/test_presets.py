@@ -1,0 +1,105 @@
+"""The presets have the numbers that were published."""
+
+from typing import NamedTuple
+
+import pytest
+
+from tf_sparse_attention.models import presets
+
+
+class Row(NamedTuple):
+    """The numbers of a published configuration; those of routing are 0 where nothing routes."""
+
+    length: int
+    hidden: int
+    embedding: int
+    feed_forward: int
+    layers: int
+    local_heads: int
+    routing_heads: int
+    routing_layers: int  # the last ones
+    clusters: int
+    cluster_size: int
+    block: int
+    dropout: tuple  # of attention, feed-forward, embeddings and input tokens
+    max_distance: int
+    activation: str = "geglu"
+
+
+NONE = (0, 0, 0, 0)
+ROWS = {
+    "enwik8_local8k": Row(8192, 1024, 1024, 3072, 22, 8, 0, 0, 0, 0, 256, (0.4, 0.4, 0, 0), 513),
+    "enwik8_local_cluster8k": Row(8192, 1024, 1024, 3072, 12, 4, 4, 12, 16, 512, 256, NONE, 513),
+    "enwik8_local_cluster12k": Row(12288, 1024, 1024, 3072, 12, 4, 4, 12, 48, 256, 128, NONE, 257),
+    "wikitext103_local4k": Row(4096, 1024, 256, 3072, 14, 16, 0, 0, 0, 0, 256, (0.4, 0.4, 0.4, 0.25), 513),
+    "wikitext103_local_cluster4k": Row(4096, 1024, 256, 3072, 14, 8, 8, 14, 8, 512, 256, (0.4, 0.4, 0.4, 0.25), 513),
+    "wikitext103_local_cluster1k": Row(1024, 1024, 256, 3072, 20, 8, 8, 20, 2, 512, 256, (0.4, 0.4, 0.4, 0.2), 513),
+    "pg19_local8k": Row(8192, 1032, 1032, 4096, 24, 8, 0, 0, 0, 0, 256, NONE, 513),
+    "pg19_local_cluster8k": Row(8192, 1032, 1032, 4096, 22, 6, 2, 1, 16, 512, 256, NONE, 513),
+    "pg19_routing_published": Row(8192, 1032, 1032, 4096, 22, 6, 2, 2, 16, 512, 256, NONE, 513, "relu"),
+}
+
+
+def parts_of(arguments):
+    return {part["layer"]: part for part in arguments["attention"]}
+
+
+def row_of(name):
+    """The numbers of a preset as it is."""
+    arguments = presets.preset_arguments(name)
+    parts = parts_of(arguments)
+    local, routing = parts["LocalAttention"], parts.get("RoutingAttention", {})
+    (dropout,) = {part["dropout"] for part in parts.values()}
+    (max_distance,) = {part["max_distance"] for part in parts.values()}
+    return Row(
+        length=presets.PRESETS[name]["sequence_length"],
+        hidden=arguments["hidden_dim"],
+        embedding=arguments["embedding_dim"],
+        feed_forward=arguments["intermediate_dim"],
+        layers=arguments["num_layers"],
+        local_heads=local["num_heads"],
+        routing_heads=routing.get("num_heads", 0),
+        routing_layers=arguments["num_layers"] - arguments["skip_first"] if routing else 0,
+        clusters=routing.get("num_clusters", 0),
+        cluster_size=routing.get("cluster_size", 0),
+        block=local["block_size"],
+        dropout=(dropout, *(arguments[f"{kind}_dropout"] for kind in ("activation", "embedding", "token"))),
+        max_distance=max_distance,
+        activation=arguments["activation"],
+    )
+
+
+def test_every_preset_has_a_row():
+    assert set(presets.PRESETS) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_preset_has_the_published_numbers(name):
+    assert row_of(name) == ROWS[name]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_heads_divide_the_model_and_are_as_published(name):
+    arguments, row = presets.preset_arguments(name), ROWS[name]
+    assert arguments["norm"] == "post"
+    for part in parts_of(arguments).values():
+        assert part["key_dim"] * (row.local_heads + row.routing_heads) == row.hidden
+        assert (part["use_bias"], part["position"]) == (False, "relative")
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.routing_heads == 0])
+def test_a_preset_without_routing_skips_nothing(name):
+    assert presets.preset_arguments(name)["skip_first"] == 0
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_preset_sets_nothing_besides(name):
+    arguments = presets.preset_arguments(name)
+    sizes = {"num_layers", "hidden_dim", "embedding_dim", "intermediate_dim", "skip_first"}
+    dropout = {"activation_dropout", "embedding_dropout", "token_dropout"}
+    assert set(arguments) == {*sizes, *dropout, "activation", "attention", "norm"}
+    common = {"layer", "num_heads", "key_dim", "use_bias", "position", "max_distance", "dropout"}
+    own = {"LocalAttention": {"block_size"}, "RoutingAttention": {"num_clusters", "cluster_size", "selection"}}
+    assert len(arguments["attention"]) == len(parts_of(arguments))
+    for layer, part in parts_of(arguments).items():
+        assert set(part) == common | own[layer]
