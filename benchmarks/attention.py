@@ -23,14 +23,13 @@ from benchmarks import tables, worker
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ("local", "nearest", "nearest, separate keys", "top_k", "keras dense")
-MODES = {"tensorflow": ("graph", "xla"), "jax": ("jit",)}
 
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192], help="default: %(default)s")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
-    parser.add_argument("--backend", choices=list(MODES), default="tensorflow", help="default: %(default)s")
+    parser.add_argument("--backend", choices=list(worker.MODES), default="tensorflow", help="default: %(default)s")
     parser.add_argument("--layers", action="store_true", help="measure whole layers rather than attention cores")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timing (default: %(default)s)")
     parser.add_argument("--no-memory", action="store_true", help="leave out the measurements of memory")
@@ -58,7 +57,7 @@ def run_worker(wanted, backend):
 def measure(case, length, options, run):
     """Returns the row of a case, or None after saying why there is none."""
     wanted = worker.Measurement(
-        "time", case, length, options.layers, MODES[options.backend], repeats=max(options.repeats, 1)
+        "time", case, length, options.layers, worker.MODES[options.backend], repeats=max(options.repeats, 1)
     )
     seconds = run(wanted, options.backend)
     if "skipped" in seconds:

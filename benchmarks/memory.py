@@ -4,7 +4,6 @@ import ctypes
 import gc
 from pathlib import Path
 
-MEGABYTE = 1e6
 PROCESS = Path("/proc/self")
 
 

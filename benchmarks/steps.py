@@ -6,7 +6,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-MODES = {"tensorflow": ("graph", "xla"), "jax": ("jit",)}
+from benchmarks.worker import MODES
 
 
 class Step(NamedTuple):
@@ -33,8 +33,9 @@ def step_of(subject, mode, backward):
     backend = keras.backend.backend()
     if mode not in MODES.get(backend, ()):
         raise ValueError(f"`mode` must be one of {MODES.get(backend, ())} on {backend}. Received: mode={mode!r}.")
-    make = _tensorflow_step if backend == "tensorflow" else _jax_step
-    return make(subject, mode, backward)
+    if backend == "jax":
+        return _jax_step(subject, backward)
+    return _tensorflow_step(subject, mode, backward)
 
 
 def _upstream(first):
@@ -75,7 +76,7 @@ def _tensorflow_step(subject, mode, backward):
     return Step(prepare, run)
 
 
-def _jax_step(subject, mode, backward):
+def _jax_step(subject, backward):
     import jax
     import jax.numpy as jnp
 

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import NamedTuple
 
+MODES = {"tensorflow": ("graph", "xla"), "jax": ("jit",)}  # the ways a backend compiles
 # One thread everywhere, so that processor time is what the work costs and not what the machine has.
 ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -33,7 +34,7 @@ class Measurement(NamedTuple):
         case: one of `subjects.CORES`, or "torch dense" for memory.
         length: T.
         whole_layers: whether layers are measured rather than cores.
-        modes: those of `steps.MODES` to measure.
+        modes: those of `MODES` to measure.
         remat: memory of the rematerialised subject.
         repeats: rounds of timing.
     """

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from benchmarks import steps, subjects
+from benchmarks import steps, subjects, worker
 from tf_sparse_attention.ops.masks import window_mask
 
 SIZES = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=8)
-MODE = steps.MODES[keras.backend.backend()][0]
+MODE = worker.MODES[keras.backend.backend()][0]
 
 
 def dense(query, key, value, mask):
@@ -82,7 +82,7 @@ def test_a_backward_pass_returns_the_output_too():
 
 
 def test_a_prepared_step_runs():
-    step = steps.step_of(subjects.core_subject("local", SIZES), steps.MODES[keras.backend.backend()][-1], False)
+    step = steps.step_of(subjects.core_subject("local", SIZES), worker.MODES[keras.backend.backend()][-1], False)
     step.prepare()
     assert arrays(step.run())[0].shape == SIZES.heads
 
