@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from tests.ops import twins
-from tf_sparse_attention.layers import LocalAttention, MixedAttention
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
 from tf_sparse_attention.ops.routing import random_clusters
 
 PROJECTIONS = ("query", "key", "value", "attention_output")
@@ -56,7 +56,7 @@ def dense_call(layer, query, value=None, key=None, causal=False, **masks):
     """Returns the `Dense` result of calling an attention layer, without dropout.
 
     Args:
-        layer: a built `LocalAttention`, `RoutingAttention` or `MixedAttention`.
+        layer: a built layer of `CASES`, or a `MixedAttention` of such.
         query: array (B, T, D).
         value: array (B, S, D), or None for self-attention.
         key: array (B, S, D), or None for `value`.
@@ -113,16 +113,12 @@ def _masks_of(masks, b, num_queries, num_keys, self_attention):
 
 
 def _attend_head(head):
-    if isinstance(head.layer, LocalAttention):
-        return _local(head)
-    head.query, head.key = _normalize(head.query), _normalize(head.key)
-    if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no cluster and asks nothing
-        head.query_exists = head.query_exists & head.key_exists
-    selection = head.layer.selection or ("nearest" if head.causal else "top_k")
-    mask_self = head.layer.mask_self
-    if mask_self is None:
-        mask_self = head.layer.share_qk and selection != "top_k"
-    return _top_k(head, mask_self) if selection == "top_k" else _nearest(head, selection, mask_self)
+    if type(head.layer) not in CASES:
+        raise ValueError(
+            "`layer` must have a case in `CASES` of tests/layers/dense.py, written from its definition. "
+            f"Received: layer={head.layer}."
+        )
+    return CASES[type(head.layer)](head)
 
 
 def _local(head):
@@ -138,6 +134,21 @@ def _local(head):
         pattern = pattern & (head.segments[:, None] == head.segments[None, :])
     positions = np.arange(lengths[0]), np.arange(lengths[1])
     return (*_attend(head, *positions, pattern, _apart(*positions), layer.key_dim**-0.5), pattern)
+
+
+def _routing(head):
+    head.query, head.key = _normalize(head.query), _normalize(head.key)
+    if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no cluster and asks nothing
+        head.query_exists = head.query_exists & head.key_exists
+    selection = head.layer.selection or ("nearest" if head.causal else "top_k")
+    mask_self = head.layer.mask_self
+    if mask_self is None:
+        mask_self = head.layer.share_qk and selection != "top_k"
+    return _top_k(head, mask_self) if selection == "top_k" else _nearest(head, selection, mask_self)
+
+
+# How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
+CASES = {LocalAttention: _local, RoutingAttention: _routing}
 
 
 def _nearest(head, selection, mask_self):

@@ -7,6 +7,7 @@ import pytest
 from tests import contracts
 from tests.contracts import MAKERS, SIZE, assert_close, built, every_layer, normal, random_masks, to_numpy
 from tests.layers.dense import dense_call
+from tf_sparse_attention.layers import LocalAttention
 
 pytestmark = pytest.mark.filterwarnings("ignore:RoutingAttention with selection='top_k':UserWarning")
 
@@ -33,6 +34,22 @@ def test_attention_masks_of_every_rank_are_those_of_rank_four(maker, shape):
 @every_layer(slow=True)
 def test_gradients_reach_every_trainable_weight(maker):
     contracts.check_gradients(maker)
+
+
+@pytest.mark.parametrize("position", [None, "rotary"])
+def test_gradients_are_checked_whatever_a_layer_is_called(position):
+    def make(**common):
+        return LocalAttention(2, 4, window=3, position=position, name="near", **common)
+
+    contracts.check_gradients(contracts.Maker(make))
+
+
+def test_a_layer_without_a_case_among_the_dense_ones_is_an_error():
+    class Other(LocalAttention):
+        pass
+
+    with pytest.raises(ValueError, match=r"`layer` must have a case in `CASES` .* Received: layer=<Other"):
+        contracts.check_dense_twin(contracts.Maker(lambda **common: Other(2, 4, window=3, **common)))
 
 
 @every_layer(slow=True)
