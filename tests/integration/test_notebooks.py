@@ -1,9 +1,12 @@
-"""Every notebook runs from top to bottom, at a tiny size."""
+"""Every notebook runs from top to bottom, at a tiny size, and its first cell finds or installs the library."""
 
 import pathlib
+import subprocess
+import sys
 
 import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
@@ -18,6 +21,11 @@ def made_tiny(notebook):
     return notebook
 
 
+def printed(notebook):
+    """All that the cells wrote to standard output and standard error."""
+    return "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 # Jupyter's client warns of its own settings and loops, which differ by version.
 @pytest.mark.filterwarnings(
@@ -29,9 +37,60 @@ def test_the_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     notebook = made_tiny(nbformat.read(path, as_version=4))
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    assert "UserWarning" not in printed(notebook)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_the_notebook_is_kept_without_outputs(path):
     cells = nbformat.read(path, as_version=4).cells
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+
+
+# Stands for IPython and pip: "installing" puts the library, without content, on the path, as site-packages is.
+FAKE_PIP = """
+import pathlib, sys
+
+class Shell:
+    def run_line_magic(self, name, arguments):
+        print(name, arguments)
+        package = pathlib.Path("site-packages", "tf_sparse_attention")
+        package.mkdir()
+        for part in ("__init__", "data", "layers"):
+            (package / f"{part}.py").touch()
+
+def get_ipython():
+    return Shell()
+
+sys.path.append(str(pathlib.Path("site-packages").resolve()))
+"""
+
+
+@pytest.fixture
+def beside_a_clone(tmp_path):
+    """Function that runs the first cell of a notebook beside a clone, where other libraries are there but empty.
+
+    The interpreter sees no installed package (-S) and no setting of the environment but the path (-E).
+    """
+    (tmp_path / "tf_sparse_attention").symlink_to(FOLDER.parent, target_is_directory=True)
+    (tmp_path / "site-packages" / "matplotlib").mkdir(parents=True)
+    for name in ("keras", "numpy", "matplotlib/__init__", "matplotlib/pyplot"):
+        (tmp_path / "site-packages" / f"{name}.py").touch()
+
+    def run(notebook):
+        cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        code = FAKE_PIP + TransformerManager().transform_cell(cell.source) + "print(tsa.__file__)"
+        process = subprocess.run(
+            [sys.executable, "-S", "-E", "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert process.returncode == 0, process.stderr
+        return process.stdout.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_first_cell_installs_from_a_clone_beside_it_and_only_once(path, beside_a_clone, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    imported = str(tmp_path / "site-packages" / "tf_sparse_attention" / "__init__.py")
+    assert beside_a_clone(notebook) == ['pip install --quiet "./tf_sparse_attention[train,plot]"', imported]
+    assert beside_a_clone(notebook) == [imported]
