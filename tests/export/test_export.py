@@ -1,4 +1,4 @@
-"""SavedModels: what they score and generate, that they stand alone, and how they are written."""
+"""SavedModels: what they score, that they stand alone, and how they are written."""
 
 import math
 import os
@@ -12,15 +12,11 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_attention as tsa
+from tests.export.serving import LOCAL, ROUTING, TEXTS, WINDOW, export, generate, make_model, nats_of, score
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_saved_model
 from tf_sparse_attention.models import Backbone, LanguageModel
-from tf_sparse_attention.models.generation import Generator
 
-LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
-ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 4}
-TEXTS = ["def main():", "", b"\xff\xc3 not UTF-8", "Ä long text: " + "abc äöü " * 9]
-WINDOW = 16
 # Makes every import of the library fail, as where it is not installed.
 ALONE = """
 import sys
@@ -36,57 +32,6 @@ try:
 except ModuleNotFoundError:
     print("absent")
 """
-
-
-def make_model(attention=(LOCAL, ROUTING)):
-    keras.utils.set_random_seed(3)
-    sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
-    return LanguageModel(Backbone(258, attention=list(attention), seed=3, **sizes), tie_embeddings=True)
-
-
-def export(model, path, **settings):
-    return export_saved_model(model, path, ByteTokenizer(), sequence_length=WINDOW, batch_size=3, **settings)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-@pytest.fixture(scope="module")
-def exported(model, tmp_path_factory):
-    return export(model, tmp_path_factory.mktemp("export") / "saved_model")
-
-
-@pytest.fixture(scope="module")
-def served(exported):
-    return tf.saved_model.load(exported).signatures
-
-
-def score(served, texts):
-    return {name: value.numpy() for name, value in served["score"](text=tf.constant(texts, tf.string)).items()}
-
-
-def generate(served, prompts, max_length=20, temperature=1.0, top_p=0.9, seed=5):
-    result = served["generate"](
-        prompt=tf.constant(prompts, tf.string),
-        max_length=tf.constant(max_length),
-        temperature=tf.constant(temperature),
-        top_p=tf.constant(top_p),
-        seed=tf.constant(seed),
-    )
-    return {name: value.numpy().tolist() for name, value in result.items()}
-
-
-def nats_of(model, text):
-    """Nats of a text, window by window, from the model's own logits."""
-    ids, nats = ByteTokenizer().tokenize(text), 0.0
-    for begin in range(0, len(ids), WINDOW):
-        window = ids[begin : begin + WINDOW]
-        logits = keras.ops.convert_to_numpy(model(np.array([[0, *window[:-1]]], "int32")))[0].astype("float64")
-        log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
-        nats += (log_sum - logits[np.arange(len(window)), window]).sum()
-    return nats
 
 
 def run_alone(code, folder, python=sys.executable):
@@ -128,67 +73,6 @@ def test_nothing_has_no_nats_and_no_bits(served, texts):
         np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
 
 
-def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
-    prompts = [text[:12] for text in TEXTS]
-    ids = [ByteTokenizer().tokenize(prompt) for prompt in prompts]
-    generator = Generator(model)
-    generator.compile(run_eagerly=True)  # Compiling takes longer than these few tokens.
-    rows = generator.generate(ids, max_length=20, top_p=0.9, seed=-5)
-    expected = [ByteTokenizer().detokenize_bytes(row) for row in rows]
-    result = generate(served, prompts, seed=-5)
-    assert result["text_bytes"] == expected
-    assert result["text"][0].decode("utf-8") == ByteTokenizer().detokenize(rows[0])
-
-
-def test_generated_text_is_valid_utf_8_and_the_bytes_are_as_they_are(served):
-    result = generate(served, ["ab", TEXTS[2], "", "x"])
-    assert result["text_bytes"][1].startswith(TEXTS[2])
-    assert result["text"][1].decode("utf-8").startswith("\ufffd\ufffd not UTF-8")
-
-
-def test_a_row_is_the_same_in_every_batch_and_for_every_length(served):
-    rows = generate(served, ["ab", "", "x", "y"], max_length=20)["text_bytes"]
-    assert generate(served, ["ab", "", "z", "12"], max_length=20)["text_bytes"][:2] == rows[:2]
-    assert generate(served, ["ab"], max_length=20)["text_bytes"] == rows[:1]
-    assert rows[0].startswith(generate(served, ["ab"], max_length=9)["text_bytes"][0])
-
-
-def test_text_follows_the_seed(served):
-    first, again, other = (generate(served, ["ab", "", "x", "y"], seed=seed) for seed in (1, 1, 2))
-    assert first == again
-    assert first["text_bytes"] != other["text_bytes"]
-
-
-def test_temperature_0_is_the_same_for_every_seed(served):
-    first, other = (generate(served, ["ab", "", "x", "y"], temperature=0.0, seed=seed) for seed in (1, 2))
-    assert first == other
-
-
-def test_no_prompts_give_no_texts(served):
-    assert generate(served, []) == {"text": [], "text_bytes": []}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_length": 3}, "`max_length` must be at least 1 and the tokens of each prompt. Received:.*3"),
-        ({"max_length": 2**17}, "`max_length` must be at most 65536. Received:.*131072"),
-        ({"temperature": -1.0}, "`temperature` must be a number of at least 0. Received:.*-1"),
-        ({"temperature": math.nan}, "`temperature` must be a number of at least 0. Received:.*nan"),
-        ({"top_p": 0.0}, r"`top_p` must be a number in \(0, 1\]. Received:.*0"),
-        ({"top_p": 1.5}, r"`top_p` must be a number in \(0, 1\]. Received:.*1.5"),
-    ],
-)
-def test_the_served_model_refuses_what_it_cannot_do(served, settings, message):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
-        generate(served, ["four"], **settings)
-
-
-def test_an_empty_prompt_still_needs_a_length_of_1(served):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be at least 1"):
-        generate(served, [""], max_length=0)
-
-
 def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, served):
     readme = (exported / "README.md").read_text(encoding="utf-8")
     example = readme.split("```python\n")[1].split("```")[0]
@@ -206,13 +90,6 @@ def test_the_readme_names_every_input_and_output(exported, served):
         function = served[signature]
         for name in [*function.structured_input_signature[1], *function.structured_outputs]:
             assert f"| `{name}` |" in readme
-
-
-@pytest.mark.large
-def test_without_xla_the_texts_are_the_same(model, served, tmp_path):
-    interpreted = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
-    prompts = ["ab", "", "x", "y"]
-    assert generate(interpreted, prompts, max_length=9) == generate(served, prompts, max_length=9)
 
 
 def test_an_earlier_export_is_replaced_as_a_whole(exported, tmp_path, monkeypatch):

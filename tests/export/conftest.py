@@ -1,0 +1,21 @@
+"""A model and its SavedModel, exported once for all the tests of the export."""
+
+import pytest
+import tensorflow as tf
+
+from tests.export.serving import export, make_model
+
+
+@pytest.fixture(scope="session")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="session")
+def exported(model, tmp_path_factory):
+    return export(model, tmp_path_factory.mktemp("export") / "saved_model")
+
+
+@pytest.fixture(scope="session")
+def served(exported):
+    return tf.saved_model.load(exported).signatures
