@@ -3,6 +3,8 @@
 import math
 import numbers
 
+import numpy as np
+
 
 def check_count(name, value, minimum=1):
     """Raises a `ValueError` unless `value` is an integer of at least `minimum`."""
@@ -21,6 +23,12 @@ def check_choice(name, value, choices):
     """Raises a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {list(choices)}. Received: {name}={value!r}.")
+
+
+def check_switch(name, value):
+    """Raises a `ValueError` unless `value` is a boolean."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}.")
 
 
 def check_rate(name, value):

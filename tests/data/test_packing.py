@@ -8,6 +8,7 @@ A, B, C, END = 99, 100, 101, 1
 
 def packed(row, **arguments):
     inputs, targets, weights = pack_windows(tf.constant([row], tf.int32), **arguments)
+    assert inputs.pop("padding_mask")[0].numpy().tolist() == [token != 0 for token in row]
     return {name: value[0].numpy().tolist() for name, value in {**inputs, "targets": targets, "w": weights}.items()}
 
 
@@ -46,8 +47,12 @@ def test_an_empty_row_has_no_segment_and_no_weight():
     assert packed([0, 0]) == {"token_ids": [0, 0], "segment_ids": [0, 0], "targets": [0, 0], "w": [0, 0]}
 
 
+def test_where_there_is_no_padding_there_is_no_mask_of_it():
+    assert set(pack_windows(tf.constant([[A, END]]), padded=False)[0]) == {"token_ids", "segment_ids"}
+
+
 def test_types_are_int32_and_the_weights_float32():
-    inputs, targets, weights = pack_windows(tf.constant([[A, END]], tf.int32))
+    inputs, targets, weights = pack_windows(tf.constant([[A, END]], tf.int32), padded=False)
     assert {tensor.dtype for tensor in (*inputs.values(), targets)} == {tf.int32}
     assert weights.dtype == tf.float32
 

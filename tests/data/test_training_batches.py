@@ -110,6 +110,7 @@ def test_shapes_are_static(random_store):
 
 def test_a_stream_shorter_than_a_window_is_one_padded_window(make_store):
     store = make_store([b"ab", b"c"])
+    assert "padding_mask" in TrainingBatches(store, 1, 16).dataset().element_spec[0]
     batches = TrainingBatches(store, batch_size=3, sequence_length=8)
     assert (batches.num_windows, batches.steps_per_epoch) == (1, 1)
     for row, weights in zip(batches.batch(0)[1], batches.batch(0)[2], strict=True):

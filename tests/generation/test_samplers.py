@@ -78,6 +78,11 @@ def test_the_nucleus_of_a_hand_made_row_includes_the_one_that_passes_p():
     np.testing.assert_array_equal(kept, [[True, False, True, False]])
 
 
+def test_a_sum_of_exactly_p_does_not_end_the_nucleus():
+    kept = array(keep_nucleus(np.log([[0.5, 0.25, 0.25]]).astype("float32"), 0.5)) > LOWEST
+    np.testing.assert_array_equal(kept, [[True, True, False]])
+
+
 def test_the_nucleus_of_equals_takes_the_lower_ids():
     kept = array(keep_nucleus(np.zeros((1, 4), "float32"), 0.3)) == 0
     np.testing.assert_array_equal(kept, [[True, True, False, False]])

@@ -65,6 +65,37 @@ def test_padding_is_neither_counted_nor_committed(batches):
     assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
 
 
+def test_padding_of_a_query_is_not_counted_where_keys_are_their_own():
+    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, revive_after=0, share_qk=False))
+    mask = np.repeat(np.arange(13)[None] < 9, 2, axis=0)
+    state, loss = learned(layer, query_mask=mask)
+    layer(X, use_causal_mask=True, training=True, query_mask=mask)
+    for got, wanted in zip(state_of(layer), state, strict=True):
+        assert_close(got, wanted, 1e-5)
+    assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
+
+
+@pytest.mark.parametrize("share_qk", [True, False])
+def test_what_padding_holds_never_reaches_the_state(share_qk):
+    layer, mask = ready(routing(share_qk=share_qk)), np.repeat(np.arange(13)[None] < 9, 2, axis=0)
+    state, _ = learned(layer, np.where(mask[..., None], X, 0), query_mask=mask)
+    layer(np.where(mask[..., None], X, np.nan), use_causal_mask=True, training=True, query_mask=mask)
+    for got, wanted in zip(state_of(layer), state, strict=True):
+        assert_close(got, wanted, 1e-5)
+    assert np.isfinite(to_numpy(layer.losses[0]))
+
+
+def test_the_noise_of_a_revival_follows_the_seed_of_the_layer_alone():
+    found = []
+    for seed in (0, 1):
+        keras.utils.set_random_seed(seed)
+        layer = with_an_unused_centroid(revive_after=1, ema_decay=0.9)
+        layer(X, training=True)
+        found.append(state_of(layer))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_no_commitment_loss_is_added_at_zero_or_outside_training_or_when_frozen():
     for layer, training in ((routing(commitment_loss=0), True), (routing(), False), (routing(trainable=False), True)):
         layer(X, use_causal_mask=True, training=training)

@@ -274,4 +274,4 @@ def test_a_subclass_is_told_what_it_has_to_define(use, name):
 def test_a_mask_with_more_entries_than_an_index_can_hold_is_refused():
     message = r"`attention_mask` must have fewer than 2\^31 entries; .* Received: .*\(65536, 65536\)"
     with pytest.raises(ValueError, match=message):
-        check_attention_mask(keras.KerasTensor((65536, 65536)), 1, 8, 65536, 65536)
+        check_attention_mask(keras.KerasTensor((65536, 65536), dtype="bool"), 1, 8, 65536, 65536)

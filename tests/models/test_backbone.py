@@ -84,13 +84,34 @@ def test_two_backbones_of_one_seed_are_equal_with_dropout_too():
     np.testing.assert_array_equal(*outputs)
 
 
-def test_token_dropout_replaces_ids_in_training_alone():
-    backbone = small(token_dropout=0.5, causal=False, attention=[LOCAL])
-    tokens = ids(1, 400)
+def test_token_dropout_replaces_its_share_of_ids_in_training_alone():
+    backbone = small(token_dropout=0.2, attention=[{**LOCAL, "window": 1}])  # no token sees another
+    tokens = ids(1, 1000)
     calm, noisy = backbone(tokens), backbone(tokens, training=True)
     changed = np.mean(np.any(ops.convert_to_numpy(calm != noisy), axis=-1))
-    assert changed > 0.3
+    assert 0.16 < changed < 0.24
     np.testing.assert_array_equal(calm, backbone(tokens))
+
+
+def test_the_embedding_is_dropped_at_its_own_rate():
+    backbone = small(embedding_dropout=0.25, token_dropout=0.0, num_layers=1)
+    seen = []
+    whole = backbone.blocks[0].call
+    backbone.blocks[0].call = lambda x, **arguments: seen.append(ops.convert_to_numpy(x)) or whole(x, **arguments)
+    backbone(ids(4, 200), training=True)
+    assert 0.22 < np.mean(seen[0] == 0) < 0.28
+
+
+def test_the_embedding_starts_with_vectors_of_length_one():
+    embeddings = ops.convert_to_numpy(small(vocabulary_size=4000, hidden_dim=64).embedding.embeddings)
+    assert np.sqrt(np.mean(np.sum(embeddings**2, axis=-1))) == pytest.approx(1, rel=0.02)
+
+
+def test_no_two_random_draws_of_a_backbone_share_a_seed():
+    parts = [{**LOCAL, "dropout": 0.1}, {**ROUTING, "dropout": 0.1}]
+    backbone = small(attention=parts, dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1)
+    seeds = [tuple(ops.convert_to_numpy(v)) for v in backbone.non_trainable_variables if "seed" in v.path]
+    assert len(seeds) == 1 + 2 * 4 and len(set(seeds)) == len(seeds)
 
 
 def test_the_configuration_builds_the_same_backbone(tmp_path):
@@ -129,7 +150,12 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ({"skip_first": -1}, "`skip_first` must be an integer of at least 0. Received: skip_first=-1"),
         ({"token_dropout": 1.0}, r"`token_dropout` must be a number in \[0, 1\). Received: token_dropout=1.0"),
         ({"attention": []}, "`attention` must be a list of dictionaries"),
-        ({"attention": [{"layer": "Nowhere"}]}, "under 'layer'. Received: attention="),
+        (
+            {"attention": [{"layer": "Nowhere"}]},
+            r"one of \['LocalAttention', .* under 'layer'. Received: {'layer': 'No",
+        ),
+        ({"attention": [{**LOCAL, "dtype": "float32"}]}, "`attention` must leave the dtype to"),
+        ({"skip_first": 2}, "`skip_first` must be smaller than `num_layers`.* Received: skip_first=2, num_layers=2"),
         ({"attention": [ROUTING], "skip_first": 1}, "`skip_first` must be 0 unless .* Received: skip_first=1"),
         ({"norm": "none"}, "`norm` must be one of"),
     ],
@@ -137,6 +163,12 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
 def test_wrong_arguments_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         small(**changes)
+
+
+def test_ids_that_are_no_batch_of_rows_are_named():
+    message = r"`inputs` must be token ids of shape \(batch, positions\). Received: shape \(5,\)"
+    with pytest.raises(ValueError, match=message):
+        small()(ids(5))
 
 
 def test_wrong_input_keys_are_named():

@@ -191,3 +191,8 @@ def test_a_setting_out_of_range_is_refused(generator):
 def test_one_text_in_place_of_a_list_is_refused(model):
     with pytest.raises(ValueError, match=r"`prompts` must be a list of texts\. Received: prompts='Hi'"):
         generate_text(model, ByteTokenizer(), "Hi", max_length=3)
+
+
+def test_a_generator_takes_language_models_alone():
+    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<Sequential"):
+        Generator(keras.Sequential([keras.layers.Dense(3)]))

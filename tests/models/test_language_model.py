@@ -37,6 +37,15 @@ def test_logits_have_the_vocabulary(embedding_dim, tie_embeddings, use_output_bi
     assert model.compute_output_shape((2, 7)) == (2, 7, 20)
 
 
+def test_a_tied_model_adds_its_output_bias():
+    model, tokens = small(tie_embeddings=True), np.array([[3, 1, 4]])
+    before = np.asarray(model(tokens))
+    model.output_bias.assign(np.arange(20.0))
+    np.testing.assert_allclose(
+        np.asarray(model(tokens)) - before, np.broadcast_to(np.arange(20.0), (1, 3, 20)), atol=1e-5
+    )
+
+
 def test_tied_embeddings_save_the_output_weights():
     assert num_trainable(small()) - num_trainable(small(tie_embeddings=True)) == 16 * 20
 

@@ -1,7 +1,7 @@
 """From windows of a token stream to what a language model reads, predicts and is scored on."""
 
 
-def pack_windows(tokens, end_id=1, packed=True):
+def pack_windows(tokens, end_id=1, packed=True, padded=True):
     """Turns windows of a stream of documents into model inputs, targets and weights.
 
     Target t is the window's token t. The input at t is the token before it, or the start id 0 where that token is not
@@ -22,20 +22,22 @@ def pack_windows(tokens, end_id=1, packed=True):
         end_id: The id that ends a document.
         packed: Whether documents are kept apart. If False the window is one text: there are no segments and the input
             after a document's end is the end id itself.
+        padded: Whether there may be padding, of which the model has to know: routing would count it as tokens.
 
     Returns:
         `(inputs, targets, weights)` as `keras.Model.fit` takes them: inputs {"token_ids", "segment_ids"}, int32 (B, T)
-        (without "segment_ids" if `packed` is False), targets int32 (B, T), weights float32 (B, T), 1 on tokens and 0 on
-        padding. Inputs and segments are 0 on padding.
+        (without "segment_ids" if `packed` is False), and "padding_mask", bool (B, T), if `padded`; targets int32
+        (B, T), weights float32 (B, T), 1 on tokens and 0 on padding. Inputs and segments are 0 on padding.
     """
     import tensorflow as tf
 
     is_token = tf.not_equal(tokens, 0)
     previous = tf.pad(tokens[:, :-1], [[0, 0], [1, 0]])
     weights = tf.cast(is_token, tf.float32)
+    masks = {"padding_mask": is_token} if padded else {}
     if not packed:
-        return {"token_ids": tf.where(is_token, previous, 0)}, tokens, weights
+        return {"token_ids": tf.where(is_token, previous, 0), **masks}, tokens, weights
     begins = tf.equal(previous, end_id)
     token_ids = tf.where(is_token & ~begins, previous, 0)
     segment_ids = tf.where(is_token, 1 + tf.cumsum(tf.cast(begins, tf.int32), axis=1), 0)
-    return {"token_ids": token_ids, "segment_ids": segment_ids}, tokens, weights
+    return {"token_ids": token_ids, "segment_ids": segment_ids, **masks}, tokens, weights

@@ -94,7 +94,9 @@ class TrainingBatches:
         window = shuffled_index(place, self.seed, epoch, self.num_windows)
         tokens = tf.numpy_function(self._read, [epoch, window], tf.int32, stateful=False)
         tokens = tf.ensure_shape(tokens, (rows, self.sequence_length))
-        return pack_windows(tokens, self.store.end_id, self.packed)
+        # Windows go on at the beginning of the stream, so that only one shorter than a window leaves padding.
+        padded = self.store.num_tokens < self.sequence_length
+        return pack_windows(tokens, self.store.end_id, self.packed, padded)
 
     def _read(self, epoch, window):
         offsets = np.array([self._offset(int(number)) for number in epoch])

@@ -14,6 +14,9 @@ def check_arguments(arguments):
     checks.check_optional_count("seed", arguments["seed"], minimum=0)
     checks.check_rate("dropout", arguments["dropout"])
     checks.check_choice("position", arguments["position"], POSITIONS)
+    checks.check_switch("use_bias", arguments["use_bias"])
+    if arguments["use_output_bias"] is not None:
+        checks.check_switch("use_output_bias", arguments["use_output_bias"])
     position, key_dim, max_distance = (arguments[name] for name in ("position", "key_dim", "max_distance"))
     if position == "rotary" and key_dim % 2:
         raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}.")
@@ -47,6 +50,20 @@ def check_shapes(query_shape, value_shape, key_shape):
             "`key` and `value` must have the same number of positions. "
             f"Received: key of shape {tuple(key_shape)}, value of shape {tuple(value_shape)}."
         )
+    _check_batch(query_shape, value_shape, key_shape)
+
+
+def check_features(layer, sizes, **shapes):
+    """Raises a `ValueError` unless the inputs, by name, have the numbers of features that a layer was built for."""
+    for (name, shape), size in zip(shapes.items(), sizes, strict=True):
+        if shape[2] != size:
+            raise ValueError(
+                f"`{name}` must have {size} features, for which {layer} was built. "
+                f"Received: {name} of shape {tuple(shape)}."
+            )
+
+
+def _check_batch(query_shape, value_shape, key_shape):
     if len({sizes[0] for sizes in (query_shape, value_shape, key_shape)} - {None}) > 1:
         raise ValueError(
             "`query`, `value` and `key` must have the same batch size. Received: query of shape "

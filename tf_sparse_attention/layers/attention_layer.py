@@ -207,7 +207,10 @@ class AttentionLayer(keras.layers.Layer):
         segment_ids=None,
         mask=None,
     ):
-        attention_checks.check_shapes(*(x.shape for x in (query, _first(value, query), _first(key, value, query))))
+        values = _first(value, query)
+        attention_checks.check_shapes(*(x.shape for x in (query, values, _first(key, values))))
+        sizes = self.num_features, self._value.kernel.shape[0]
+        attention_checks.check_features(self.name, sizes, query=query.shape, value=values.shape)
         query_mask = _first(query_mask, mask)
         masks = token_masks(
             query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads

@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
@@ -27,6 +28,7 @@ def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_m
     In self-attention (`value` None) a token is a query and a key, and `query_mask` masks both.
     """
     self_attention = value is None
+    attention_mask, segment_ids = as_tensor(attention_mask), as_tensor(segment_ids)
     query_mask = mask_of_tokens("query_mask", query_mask, query)
     source = query if self_attention else value
     value_mask = mask_of_tokens("value_mask", value_mask, source)
@@ -48,15 +50,31 @@ def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_m
 
 def mask_of_tokens(name, mask, x):
     """Returns a mask (B, T) of the tokens of `x` as booleans, that which `x` carries if `mask` is None, or None."""
-    mask = implicit_mask(x) if mask is None else mask
+    mask = implicit_mask(x) if mask is None else as_tensor(mask)
     if mask is None:
         return None
+    check_not_additive(name, mask)
     check_static(name, mask.shape, ((x.shape[0], 1) if x.shape[0] is not None else (None,), (x.shape[1],)))
     return ops.cast(mask, "bool")
 
 
+def as_tensor(x):
+    """Returns lists as a tensor; what has a shape, and None, as it is."""
+    return x if x is None or hasattr(x, "shape") else ops.convert_to_tensor(x)
+
+
+def check_not_additive(name, mask):
+    """Raises a `ValueError` for a mask of floats, whose zeros may mean either of two things."""
+    if "float" in keras.backend.standardize_dtype(mask.dtype):
+        raise ValueError(
+            f"`{name}` must be boolean, True where a token may be seen; an additive mask becomes one by `mask == 0`. "
+            f"Received: {name} of dtype {keras.backend.standardize_dtype(mask.dtype)}."
+        )
+
+
 def check_attention_mask(mask, batch, num_heads, queries, keys):
-    """Raises a `ValueError` unless the known sizes of `mask` broadcast to (batch, num_heads, queries, keys)."""
+    """Raises a `ValueError` unless `mask` is boolean and its sizes broadcast to (batch, num_heads, queries, keys)."""
+    check_not_additive("attention_mask", mask)
     axes = [(batch, 1), (num_heads, 1), (queries, 1), (keys, 1)]
     expected = {2: axes[2:], 3: [axes[0], *axes[2:]], 4: axes}
     if len(mask.shape) not in expected:

@@ -43,6 +43,7 @@ class LocalAttention(AttentionLayer):
         self,
         num_heads,
         key_dim,
+        *,
         block_size=256,
         num_blocks_before=None,
         num_blocks_after=None,

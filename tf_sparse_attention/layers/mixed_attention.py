@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.layers.attention_layer import AttentionLayer, output_spec
-from tf_sparse_attention.layers.call_masks import check_attention_mask, other_than_query
+from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, other_than_query
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -41,7 +41,8 @@ class MixedAttention(keras.layers.Layer):
 
     def __init__(self, parts, **kwargs):
         super().__init__(**kwargs)
-        if not parts or not all(isinstance(part, AttentionLayer) for part in parts):
+        listed = isinstance(parts, (list, tuple)) and len(parts) > 0
+        if not listed or not all(isinstance(part, AttentionLayer) for part in parts):
             raise ValueError(f"`parts` must be a list of attention layers of this library. Received: parts={parts!r}.")
         self.supports_masking = True
         self.parts = list(parts)
@@ -126,6 +127,7 @@ class MixedAttention(keras.layers.Layer):
         """Returns for each part the mask of its heads."""
         if attention_mask is None:
             return [None] * len(self.parts)
+        attention_mask = as_tensor(attention_mask)
         keys = query if value is None else value
         # The parts see a slice each, which could fit where the whole does not.
         check_attention_mask(attention_mask, query.shape[0], self.num_heads, query.shape[1], keys.shape[1])

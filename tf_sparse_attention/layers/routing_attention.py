@@ -32,7 +32,8 @@ class RoutingAttention(AttentionLayer):
     `selection`: "nearest": a query sees the last `cluster_size` keys of its own cluster up to its position, itself
     included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_k": every centroid
     takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
-    it, zeros if none does (about (1 - 1/K)^K of the tokens where T = K cluster_size). Not causal, whatever the mask.
+    it, zeros if none does (about (1 - 1/K)^K of the tokens where T = K cluster_size). Not causal, whatever the mask;
+    which of equal tokens is taken is up to rounding, and so may change with the batch size.
     "random": as "nearest" in clusters that depend on the position alone, the paper's ablation.
 
     Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens.
@@ -76,6 +77,7 @@ class RoutingAttention(AttentionLayer):
         key_dim,
         num_clusters,
         cluster_size,
+        *,
         selection=None,
         share_qk=True,
         mask_self=None,
@@ -91,6 +93,10 @@ class RoutingAttention(AttentionLayer):
         checks.check_count("cluster_size", cluster_size)
         checks.check_choice("selection", selection, SELECTIONS)
         checks.check_choice("distance", distance, DISTANCES)
+        checks.check_switch("share_qk", share_qk)
+        checks.check_switch("reproduce_reference", reproduce_reference)
+        if mask_self is not None:
+            checks.check_switch("mask_self", mask_self)
         checks.check_rate("ema_decay", ema_decay)
         checks.check_not_negative("commitment_loss", commitment_loss)
         checks.check_count("revive_after", revive_after, minimum=0)

@@ -65,6 +65,8 @@ class TransformerBlock(keras.layers.Layer):
         super().__init__(**kwargs)
         _check_sublayers(attention, feed_forward)
         checks.check_choice("norm", norm, ("pre", "post"))
+        checks.check_switch("causal", causal)
+        checks.check_switch("remat", remat)
         checks.check_rate("dropout", dropout)
         checks.check_positive("epsilon", epsilon)
         checks.check_optional_count("seed", seed, minimum=0)

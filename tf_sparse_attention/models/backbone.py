@@ -162,6 +162,10 @@ class Backbone(Model):
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
         token_ids, padding_mask, segment_ids = unpack(inputs, padding_mask, segment_ids)
+        if len(token_ids.shape) != 2:
+            raise ValueError(
+                f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
+            )
         if training and self.token_dropout:
             keep = keras.random.uniform(ops.shape(token_ids), seed=self._seeds) >= self.token_dropout
             token_ids = ops.where(keep, token_ids, 0)
@@ -216,12 +220,15 @@ def _check(arguments):
     for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
         checks.check_rate(name, arguments[name])
     parts = arguments["attention"]
-    named = isinstance(parts, (list, tuple)) and parts and all(isinstance(p, dict) and "layer" in p for p in parts)
-    if not named or not all(isinstance(getattr(layers, part["layer"], None), type) for part in parts):
-        raise ValueError(
-            "`attention` must be a list of dictionaries, each with the name of a class of `tf_sparse_attention.layers` "
-            f"under 'layer'. Received: attention={parts!r}."
-        )
+    if not isinstance(parts, (list, tuple)) or not parts:
+        raise ValueError(f"`attention` must be a list of dictionaries, one a part. Received: attention={parts!r}.")
+    names = sorted(name for name in dir(layers) if name.endswith("Attention") and name != "MixedAttention")
+    for part in parts:
+        if not isinstance(part, dict) or part.get("layer") not in names:
+            raise ValueError(
+                f"`attention` must be a list of dictionaries, each with one of {names} under 'layer'. "
+                f"Received: {part!r}."
+            )
     if any("dtype" in part for part in parts):
         raise ValueError(f"`attention` must leave the dtype to `dtype` of the whole. Received: attention={parts!r}.")
     if arguments["skip_first"] >= arguments["num_layers"] and len(parts) > 1:

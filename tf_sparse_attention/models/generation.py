@@ -6,6 +6,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import bucket_length, check_settings, generate, row_keys, sample
+from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.ops.attend import lowest
 
 PAD_ID = 0
@@ -55,6 +56,8 @@ class Generator(keras.Model):
     def __init__(self, model):
         # float32 without casting: settings must reach the sampler as they are, whatever the model computes in.
         super().__init__(name="generator", dtype="float32", autocast=False)
+        if not isinstance(model, LanguageModel):
+            raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
         self.model = model
         self.step = full_pass_step(model)
         self.built = True

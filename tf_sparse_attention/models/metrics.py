@@ -22,7 +22,7 @@ class TokenMetric(keras.metrics.Metric):
     """
 
     def __init__(self, name, dtype=None):
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype or "float32")  # bfloat16 would soon stop counting
         self.nats = self.add_variable((), "zeros", name="nats")
         self.tokens = self.add_variable((), "zeros", name="tokens")
 

@@ -99,7 +99,9 @@ def statistics(x, clusters, num_clusters, token_mask=None):
     """
     members = ops.one_hot(clusters, num_clusters, dtype=x.dtype)  # (B, N, T, K)
     if token_mask is not None:
-        members = members * ops.cast(token_mask, x.dtype)[:, None, :, None]
+        counted = token_mask[:, None, :, None]
+        # Both: padding may hold NaN, which times zero is NaN and would stay in the state for good.
+        members, x = ops.where(counted, members, 0), ops.where(counted, x, 0)
     sums = ops.einsum("BNTK,BNTH->NKH", members, x)
     return Statistics(ops.stop_gradient(sums), ops.stop_gradient(ops.sum(members, axis=(0, 2))))
 
@@ -111,11 +113,14 @@ def commitment(x, clusters, centroids, token_mask=None):
     """
     members = ops.one_hot(clusters, centroids.shape[1], dtype=x.dtype)
     own = ops.stop_gradient(ops.einsum("BNTK,NKH->BNTH", members, ops.cast(centroids, x.dtype)))
-    distance = ops.mean(ops.square(x - own), axis=(1, 3))  # (B, T)
+    distance = x - own
+    if token_mask is not None:
+        distance = ops.where(token_mask[:, None, :, None], distance, 0)
+    distance = ops.mean(ops.square(distance), axis=(1, 3))  # (B, T)
     if token_mask is None:
         return ops.mean(distance)
     weights = ops.broadcast_to(ops.cast(token_mask, x.dtype), ops.shape(distance))
-    return ops.sum(distance * weights) / ops.maximum(ops.sum(weights), 1)
+    return ops.sum(distance) / ops.maximum(ops.sum(weights), 1)
 
 
 def update(state, seen, decay):

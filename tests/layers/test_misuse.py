@@ -1,0 +1,89 @@
+"""What is easily done wrong with a layer, and what it says or does then."""
+
+import numpy as np
+import pytest
+
+from tests.contracts import SIZE, normal
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
+
+X = normal(2, 6, SIZE)
+
+
+def local(**own):
+    return LocalAttention(2, 4, **own)
+
+
+def routing(**own):
+    return RoutingAttention(2, 4, num_clusters=3, cluster_size=4, **own)
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "query_mask", "key_mask"])
+def test_an_additive_mask_is_refused(name):
+    sizes = (6, 6) if name == "attention_mask" else (2, 6)
+    message = rf"`{name}` must be boolean, .* by `mask == 0`. Received: {name} of dtype float32\."
+    with pytest.raises(ValueError, match=message):
+        local()(X, **{name: np.zeros(sizes, "float32")})
+
+
+@pytest.mark.parametrize("make", [local, lambda: MixedAttention([local(), routing(selection="nearest")])])
+def test_masks_may_be_lists(make):
+    layer, lower = make(), np.tril(np.ones((6, 6), bool))
+    lists = layer(X, attention_mask=lower.tolist(), query_mask=[[True] * 5 + [False]] * 2, segment_ids=[[1] * 6] * 2)
+    arrays = layer(X, attention_mask=lower, query_mask=np.arange(6)[None].repeat(2, 0) < 5)
+    np.testing.assert_allclose(lists, arrays, atol=1e-6)
+
+
+def test_another_number_of_features_is_refused():
+    layer = local()
+    layer(X)
+    with pytest.raises(
+        ValueError, match=rf"`query` must have {SIZE} features, for which .* was built. Received: .*4\)"
+    ):
+        layer(X[..., :4])
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: local(use_bias="x"), "use_bias"),
+        (lambda: local(use_output_bias=1), "use_output_bias"),
+        (lambda: routing(share_qk="False"), "share_qk"),
+        (lambda: routing(mask_self=3), "mask_self"),
+        (lambda: routing(reproduce_reference=None), "reproduce_reference"),
+        (lambda: TransformerBlock(local(), causal="yes"), "causal"),
+        (lambda: TransformerBlock(local(), remat=1), "remat"),
+    ],
+)
+def test_a_switch_is_true_or_false(make, name):
+    with pytest.raises(ValueError, match=rf"`{name}` must be True or False\. Received: {name}="):
+        make()
+
+
+def test_integers_of_numpy_count_as_integers():
+    assert local(max_distance=np.int64(3), position="relative").get_config()["max_distance"] == 3
+
+
+def test_what_follows_the_sizes_has_to_be_named():
+    with pytest.raises(TypeError, match="positional"):
+        LocalAttention(2, 4, 16)
+
+
+def test_a_call_takes_its_arguments_by_place_as_keras_does():
+    layer, mask = local(), np.arange(6)[None].repeat(2, 0) < 4
+    np.testing.assert_array_equal(layer(X, X, X, mask), layer(X, value=X, key=X, query_mask=mask))
+
+
+def test_parts_that_cannot_be_one_attention_are_refused():
+    built = local()
+    built(X)
+    with pytest.raises(ValueError, match=r"`parts` must be a list of attention layers of this library"):
+        MixedAttention(local())
+    with pytest.raises(ValueError, match=r"`parts` from the second on must have no output bias: .*, built with one\."):
+        MixedAttention([local(), built])
+    with pytest.raises(ValueError, match=r"`parts` must have outputs of one size to be added\. Received: .*8\).*1\)"):
+        MixedAttention([local(), local(output_shape=1)])(X)
+
+
+def test_a_sublayer_that_changes_the_size_is_refused():
+    with pytest.raises(ValueError, match=r"must return the shape they get, to be added to it\. Received: .*5\) of"):
+        TransformerBlock(local(output_shape=5))(X)
