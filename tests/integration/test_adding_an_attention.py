@@ -62,6 +62,12 @@ def test_its_layer_keeps_the_contract(page, check):
     check(page["DILATED"])
 
 
+def test_it_refuses_a_value_of_another_length(page):
+    layer, x = page["DilatedAttention"](2, 4, window=3, dilation=2), contracts.normal(1, 9, contracts.SIZE)
+    with pytest.raises(ValueError, match="must be as long as `query`"):
+        layer(x, x[:, :5])
+
+
 def test_its_layer_is_causal(page):
     assert_causal(page["DilatedAttention"](2, 4, window=3, dilation=2, dropout=0.3), sequence_length=20)
 

@@ -25,7 +25,7 @@ class ByteTokenizer:
 
     >>> tokenizer = ByteTokenizer()
     >>> tokenizer.tokenize("Hi")
-    array([74, 107], dtype=int32)
+    array([ 74, 107], dtype=int32)
     >>> tokenizer.detokenize([0, 74, 107, 1])
     'Hi'
     """

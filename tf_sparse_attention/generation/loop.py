@@ -43,7 +43,8 @@ def generate(step, prompt_ids, prompt_lengths, max_length, sampler, seed=0, stop
         >>> def count_up(inputs, index, state):
         ...     last = ops.take_along_axis(inputs, index[:, None], axis=1)[:, 0]
         ...     return ops.one_hot(last + 1, 10), state
-        >>> generate(count_up, [[4, 0, 0, 0]], [1], 4, greedy, stop_id=6)
+        >>> token_ids, lengths = generate(count_up, [[4, 0, 0, 0]], [1], 4, greedy, stop_id=6)
+        >>> np.array(token_ids), np.array(lengths)
         (array([[4, 5, 6, 0]], dtype=int32), array([3], dtype=int32))
     """
     prompt_ids = ops.cast(prompt_ids, "int32")

@@ -43,7 +43,7 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
 
     Example:
         >>> keys = row_keys(seed=1, batch_size=2)
-        >>> sample(ops.zeros((2, 258)), keys, temperature=0.8, top_p=0.9)
+        >>> ids = sample(ops.zeros((2, 258)), keys, temperature=0.8, top_p=0.9)
     """
     check_settings(temperature, top_k, top_p)
     logits = ops.cast(logits, "float32")

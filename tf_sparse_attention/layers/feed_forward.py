@@ -37,7 +37,7 @@ class FeedForward(keras.layers.Layer):
         ValueError: for a wrong argument.
 
     Example:
-        >>> FeedForward(intermediate_dim=256, activation="geglu")(keras.random.normal((2, 10, 64))).shape
+        >>> tuple(FeedForward(intermediate_dim=256, activation="geglu")(keras.random.normal((2, 10, 64))).shape)
         (2, 10, 64)
     """
 

@@ -35,7 +35,7 @@ class LocalAttention(AttentionLayer):
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
         >>> layer = LocalAttention(num_heads=4, key_dim=16, window=128)
-        >>> layer(x, use_causal_mask=True).shape
+        >>> tuple(layer(x, use_causal_mask=True).shape)
         (2, 1000, 64)
     """
 

@@ -35,7 +35,7 @@ class MixedAttention(keras.layers.Layer):
         ...     LocalAttention(num_heads=6, key_dim=64, window=256),
         ...     RoutingAttention(num_heads=2, key_dim=64, num_clusters=16, cluster_size=256),
         ... ])
-        >>> layer(keras.random.normal((1, 512, 128)), use_causal_mask=True).shape
+        >>> tuple(layer(keras.random.normal((1, 512, 128)), use_causal_mask=True).shape)
         (1, 512, 128)
     """
 

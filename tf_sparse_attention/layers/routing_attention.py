@@ -67,7 +67,7 @@ class RoutingAttention(AttentionLayer):
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
         >>> layer = RoutingAttention(num_heads=2, key_dim=32, num_clusters=8, cluster_size=128)
-        >>> layer(x, use_causal_mask=True).shape
+        >>> tuple(layer(x, use_causal_mask=True).shape)
         (2, 1000, 64)
     """
 

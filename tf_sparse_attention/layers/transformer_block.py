@@ -46,7 +46,7 @@ class TransformerBlock(keras.layers.Layer):
 
     Example:
         >>> block = TransformerBlock(LocalAttention(4, 16, window=128), FeedForward(256), causal=True)
-        >>> block(keras.random.normal((2, 300, 64))).shape
+        >>> tuple(block(keras.random.normal((2, 300, 64))).shape)
         (2, 300, 64)
     """
 

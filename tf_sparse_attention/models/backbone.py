@@ -61,7 +61,7 @@ class Backbone(Model):
         ...     attention=[{"layer": "LocalAttention", "num_heads": 4, "key_dim": 16, "window": 128}],
         ...     intermediate_dim=256,
         ... )
-        >>> backbone(np.zeros((1, 300), "int32")).shape
+        >>> tuple(backbone(np.zeros((1, 300), "int32")).shape)
         (1, 300, 64)
     """
 
