@@ -61,7 +61,7 @@ class SaveCheckpoints(StepCallback):
 class StopOnSignal(StepCallback):
     """Ends `fit` after the running step when the process gets SIGINT (Ctrl-C) or SIGTERM (preemption).
 
-    Use it as a context around the training; a second one has its usual effect and ends the process.
+    Use it as a context around the training; a second signal has its usual effect and ends the process.
 
     Attributes:
         received: The `signal.Signals` that came, or None.

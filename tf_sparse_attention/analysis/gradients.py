@@ -1,7 +1,5 @@
 """The one thing the audit needs that `keras.ops` does not have: gradients."""
 
-import importlib
-
 import keras
 
 
@@ -27,11 +25,12 @@ def vector_jacobian_product(function, sources):
             "Gradients need the TensorFlow or the JAX backend; without them `gradients=False` still compares outputs. "
             f"Received: backend={backend!r}."
         )
-    # By name: the backend is already loaded by Keras, and this file must not import the ones that are not in use.
-    return _ROUTES[backend](importlib.import_module(backend), function, sources)
+    return _ROUTES[backend](function, sources)
 
 
-def _tensorflow(tf, function, sources):
+def _tensorflow(function, sources):
+    import tensorflow as tf
+
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
         tape.watch(sources)
         outputs = function(sources)
@@ -44,7 +43,9 @@ def _tensorflow(tf, function, sources):
     return outputs, pull_back
 
 
-def _jax(jax, function, sources):
+def _jax(function, sources):
+    import jax
+
     outputs, pull_back = jax.vjp(function, sources)
     return outputs, lambda cotangents: pull_back(cotangents)[0]
 

@@ -3,7 +3,7 @@
 from tf_sparse_attention.data.byte_tokenizer import ByteTokenizer
 from tf_sparse_attention.data.evaluation_batches import evaluation_batches
 from tf_sparse_attention.data.packing import pack_windows
-from tf_sparse_attention.data.sharding import distribute_batches
+from tf_sparse_attention.data.sharding import distribute_batches, shard_rows
 from tf_sparse_attention.data.text_source import TextSource, load_documents, open_source
 from tf_sparse_attention.data.token_store import TokenStore
 from tf_sparse_attention.data.token_writer import open_token_store
@@ -20,4 +20,5 @@ __all__ = [
     "open_source",
     "open_token_store",
     "pack_windows",
+    "shard_rows",
 ]

@@ -4,7 +4,7 @@ A cross-replica reduction inside a layer's `call` corrupts the losses that layer
 layer leaves its replica's sums in a variable, and the training step of `tsa.models.Model`, after the gradients, adds
 them over all replicas with one reduction and lets every layer advance.
 
-The only file outside data, convert and export that imports TensorFlow, and only inside its functions.
+Imports TensorFlow, as no other layer does, and only inside its functions.
 """
 
 import contextlib
