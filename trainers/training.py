@@ -49,6 +49,8 @@ def train(config, folder):
         signal = None
         if step < config.train.num_steps:
             step, signal = run.fit(step)
+        elif step > config.train.num_steps:
+            logging.warning("The run is at step %d, beyond config.train.num_steps=%d.", step, config.train.num_steps)
     if signal is None and devices.is_chief:
         workdir.save_model(folder, run.model)
     return Outcome(step, signal, run.model)
@@ -95,6 +97,12 @@ class Run:
         self._batches = tsa.data.TrainingBatches(
             store, data.batch_size, data.sequence_length, seed=self.config.seed, packed=data.packed
         )
+        if store.num_tokens < data.sequence_length:
+            logging.warning(
+                "The text has %d tokens, less than one window of config.data.sequence_length=%d: the rest is padding.",
+                store.num_tokens,
+                data.sequence_length,
+            )
         self._validation = None
         if train.evaluate_every:
             self._validation = tsa.data.open_token_store(source, self.tokenizer, data.validation_split)

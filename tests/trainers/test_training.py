@@ -122,6 +122,20 @@ def test_a_finished_run_can_be_made_longer_and_then_trains_no_more(finished_copy
     assert training.train(tiny_config, finished_copy).step == 10
 
 
+def test_steps_that_lie_behind_the_run_are_told(finished_copy, tiny_config, caplog):
+    tiny_config.train.num_steps = 4
+    assert training.train(tiny_config, finished_copy).step == 8
+    assert "The run is at step 8, beyond config.train.num_steps=4." in caplog.text
+
+
+def test_a_text_shorter_than_a_window_is_told(tiny_config, tmp_path, caplog):
+    (tmp_path / "text.txt").write_text("A short text, cut in three. " * 4)
+    tiny_config.data.path, tiny_config.data.sequence_length = str(tmp_path / "text.txt"), 400
+    tiny_config.train.num_steps = 1
+    training.train(tiny_config, tmp_path / "run")
+    assert "less than one window of config.data.sequence_length=400" in caplog.text
+
+
 def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(finished, finished_copy, tiny_config, caplog):
     path = Checkpoints(finished_copy / workdir.CHECKPOINTS).path(8)
     path.write_bytes(path.read_bytes()[:1000])
