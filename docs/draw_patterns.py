@@ -42,7 +42,7 @@ PANELS = {
     "Routing, random": ("clusters that ignore the content", lambda: RoutingAttention(**ROUTED, selection="random")),
     "Mixed": (
         "a window head and a routed head",
-        lambda: MixedAttention([LocalAttention(**HEAD, window=8), routed(selection="nearest")]),
+        lambda: MixedAttention([LocalAttention(**HEAD, window=8), routed(selection="nearest", use_output_bias=False)]),
     ),
 }
 

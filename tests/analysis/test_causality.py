@@ -37,6 +37,8 @@ def test_verdicts_are_the_same_on_jax(run_python):
 from tests.analysis.audited_layers import *
 from tf_sparse_attention.analysis import causality_report
 
+keras.utils.set_random_seed(0)
+
 def audit(target, **options):
     return causality_report(target, sequence_length=6, hidden_dim=4, num_cuts=3, **options)
 
