@@ -30,11 +30,7 @@ RANKS = {
 PORTABLE_PARTS = {"checks", "ops", "layers", "generation", "optimizers", "models"}
 TENSORFLOW_PARTS = {"data", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
-DEFERRED_BACKEND_FILES = {
-    "tf_sparse_attention/analysis/gradients.py",
-    "tf_sparse_attention/layers/replicas.py",
-    "trainers/strategy.py",
-}
+DEFERRED_BACKEND_FILES = {"tf_sparse_attention/layers/replicas.py", "trainers/strategy.py"}
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
 
 

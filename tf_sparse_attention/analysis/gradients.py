@@ -1,5 +1,7 @@
 """The one thing the audit needs that `keras.ops` does not have: gradients."""
 
+import importlib
+
 import keras
 
 
@@ -25,12 +27,11 @@ def vector_jacobian_product(function, sources):
             "Gradients need the TensorFlow or the JAX backend; without them `gradients=False` still compares outputs. "
             f"Received: backend={backend!r}."
         )
-    return _ROUTES[backend](function, sources)
+    # By name: the backend is already loaded by Keras, and this file must not import the ones that are not in use.
+    return _ROUTES[backend](importlib.import_module(backend), function, sources)
 
 
-def _tensorflow(function, sources):
-    import tensorflow as tf
-
+def _tensorflow(tf, function, sources):
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
         tape.watch(sources)
         outputs = function(sources)
@@ -43,9 +44,7 @@ def _tensorflow(function, sources):
     return outputs, pull_back
 
 
-def _jax(function, sources):
-    import jax
-
+def _jax(jax, function, sources):
     outputs, pull_back = jax.vjp(function, sources)
     return outputs, lambda cotangents: pull_back(cotangents)[0]
 
