@@ -63,6 +63,7 @@ def attend(
     span=None,
     dropout=None,
     value_bias=None,
+    some=None,
     return_weights=False,
     return_log_sum_exp=False,
 ):
@@ -86,6 +87,8 @@ def attend(
         dropout: a `Dropout`, or None.
         value_bias: function of the weights (..., t, s), in the dtype of `value`, to a tensor (..., t, Hv) that is
             added to the output: the value side of relative positions.
+        some: bool, broadcastable to (..., t, 1), where a row has something to attend to, for callers who know without
+            looking at the mask. None: what the mask says.
         return_weights: whether to return the weights.
         return_log_sum_exp: whether to return the logarithm of the softmax's sum, for `combine`.
 
@@ -112,7 +115,7 @@ def attend(
     output = _weighted_values(_dropped(weights, dropout), value, slots, num_slots, value_bias)
     weights = weights[..., num_slots:] if return_weights else None
     if mask is not None and slots is None:
-        some = ops.any(mask, axis=-1, keepdims=True)
+        some = ops.any(mask, axis=-1, keepdims=True) if some is None else some
         output = ops.where(some, output, 0)
         weights = ops.where(some, weights, 0) if return_weights else None
     return Attended(output, weights, log_sum_exp if return_log_sum_exp else None)

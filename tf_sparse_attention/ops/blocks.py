@@ -13,8 +13,12 @@ def shape(x):
 
 
 def slice_axis(x, axis, start, stop):
-    """Returns `x[..., start:stop, ...]` along the (negative) `axis`; the bounds may be tensors."""
-    return x[(..., slice(start, stop)) + (slice(None),) * (-axis - 1)]
+    """Returns `x[..., start:stop, ...]` along the (negative) `axis`; the bounds may be tensors, but must lie inside."""
+    # Not by indexing: TensorFlow's gradient of that costs more than the attention around it.
+    sizes = list(shape(x))
+    begins = [0] * len(sizes)
+    begins[axis], sizes[axis] = start, stop - start
+    return ops.slice(x, begins, sizes)
 
 
 def pad_axis(x, axis, before, after):

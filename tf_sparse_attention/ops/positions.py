@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.products import times_matrix
 from tf_sparse_attention.ops.scores import dense_scores
 
@@ -123,7 +123,7 @@ class Rotary(NoPosition):
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
         angles = ops.cast(positions, dtype)[..., None] * ops.cast(frequencies, dtype)  # (..., T, H / 2)
         cosine, sine = ops.cast(ops.cos(angles), x.dtype), ops.cast(ops.sin(angles), x.dtype)
-        first, second = x[..., :half], x[..., half:]
+        first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
@@ -163,8 +163,8 @@ def skew(x, block):
     lead, row = shape(x)[:-2], num_queries + num_keys
     x = ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, 1)])
     # Reading rows that are one shorter than those written moves each query's row one place to the left.
-    x = ops.reshape(x, lead + (num_queries * row,))[..., num_queries - 1 : num_queries * row - 1]
-    return ops.reshape(x, lead + (num_queries, row - 1))[..., :num_keys]
+    x = slice_axis(ops.reshape(x, lead + (num_queries * row,)), -1, num_queries - 1, num_queries * row - 1)
+    return slice_axis(ops.reshape(x, lead + (num_queries, row - 1)), -1, 0, num_keys)
 
 
 def unskew(x, block):
@@ -182,4 +182,4 @@ def unskew(x, block):
     x = ops.pad(x, [(0, 0)] * (rank - 1) + [(0, num_queries - 1)])
     x = ops.reshape(x, lead + (num_queries * (row - 1),))
     x = ops.pad(x, [(0, 0)] * (rank - 2) + [(num_queries - 1, 1)])
-    return ops.reshape(x, lead + (num_queries, row))[..., : row - 1]
+    return slice_axis(ops.reshape(x, lead + (num_queries, row)), -1, 0, row - 1)

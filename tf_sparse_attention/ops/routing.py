@@ -125,6 +125,7 @@ def nearest_attention(
         bias=with_self_bias(bias, grid.offsets == 0) if mask_self else bias,
         dropout=None if dropout is None else dropout.by_position(at_queries, at_keys),
         value_bias=position.value_bias(distances),
+        some=grid.queries(groups != NOWHERE, -1)[..., None] if masks.attention_mask is None else None,
         return_weights=return_weights,
     )
     output = permute_rows(grid.join(attended.output, -2), inverse, order)
