@@ -5,10 +5,10 @@ Command:   make demo, or for the training alone
            python -m trainers.evaluate --workdir=runs/demo --split=test
            With local heads only (make demo-compare): --config=trainers/configs/demo.py:local
 Hardware:  2 CPU cores
-Time:      466 s of processor time for the four programs of `make demo`; 12.6 minutes by the clock on a machine with
-           three times the work it had cores for. Not timed on an idle one.
-Score:     2.31 bits per byte on the test split of CPython 3.11.7's library (gzip -9: 2.01, xz -9: 1.65). Local heads
-           only score 2.19 after as many steps: routing does not pay within so few.
+Time:      593 s of processor time for the four programs of `make demo`; 10.4 minutes by the clock on a machine with as
+           much other work again
+Score:     1.95 bits per byte on the test split of CPython 3.11.7's library (gzip -9: 2.01, xz -9: 1.65). After half the
+           steps it was 2.31, and 2.19 for local heads only: routing does not pay within so few.
 """
 
 from trainers.configs import base
