@@ -39,7 +39,7 @@ class OneDevice:
                 replicas.
             steps_per_execution: Steps run without coming back to Python.
         """
-        # Keras itself leaves XLA to GPUs; on a CPU a step is no slower with it, and routing with separate keys faster.
+        # Keras itself leaves XLA to GPUs; on a CPU a step is no slower with it.
         jit_compile = True if jit_compile is None else jit_compile
         return {"jit_compile": jit_compile, "steps_per_execution": steps_per_execution}
 
