@@ -41,10 +41,11 @@ def train(config, folder):
     _check(config)
     folder = workdir.open_workdir(folder, create=True)
     devices = strategy.choose(config)
+    execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
     if config.train.deterministic:
-        strategy.make_deterministic(devices.execution(**_execution(config))["jit_compile"])
+        strategy.make_deterministic(execution["jit_compile"])
     with devices.scope():
-        run = Run(config, folder, devices)
+        run = Run(config, folder, devices, execution)
         step = run.restore()
         signal = None
         if step < config.train.num_steps:
@@ -62,22 +63,18 @@ def _check(config):
             raise ValueError(f"`config.train.{name}` must be {least} or more. Received: {name}={config.train[name]}.")
 
 
-def _execution(config):
-    return {name: config.train[name] for name in ("jit_compile", "steps_per_execution")}
-
-
 class Run:
     """The objects of one process of a run.
 
     Args:
         config, folder: As for `train`.
         devices: Of `strategy.choose`, in whose scope this is made and used.
+        execution: Arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
 
-    def __init__(self, config, folder, devices):
+    def __init__(self, config, folder, devices, execution):
         self.config, self.folder, self.devices = config, folder, devices
         self._open_data()
-        execution = devices.execution(**_execution(config))
         # After the data: preparing it, which only the first start does, draws random numbers.
         keras.utils.set_random_seed(config.seed)
         self.model = components.make_model(config, self.tokenizer.vocabulary_size)

@@ -211,6 +211,10 @@ def all_local(parts):
     return [{**local, "num_heads": sum(part["num_heads"] for part in parts)}]
 
 
+def _is_pattern(layer):
+    return issubclass(layer, layers.AttentionLayer) and layer is not layers.AttentionLayer
+
+
 def _check(arguments):
     for name in ("vocabulary_size", "num_layers", "hidden_dim"):
         checks.check_count(name, arguments[name])
@@ -222,7 +226,7 @@ def _check(arguments):
     parts = arguments["attention"]
     if not isinstance(parts, (list, tuple)) or not parts:
         raise ValueError(f"`attention` must be a list of dictionaries, one a part. Received: attention={parts!r}.")
-    names = sorted(name for name in dir(layers) if name.endswith("Attention") and name != "MixedAttention")
+    names = [name for name in layers.__all__ if _is_pattern(getattr(layers, name))]
     for part in parts:
         if not isinstance(part, dict) or part.get("layer") not in names:
             raise ValueError(
