@@ -53,7 +53,7 @@ def score(scorer, store, devices, batch_size, sequence_length, packed, max_windo
         batch_size: Windows in a batch, over all replicas.
         sequence_length: Tokens in a window; each begins without context.
         packed: Whether documents in a window do not see each other.
-        max_windows: Only the first so many windows; None: all.
+        max_windows: Only so many windows, evenly spread over the text; None: all.
         callbacks: Of Keras, for `predict`; one that stops it makes the result worthless.
 
     Returns:

@@ -54,9 +54,16 @@ def test_shards_joined_score_every_token_once(num_shards, num_parts, random_stor
     assert {len(shard) for shard in shards} == {len(whole) * num_parts}
 
 
-def test_only_the_first_windows_can_be_scored(random_store):
+def test_some_windows_are_spread_over_the_text(random_store):
     store = random_store()
-    np.testing.assert_array_equal(scored(evaluation_batches(store, 4, 16, max_windows=5)), store.tokens[: 5 * 16])
+    windows = [store.tokens[start : start + 16] for start in range(0, store.num_tokens, 16)]
+    picked = [windows[place * len(windows) // 5] for place in range(5)]
+    np.testing.assert_array_equal(scored(evaluation_batches(store, 4, 16, max_windows=5)), np.concatenate(picked))
+    assert len(windows) > 10 and not np.array_equal(picked[1], windows[1])
+
+
+def test_more_windows_than_there_are_is_the_whole_text(random_store):
+    store = random_store()
     np.testing.assert_array_equal(scored(evaluation_batches(store, 4, 16, max_windows=10**6)), store.tokens)
 
 

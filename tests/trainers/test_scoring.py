@@ -24,12 +24,10 @@ def make_model():
 
 
 def nats_one_by_one(model, store, sequence_length, num_windows):
-    """The slow way: one window after the other, softmax and sum in float64."""
-    total = 0.0
-    for begin in range(0, num_windows * sequence_length, sequence_length):
+    """The slow way: one window after the other, evenly spread, softmax and sum in float64."""
+    total, all_windows = 0.0, -(-store.num_tokens // sequence_length)
+    for begin in (window * all_windows // num_windows * sequence_length for window in range(num_windows)):
         tokens = np.asarray(store.tokens[begin : begin + sequence_length], "int32")[None]
-        if not tokens.size:
-            break
         inputs, targets, _ = tsa.data.pack_windows(tokens)
         logits = np.float64(model(inputs))[0]
         for row, target in zip(logits, np.asarray(targets)[0], strict=True):

@@ -21,7 +21,7 @@ def evaluation_batches(
         batch_size: Windows in a batch, over all replicas.
         sequence_length: Tokens in a window.
         packed: Whether documents are kept apart inside a window; see `pack_windows`.
-        max_windows: Score only the first so many windows; `None` is all.
+        max_windows: Score only so many windows, evenly spread over the text; `None` is all.
         num_shards, shard_index, num_parts: See `shard_rows`.
 
     Returns:
@@ -43,14 +43,15 @@ def evaluation_batches(
             f"Received: sequence_length={sequence_length}, max_windows={max_windows}."
         )
     first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
-    num_windows = -(-store.num_tokens // sequence_length)
-    num_windows = num_windows if max_windows is None else min(num_windows, max_windows)
+    all_windows = -(-store.num_tokens // sequence_length)
+    num_windows = all_windows if max_windows is None else min(all_windows, max_windows)
     num_batches = -(-num_windows // batch_size)
 
     def read(first_window):
         # A window of a padding row starts at the end, where there is nothing to read.
-        starts = [min(first_window + row, num_windows) * sequence_length for row in range(rows)]
-        return read_windows(store.tokens[: num_windows * sequence_length], starts, sequence_length)
+        numbers = [min(first_window + row, num_windows) for row in range(rows)]
+        starts = [number * all_windows // num_windows * sequence_length for number in numbers]
+        return read_windows(store.tokens, starts, sequence_length)
 
     def element(counter):
         first_window = counter // num_parts * batch_size + first_row + counter % num_parts * rows

@@ -86,7 +86,7 @@ def _train():
         "evaluate_every": 500,  # 0: never
         "checkpoint_every": 500,  # 0: at the end alone
         "keep_checkpoints": 3,
-        "evaluation_windows": 64,  # of the validation split; 0: all
+        "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: as the device wants it
         "steps_per_execution": 1,
