@@ -22,7 +22,14 @@ from keras import ops
 
 from tests.layers.dense import dense_call
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.layers import (
+    AllAttention,
+    FixedAttention,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    StridedAttention,
+)
 
 # In units of one, the size of the outputs compared. Seen: 1e-7 where the order of sums is the same, 1e-6 where tokens
 # are grouped otherwise or another program multiplies the matrices.
@@ -40,12 +47,14 @@ class Maker:
         causal: whether the checks call it with `use_causal_mask=True`.
         crosses: whether it takes a value and a key that are not the query, of other lengths too.
         packs: whether a packed document gets what it gets alone.
+        whole: whether the weights of a query sum to one. Those of persistent vectors are not among them.
     """
 
     make: Callable
     causal: bool = True
     crosses: bool = False
     packs: bool = True
+    whole: bool = True
 
     def call(self, layer, *inputs, **arguments):
         """Calls a layer of this kind and returns arrays."""
@@ -58,6 +67,18 @@ class Maker:
 
 def local(**own):
     return lambda **common: LocalAttention(2, 4, **own, **common)
+
+
+def all_attention(**own):
+    return lambda **common: AllAttention(2, 4, num_persistent=3, window=4, **own, **common)
+
+
+def strided(num_heads, **own):
+    return lambda **common: StridedAttention(num_heads, 4, **own, **common)
+
+
+def fixed(num_heads, **own):
+    return lambda **common: FixedAttention(num_heads, 4, **own, **common)
 
 
 def routing(**own):
@@ -75,6 +96,30 @@ MAKERS = {
     "local_window": Maker(local(window=5), crosses=True),
     "local_window_relative": Maker(local(window=4, position="relative", max_distance=2), crosses=True),
     "local_window_alibi": Maker(local(window=3, position="alibi"), causal=False, crosses=True),
+    "all": Maker(all_attention(position="relative", see_self=False), crosses=True, whole=False),
+    "all_span": Maker(
+        all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, whole=False
+    ),
+    "all_split": Maker(all_attention(variant="split", position="alibi"), causal=False, crosses=True),
+    "all_head_split": Maker(all_attention(variant="head_split"), crosses=True),
+    "local_span": Maker(
+        local(window=5, position="relative", adaptive_span={"ramp": 2, "initial": 0.3}), causal=False, crosses=True
+    ),
+    "strided": Maker(strided(3, stride=4, position="relative", max_distance=6), crosses=True),
+    "strided_merged": Maker(strided(2, stride=3, heads="merged", position="rotary"), causal=False, crosses=True),
+    "strided_far": Maker(strided(2, stride=4, heads="interleaved", layer_index=1, position="alibi"), crosses=True),
+    "fixed": Maker(fixed(4, block_size=4, num_groups=2, num_summary=1, position="alibi"), crosses=True, packs=False),
+    "fixed_merged": Maker(
+        fixed(4, block_size=5, num_groups=2, num_summary=2, heads="merged", position="relative"),
+        crosses=True,
+        packs=False,
+    ),
+    "fixed_far": Maker(
+        fixed(2, block_size=4, num_summary=3, heads="interleaved", layer_index=3, position="rotary"),
+        causal=False,
+        crosses=True,
+        packs=False,
+    ),
     "nearest": Maker(routing(position="relative")),
     "nearest_both_sides": Maker(routing(selection="nearest", position="alibi"), causal=False),
     "nearest_token_distance": Maker(routing(position="relative", distance="token", mask_self=False)),
@@ -90,9 +135,9 @@ MAKERS = {
 }
 
 
-# All ways of computing: the parts of "mixed" are local and shared nearest. What takes long, or follows from equality
-# with the dense twin, runs for these, and for the others as a `large` test.
-REPRESENTATIVE = ("nearest_separate", "top_k_separate", "mixed")
+# All ways of computing: the parts of "mixed" are local and shared nearest, those of "fixed" heads of two patterns. What
+# takes long, or follows from equality with the dense twin, runs for these, and for the others as a `large` test.
+REPRESENTATIVE = ("all", "fixed", "nearest_separate", "top_k_separate", "mixed")
 
 
 def every_layer(*, slow=False, slowest=False, **wanted):

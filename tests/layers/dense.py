@@ -11,7 +11,14 @@ import keras
 import numpy as np
 
 from tests.ops import twins
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.layers import (
+    AllAttention,
+    FixedAttention,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    StridedAttention,
+)
 from tf_sparse_attention.ops.routing import random_clusters
 
 PROJECTIONS = ("query", "key", "value", "attention_output")
@@ -76,9 +83,8 @@ def dense_call(layer, query, value=None, key=None, causal=False, **masks):
             allowed = np.ones((len(query[0]), len(source[0])), bool)
             if masks.get("attention_mask") is not None:
                 allowed = masks["attention_mask"][b, h]
-            head = Head(
-                layer, weights, h, causal, queries[b, h], keys[b, h], values[b, h], *exists[:2], allowed, exists[2]
-            )
+            own = [x[b, min(h, x.shape[1] - 1)] for x in (keys, values)]  # some heads may have none
+            head = Head(layer, weights, h, causal, queries[b, h], *own, *exists[:2], allowed, exists[2])
             results.append(_only_existing(head.query_exists, *_attend_head(head)))
     shape = (len(query), layer.num_heads)
     output, probabilities, pattern = (np.reshape(x, shape + np.shape(x)[1:]) for x in zip(*results, strict=True))
@@ -129,11 +135,93 @@ def _local(head):
         before = 1 if layer.num_blocks_before is None else layer.num_blocks_before
         after = before if layer.num_blocks_after is None else layer.num_blocks_after
         pattern = twins.local_blocks(*lengths, layer.block_size, before, after, head.causal)
+    share = np.ones(lengths)
+    if layer.adaptive_span is not None:
+        distance = np.abs(_apart(np.arange(lengths[0]), np.arange(lengths[1])))
+        reach = head.weights["fraction"][head.index] * layer.window
+        share = np.clip((reach - distance) / layer.adaptive_span["ramp"] + 1, 0, 1)
+    # A factor in the softmax is its logarithm in the scores, save where it is zero.
+    return _by_positions(head, pattern & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+
+
+def _strided(head):
+    part, _ = _part_of_head(head)
+    lengths = len(head.query), len(head.key)
+    return _by_positions(head, twins.strided(*lengths, head.layer.stride, part, head.causal))
+
+
+def _fixed(head):
+    part, number = _part_of_head(head)
+    columns = head.layer.block_size, head.layer.num_summary, number % head.layer.num_groups
+    return _by_positions(head, twins.fixed(len(head.query), len(head.key), *columns, part, head.causal))
+
+
+def _all(head):
+    """Returns a head of all-attention: its window under the span, and the vectors in the same softmax or another.
+
+    A persistent vector is a key sqrt(H) K and a value sqrt(M) V, with no position and no span.
+    """
+    layer, weights = head.layer, head.weights
+    keys, values = weights["key"] * layer.key_dim**0.5, weights["value"] * layer.num_persistent**0.5
+    near = (layer.num_heads + 1) // 2 if layer.variant == "head_split" else layer.num_heads
+    if head.index >= near:
+        slots = np.exp(head.query @ keys[head.index - near].T * layer.key_dim**-0.5)
+        nothing = np.zeros(head.allowed.shape)
+        return slots / slots.sum(1, keepdims=True) @ values[head.index - near], nothing, nothing > 0
+    window, pattern = _window_of_all(head)
+    number = 0 if layer.variant == "head_split" else head.index
+    slots = np.exp(head.query @ keys[number].T * layer.key_dim**-0.5)
+    if layer.variant == "all":
+        total = window.sum(1, keepdims=True) + slots.sum(1, keepdims=True)
+        return (window @ head.value + slots @ values[number]) / total, window / total, pattern
+    shares = window / np.maximum(window.sum(1, keepdims=True), 1e-300)
+    output = shares @ head.value
+    if layer.variant == "split":
+        output = output + slots / slots.sum(1, keepdims=True) @ values[number]
+    return output, shares, pattern
+
+
+def _window_of_all(head):
+    """Returns the exponentials of the scores of a window, times the span, and which pairs have any."""
+    layer, first = head.layer, 0 if head.layer.see_self else 1
+    positions = np.arange(len(head.query)), np.arange(len(head.key))
+    distance, query, key = np.abs(_apart(*positions)), head.query * layer.key_dim**-0.5, head.key
+    pattern = twins.window(*distance.shape, layer.window + first, head.causal) & (distance >= first)
+    scores = query @ key.T
+    if layer.position == "rotary":
+        scores = twins.rotate(query, positions[0]) @ twins.rotate(key, positions[1]).T
+    if layer.position == "alibi":
+        scores = scores - twins.slopes(layer.num_heads)[head.index] * distance
+    if layer.position == "relative":
+        reach = (len(head.weights["relative_key"]) - 1) // 2
+        rows = np.clip(_apart(*positions), -reach, reach) + reach
+        scores = scores + np.take_along_axis(query @ head.weights["relative_key"].T, rows, 1)
+    share = np.ones(distance.shape)
+    if layer.adaptive_span is not None:
+        reach = head.weights["fraction"][head.index] * layer.window
+        share = np.clip((reach - (distance - first)) / layer.adaptive_span["ramp"] + 1, 0, 1)
+    pattern = pattern & (share > 0) & head.allowed & head.key_exists
+    if head.segments is not None:
+        pattern = pattern & (head.segments[:, None] == head.segments[None, :])
+    return np.exp(scores) * share * pattern, pattern
+
+
+def _part_of_head(head):
+    """Returns "local", "far" or "merged", and the number of the head among those that have it."""
+    layer, near = head.layer, (head.layer.num_heads + 1) // 2
+    if layer.heads == "split":
+        return ("local", head.index) if head.index < near else ("far", head.index - near)
+    return "merged" if layer.heads == "merged" else ("local", "far")[layer.layer_index % 2], head.index
+
+
+def _by_positions(head, pattern, extra=0.0):
+    """Returns attention where positions alone make the pattern, once the masks of the call are in it."""
     pattern = pattern & head.allowed & head.key_exists
     if head.segments is not None:
         pattern = pattern & (head.segments[:, None] == head.segments[None, :])
-    positions = np.arange(lengths[0]), np.arange(lengths[1])
-    return (*_attend(head, *positions, pattern, _apart(*positions), layer.key_dim**-0.5), pattern)
+    positions = np.arange(len(head.query)), np.arange(len(head.key))
+    scale = head.layer.key_dim**-0.5
+    return (*_attend(head, *positions, pattern, _apart(*positions), scale, extra), pattern)
 
 
 def _routing(head):
@@ -148,7 +236,13 @@ def _routing(head):
 
 
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
-CASES = {LocalAttention: _local, RoutingAttention: _routing}
+CASES = {
+    AllAttention: _all,
+    FixedAttention: _fixed,
+    LocalAttention: _local,
+    RoutingAttention: _routing,
+    StridedAttention: _strided,
+}
 
 
 def _nearest(head, selection, mask_self):
@@ -202,8 +296,11 @@ def _top_k(head, mask_self):
     return output / count, probabilities / count, seen
 
 
-def _attend(head, queries, keys, pattern, apart, scale=1.0):
-    """Returns attention between the tokens at two lists of positions; `apart` is what the table of distances is for."""
+def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0):
+    """Returns attention between the tokens at two lists of positions; `apart` is what the table of distances is for.
+
+    `extra` is added to the scores.
+    """
     layer, tokens_apart = head.layer, _apart(queries, keys)
     query, key, value = scale * head.query[queries], head.key[keys], head.value[keys]
     bias, tables = 0.0, {}
@@ -219,6 +316,7 @@ def _attend(head, queries, keys, pattern, apart, scale=1.0):
             "key_table": head.weights["relative_key"],
             "value_table": head.weights.get("relative_value"),
         }
+    bias = bias + extra
     attended = twins.attend(query, key, value, pattern, np.zeros((len(query), value.shape[-1])), bias, **tables)
     return attended.output, attended.weights
 

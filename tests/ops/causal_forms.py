@@ -7,9 +7,11 @@ from keras import ops
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.attend import Dropout
+from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention
 from tf_sparse_attention.ops.routing_separate import separate_attention
+from tf_sparse_attention.ops.strided import strided_attention
 
 LENGTH, CUT, HEADS, CLUSTERS = 90, 50, 2, 4
 CENTROIDS = np.random.default_rng(0).normal(size=(HEADS, CLUSTERS, 6)).astype("float32")
@@ -22,6 +24,14 @@ def local(query, key, value, dropout=None):
 
 def blocks(query, key, value, dropout=None):
     return local_attention(query, key, value, block_size=16, num_blocks_before=2, causal=True, dropout=dropout)[0]
+
+
+def strided(query, key, value, dropout=None):
+    return strided_attention(query, key, value, 12, "merged", causal=True, dropout=dropout)[0]
+
+
+def fixed(query, key, value, dropout=None):
+    return fixed_attention(query, key, value, Columns(8, 2), "merged", causal=True, dropout=dropout)[0]
 
 
 def nearest(query, key, value, dropout=None):
@@ -47,7 +57,14 @@ def with_another_future(x):
     return {name: np.concatenate([x[name][:, :, :CUT], 3 * other[name][:, :, CUT:]], axis=2) for name in x}
 
 
-FORMS = {"local": local, "blocks": blocks, "nearest": nearest, "separate": separate}
+FORMS = {
+    "local": local,
+    "blocks": blocks,
+    "strided": strided,
+    "fixed": fixed,
+    "nearest": nearest,
+    "separate": separate,
+}
 
 
 def look_ahead(name, dropout):

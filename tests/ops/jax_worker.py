@@ -1,6 +1,6 @@
 """What the tests want to know of JAX, in a process of its own: `python -m tests.ops.jax_worker CHECK ...`.
 
-`families` compiles eight programs, feeds them many numbers, masks and documents, and compares with the dense twins;
+`families` compiles twelve programs, feeds them many numbers, masks and documents, and compares with the dense twins;
 `free` compiles a program for each configuration that Hypothesis draws; the others return what
 tests compare. Prints {check: result} as JSON.
 """
@@ -23,10 +23,14 @@ from tf_sparse_attention.ops.routing import random_clusters
 MASKED = {"key_mask": True, "segments": True, "return_weights": True}
 CROSS = {"num_queries": 31, "num_keys": 41, "attention_mask": (2, 31, 41)}
 SELF = {"num_queries": 37, "num_keys": 37, "attention_mask": (37, 37)}
-# Each family has at least 200 draws, on eight shapes in all.
+# Each family has at least 200 draws, on twelve shapes in all.
 FIXED = [
     (100, "local", Plan("local", window=9, position="relative", **SELF, **MASKED)),
     (100, "local", Plan("local", causal=False, block_size=5, after=2, position="alibi", heads=3, **CROSS, **MASKED)),
+    (100, "strided", Plan("strided", stride=5, position="relative", **SELF, **MASKED)),
+    (100, "strided", Plan("strided", causal=False, stride=7, position="alibi", heads=3, **CROSS, **MASKED)),
+    (100, "fixed", Plan("fixed", block_size=4, num_summary=2, group=1, position="relative", **SELF, **MASKED)),
+    (100, "fixed", Plan("fixed", causal=False, block_size=6, part="far", position="rotary", **CROSS, **MASKED)),
     (100, "nearest", Plan("nearest", shared=True, mask_self=True, position="rotary", **SELF, **MASKED)),
     (
         100,
@@ -44,6 +48,8 @@ FIXED = [
 ]
 FREE = {
     "local": strategies.local_plans(),
+    "strided": strategies.strided_plans(),
+    "fixed": strategies.fixed_plans(),
     "nearest": strategies.nearest_plans(shared=True),
     "separate": strategies.nearest_plans(shared=False),
     "random": strategies.random_plans(),

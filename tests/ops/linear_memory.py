@@ -18,6 +18,10 @@ PLANS = {
     "window_relative": Plan("local", window=WINDOW, position="relative", **BASE, **MASKS),
     "window_both_sides": Plan("local", window=WINDOW, causal=False, position="alibi", **BASE, **MASKS),
     "blocks": Plan("local", block_size=WINDOW, position="rotary", **BASE, **MASKS),
+    "strided": Plan("strided", stride=WINDOW, position="relative", **BASE, **MASKS),
+    "strided_both_sides": Plan("strided", stride=WINDOW, causal=False, position="alibi", **BASE, **MASKS),
+    "fixed": Plan("fixed", block_size=WINDOW, num_summary=3, position="relative", **BASE, **MASKS),
+    "fixed_both_sides": Plan("fixed", block_size=WINDOW, causal=False, position="rotary", **BASE, **MASKS),
     "nearest": Plan("nearest", shared=True, mask_self=True, position="relative", **ROUTED, **BASE, **MASKS),
     "nearest_both_sides": Plan("nearest", shared=True, causal=False, position="rotary", **ROUTED, **BASE, **MASKS),
     "nearest_by_token": Plan("nearest", shared=True, position="relative_token", **ROUTED, **BASE, **MASKS),
@@ -27,7 +31,14 @@ PLANS = {
 }
 # Elements a query may cost in each head, in units of window + 2 block: places are computed twice with keys of their
 # own (queries and keys share the places), and a band on both sides is twice as wide. Dense attention costs 16.
-FACTOR = {"separate": 3, "separate_both_sides": 5, "window_both_sides": 2, "nearest_both_sides": 2}
+# Strided attention has T / 64 = 32 keys far away, fixed attention up to 3 T / 64 = 96.
+FACTOR = {
+    "separate": 3,
+    "separate_both_sides": 5,
+    "window_both_sides": 2,
+    "nearest_both_sides": 2,
+    "strided_both_sides": 2,
+}
 
 
 def bound(name):

@@ -1,5 +1,6 @@
 """What a plan must come to, computed with the dense twins head by head."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +27,8 @@ class Part(NamedTuple):
 def parts_of(plan, masks, b, n):
     """Returns the parts that head n of row b consists of."""
     queries, keys = range(plan.num_queries), range(plan.num_keys)
-    if plan.op == "local":
-        lengths = plan.num_queries, plan.num_keys
-        if plan.window is None:
-            allowed = twins.local_blocks(*lengths, plan.block_size, plan.before, plan.after, plan.causal)
-        else:
-            allowed = twins.window(*lengths, plan.window, plan.causal)
+    if plan.op in ("local", "strided", "fixed"):
+        allowed = _pattern_of_positions(plan)
         if plan.key_mask:
             allowed = allowed & masks["key_mask"][b]
         return [Part(queries, keys, allowed, np.subtract.outer(keys, queries).T)]
@@ -42,6 +39,19 @@ def parts_of(plan, masks, b, n):
     asking = _groups(plan, masks, "query", b, n)
     answering = asking if plan.shared else _groups(plan, masks, "key", b, n)
     return [Part(queries, keys, *twins.bands(asking, answering, plan.cluster_size, plan.causal))]
+
+
+@functools.lru_cache(maxsize=1)  # the heads and rows of a plan all have the same one
+def _pattern_of_positions(plan):
+    """Returns where query i may see key j in a pattern of positions alone, bool (T, S)."""
+    lengths = plan.num_queries, plan.num_keys
+    if plan.op == "strided":
+        return twins.strided(*lengths, plan.stride, plan.part, plan.causal)
+    if plan.op == "fixed":
+        return twins.fixed(*lengths, plan.block_size, plan.num_summary, plan.group, plan.part, plan.causal)
+    if plan.window is None:
+        return twins.local_blocks(*lengths, plan.block_size, plan.before, plan.after, plan.causal)
+    return twins.window(*lengths, plan.window, plan.causal)
 
 
 def _members(plan, masks, side, b, n):

@@ -6,19 +6,22 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops import masks as library_masks
+from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.positions import Alibi, NoPosition, Relative, Rotary
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention, random_clusters, segment_ranks
 from tf_sparse_attention.ops.routing_separate import separate_attention
 from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
+from tf_sparse_attention.ops.strided import strided_attention
 
 
 class Plan(NamedTuple):
     """What a compiled program would be made for: shapes and switches, no numbers.
 
-    `op` is "local", "nearest", "random" or "top_k"; `shared` queries are the keys too. `causal` is a bool, for top_k
-    "position", "rank" or None. `window` None means blocks. `attention_mask` is the shape of that mask, or None.
-    `relative_key` has no value table, `relative_token` counts in tokens.
+    `op` is "local", "strided", "fixed", "nearest", "random" or "top_k"; `shared` queries are the keys too. `causal` is
+    a bool, for top_k "position", "rank" or None. `window` None means blocks. `part`, of strided and fixed, is "local",
+    "far" or "merged". `attention_mask` is the shape of that mask, or None. `relative_key` has no value table,
+    `relative_token` counts in tokens.
     """
 
     op: str
@@ -34,6 +37,10 @@ class Plan(NamedTuple):
     block_size: int = 4
     before: int = 1
     after: int = 1
+    part: str = "merged"
+    stride: int = 3
+    num_summary: int = 1
+    group: int = 0
     num_clusters: int = 3
     cluster_size: int = 3
     mask_self: bool = False
@@ -146,7 +153,12 @@ def sparse(plan, inputs, masks):
     }
     if plan.op == "local":
         blocks = plan.block_size, plan.before, plan.after
-        return local_attention(query, key, value, *blocks, window=plan.window, **common)
+        return local_attention(query, key, value, *blocks, window=plan.window, **common)[:2]
+    if plan.op == "strided":
+        return strided_attention(query, key, value, plan.stride, plan.part, **common)[:2]
+    if plan.op == "fixed":
+        columns = Columns(plan.block_size, plan.num_summary, plan.group)
+        return fixed_attention(query, key, value, columns, plan.part, **common)[:2]
     common["mask_self"] = plan.mask_self
     if plan.op == "top_k":
         queries = best_members(get("query_scores"), plan.cluster_size, get("query_mask"))

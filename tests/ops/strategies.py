@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tests.ops.plans import Plan
 
 LENGTH = st.integers(1, 300)
+PART = st.sampled_from(["local", "far", "merged"])
 SEED = st.integers(0, 2**32 - 1)
 POSITION = st.sampled_from([None, "relative", "relative_key", "rotary", "alibi"])
 ROUTED_POSITION = st.sampled_from([None, "relative", "relative_key", "relative_token", "rotary", "alibi"])
@@ -60,6 +61,27 @@ def local_plans(draw):
         block_size=draw(st.integers(1, 90)),
         before=draw(st.integers(0, 3)),
         after=draw(st.integers(0, 3)),
+    )
+
+
+@st.composite
+def strided_plans(draw):
+    plan = draw(_common("strided", POSITION))
+    stride = draw(st.integers(1, 20) | st.integers(21, 320))
+    return plan._replace(causal=draw(st.booleans()), stride=stride, part=draw(PART))
+
+
+@st.composite
+def fixed_plans(draw):
+    plan = draw(_common("fixed", POSITION))
+    block_size = draw(st.integers(1, 20) | st.integers(21, 320))
+    num_summary = draw(st.integers(1, block_size))
+    return plan._replace(
+        causal=draw(st.booleans()),
+        block_size=block_size,
+        num_summary=num_summary,
+        group=draw(st.integers(0, block_size // num_summary - 1)),
+        part=draw(PART),
     )
 
 

@@ -6,22 +6,30 @@ from tests.ops import strategies
 from tests.ops.compare import assert_equals_dense
 
 
-def assert_all_equal_dense(plans):
-    """Compares what Hypothesis draws and makes sure that it was at least 200 different configurations."""
+def assert_all_equal_dense(plans, wanted=200):
+    """Compares what Hypothesis draws and makes sure that it was at least so many different configurations."""
     drawn = set()
 
-    @settings(max_examples=230)
+    @settings(max_examples=wanted + 30)
     @given(plans, strategies.SEED)
     def compare(plan, seed):
         drawn.add(plan)
         assert_equals_dense(plan, seed)
 
     compare()
-    assert len(drawn) >= 200
+    assert len(drawn) >= wanted
 
 
 def test_local_equals_dense_attention():
     assert_all_equal_dense(strategies.local_plans())
+
+
+def test_strided_equals_dense_attention():
+    assert_all_equal_dense(strategies.strided_plans(), wanted=100)
+
+
+def test_fixed_equals_dense_attention():
+    assert_all_equal_dense(strategies.fixed_plans(), wanted=100)
 
 
 def test_nearest_with_shared_queries_and_keys_equals_dense_attention():

@@ -11,6 +11,8 @@ from tests.ops.plans import Plan, draw, sparse
 BASE = {"num_queries": 21, "num_keys": 21, "size": 8, "key_mask": True, "attention_mask": (2, 1, 21, 21)}
 PLANS = {
     "local": Plan("local", window=5, **BASE),
+    "strided": Plan("strided", stride=4, **BASE),
+    "fixed": Plan("fixed", block_size=4, num_summary=2, causal=False, **BASE),
     "nearest": Plan("nearest", shared=True, mask_self=True, **BASE),
     "separate": Plan("nearest", mask_self=True, causal=False, **BASE),
     "top_k": Plan("top_k", causal="position", mask_self=True, cluster_size=9, **BASE),

@@ -22,7 +22,7 @@ def column(x):
 def means(num_queries=6, values=VALUES, **options):
     """Attends with zero queries, for which the output is the plain mean of the values seen."""
     zeros = column([0] * num_queries)
-    output, _ = local_attention(zeros, column([0] * len(values)), column(values), **options)
+    output = local_attention(zeros, column([0] * len(values)), column(values), **options).output
     return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
 
 
@@ -78,7 +78,7 @@ def test_blocks_beyond_a_shorter_key_sequence_give_zeros():
 def test_the_softmax_weighs_by_the_score():
     # exp(1 log 3) against exp(0): weights 3/4 and 1/4.
     query, key = column([1, 1]), column([np.log(3), 0])
-    output, weights = local_attention(query, key, column([8, 4]), window=2, return_weights=True)
+    output, weights, _ = local_attention(query, key, column([8, 4]), window=2, return_weights=True)
     np.testing.assert_allclose(ops.convert_to_numpy(output).ravel(), [7, 7], rtol=1e-6)
     np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0], [[0.75, 0.25]] * 2, rtol=1e-6)
 
@@ -109,8 +109,8 @@ def test_documents_do_not_see_each_other():
 
 def test_the_weights_returned_are_those_before_dropout():
     query, key, value = np.random.default_rng(0).normal(size=(3, 2, 2, 40, 4)).astype("float32")
-    whole, weights = local_attention(query, key, value, window=9, return_weights=True)
-    dropped, same = local_attention(query, key, value, window=9, dropout=Dropout(0.5, 3), return_weights=True)
+    whole, weights, _ = local_attention(query, key, value, window=9, return_weights=True)
+    dropped, same, _ = local_attention(query, key, value, window=9, dropout=Dropout(0.5, 3), return_weights=True)
     np.testing.assert_array_equal(ops.convert_to_numpy(weights), ops.convert_to_numpy(same))
     assert np.abs(ops.convert_to_numpy(whole) - ops.convert_to_numpy(dropped)).max() > 0.1
 

@@ -82,7 +82,7 @@ class Case:
             query = ops.pad(query, [(0, 0)] * 3 + [(0, self.block - self.query_block), (0, 0)])
             query = ops.reshape(query, (*query.shape[:2], -1, query.shape[-1]))
         blocks = self.flange // self.block
-        output, _ = local_attention(
+        output = local_attention(
             query,
             key,
             x["v"],
@@ -92,7 +92,7 @@ class Case:
             causal=self.settings["masked"],
             masks=TokenMasks(key_mask=ops.convert_to_tensor(self.exists)),
             position=self.position(x),
-        )
+        ).output
         if self.query_block != self.block:
             output = ops.reshape(output, (*output.shape[:2], -1, self.block, output.shape[-1]))[
                 :, :, :, : self.query_block

@@ -33,6 +33,23 @@ def test_dense_blocks_equal_their_twin(num_queries, num_keys, block_size, before
 
 
 @settings(max_examples=100)
+@given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
+def test_the_dense_stride_equals_its_twin(num_queries, num_keys, stride, causal):
+    expected = twins.strided(num_queries, num_keys, stride, "far", causal)
+    assert_same(masks.stride_mask(num_queries, num_keys, stride, causal), expected)
+
+
+@settings(max_examples=100)
+@given(LENGTH, LENGTH, st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(0, 5), st.booleans())
+def test_the_dense_summaries_equal_their_twin(num_queries, num_keys, count, num_groups, number, before, causal):
+    group = number % num_groups
+    first = before + (num_groups - 1 - group) * count
+    block_size = before + num_groups * count
+    expected = twins.fixed(num_queries, num_keys, block_size, count, group, "far", causal)
+    assert_same(masks.summary_mask(num_queries, num_keys, block_size, first, count, causal), expected)
+
+
+@settings(max_examples=100)
 @given(LENGTH, LENGTH, st.integers(1, 5), st.integers(1, 8), st.booleans(), st.booleans(), st.integers(0, 10**6))
 def test_the_dense_band_equals_its_twin(num_queries, num_keys, num_groups, band, causal, masked, seed):
     rng = np.random.default_rng(seed)

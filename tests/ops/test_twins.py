@@ -11,6 +11,8 @@ SMALL = {"num_queries": 6, "num_keys": 6, "batch": 1, "dtype": "float64", "key_m
 PLANS = [
     Plan("local", window=3, position="relative", attention_mask=(6, 6), **SMALL),
     Plan("local", causal=False, block_size=2, position="rotary", heads=3, **SMALL),
+    Plan("strided", stride=2, position="relative", **SMALL),
+    Plan("fixed", block_size=3, causal=False, position="rotary", **SMALL),
     Plan("nearest", shared=True, mask_self=True, position="rotary", num_clusters=2, **SMALL),
     Plan("nearest", causal=False, position="relative", num_clusters=2, **SMALL),
     Plan("top_k", shared=True, causal="position", cluster_size=4, position="relative", **SMALL),
@@ -55,6 +57,36 @@ def test_causal_blocks_see_the_block_before_and_their_own_up_to_the_query():
 def test_blocks_on_both_sides_see_whole_blocks():
     rows = pattern("xxxx..", "xxxx..", "..xxxx", "..xxxx", "....xx", "....xx")
     assert twins.local_blocks(6, 6, 2, before=0, after=1, causal=False).tolist() == rows
+
+
+def test_causal_strides_count_back_from_the_query_itself():
+    rows = pattern("x.....", ".x....", "x.x...", ".x.x..", "x.x.x.", ".x.x.x")
+    assert twins.strided(6, 6, 2, "far", causal=True).tolist() == rows
+
+
+def test_merged_strides_see_the_last_positions_too():
+    rows = pattern("x.....", "xx....", "xxx...", "xxxx..", ".xxxx.", "..xxxx")
+    assert twins.strided(6, 6, 3, "merged", causal=True).tolist() == rows
+
+
+def test_strides_on_both_sides_go_to_both_ends():
+    assert twins.strided(2, 6, 3, "far", causal=False).tolist() == pattern("x..x..", ".x..x.")
+    assert twins.strided(2, 6, 3, "local", causal=False).tolist() == pattern("xxx...", "xxxx..")
+
+
+def test_causal_summaries_are_the_last_columns_of_the_blocks_passed():
+    rows = pattern("......", "......", "..x...", "..x...", "..x...", "..x..x")
+    assert twins.fixed(6, 6, 3, 1, 0, "far", causal=True).tolist() == rows
+
+
+def test_the_second_group_of_summaries_is_the_column_before():
+    rows = pattern("......", ".x....", ".x....", ".x....", ".x..x.", ".x..x.")
+    assert twins.fixed(6, 6, 3, 1, 1, "far", causal=True).tolist() == rows
+
+
+def test_fixed_attention_merged_sees_its_block_and_the_summaries():
+    rows = pattern("xx.x.x", "xx.x.x", ".xxx.x", ".xxx.x", ".x.xxx", ".x.xxx")
+    assert twins.fixed(6, 6, 2, 1, 0, "merged", causal=False).tolist() == rows
 
 
 def test_a_causal_band_holds_the_last_keys_of_the_group():

@@ -7,11 +7,13 @@ from keras import ops
 from tests.ops.compare import TOLERANCE, differentiate
 from tests.ops.plans import Plan, draw, make_position
 from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import TokenMasks, with_heads
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention, random_clusters, segment_ranks
 from tf_sparse_attention.ops.routing_separate import separate_attention
 from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
+from tf_sparse_attention.ops.strided import strided_attention
 
 tf = pytest.importorskip("tensorflow")
 
@@ -25,12 +27,23 @@ def masks_of(exists, segments, pairs):
 
 def by_window(x, position, exists, segments, pairs):
     options = {"window": 6, "causal": True, "masks": masks_of(exists, segments, pairs), "position": position}
-    return local_attention(x["query"], x["key"], x["value"], **options, return_weights=True)
+    return local_attention(x["query"], x["key"], x["value"], **options, return_weights=True)[:2]
 
 
 def by_blocks(x, position, exists, segments, pairs):
     options = {"masks": masks_of(exists, segments, pairs), "position": position}
-    return local_attention(x["query"], x["key"], x["value"], 5, 1, 2, **options, return_weights=True)
+    return local_attention(x["query"], x["key"], x["value"], 5, 1, 2, **options, return_weights=True)[:2]
+
+
+def by_strides(x, position, exists, segments, pairs):
+    options = {"causal": True, "masks": masks_of(exists, segments, pairs), "position": position}
+    return strided_attention(x["query"], x["key"], x["value"], 6, "merged", **options, return_weights=True)[:2]
+
+
+def by_summaries(x, position, exists, segments, pairs):
+    options = {"causal": True, "masks": masks_of(exists, segments, pairs), "position": position}
+    columns = Columns(32, 5)
+    return fixed_attention(x["query"], x["key"], x["value"], columns, "merged", **options, return_weights=True)[:2]
 
 
 def by_nearest(x, position, exists, segments, pairs):
@@ -65,9 +78,15 @@ def by_top_k(x, position, exists, segments, pairs):
     return top_k_attention(query, key, x["value"], *members, **options, return_weights=True)
 
 
-FORMS = [by_window, by_blocks, by_nearest, by_separate, by_random, by_top_k]
+FORMS = [by_window, by_blocks, by_strides, by_summaries, by_nearest, by_separate, by_random, by_top_k]
 # Tables are what depends most on the shape; the others are tried where distances are computed differently.
-CASES = [*((form, "relative") for form in FORMS), (by_blocks, "alibi"), (by_nearest, "rotary"), (by_separate, "alibi")]
+CASES = [
+    *((form, "relative") for form in FORMS),
+    (by_blocks, "alibi"),
+    (by_summaries, "alibi"),
+    (by_nearest, "rotary"),
+    (by_separate, "alibi"),
+]
 
 
 def numbers_of(length, position):
@@ -119,7 +138,7 @@ def test_one_graph_serves_all_lengths(form, position):
         assert_same(graph(inputs, masks, tf.constant(cotangent)), run(form, plan, inputs, masks, cotangent))
 
 
-@pytest.mark.parametrize(("form", "position"), CASES[:6], ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(("form", "position"), CASES[: len(FORMS)], ids=lambda x: getattr(x, "__name__", x))
 def test_xla_gives_the_same_for_a_known_length(form, position):
     plan, inputs, masks, cotangent = numbers_of(65, position)
     compiled = tf.function(lambda *x: run(form, plan, *x), jit_compile=True)

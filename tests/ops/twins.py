@@ -28,6 +28,47 @@ def window(num_queries, num_keys, size, causal):
     return allowed
 
 
+def strided(num_queries, num_keys, stride, part, causal):
+    """Returns strided attention (Child et al. 2019), bool (T, S): a window of `stride`, and keys whole strides away.
+
+    Args:
+        num_queries: T.
+        num_keys: S.
+        stride: l.
+        part: "local", "far", or "merged" for both.
+        causal: bool.
+    """
+    allowed = np.zeros((num_queries, num_keys), bool)
+    for i in range(num_queries):
+        for j in range(num_keys):
+            near, far = abs(i - j) < stride, (i - j) % stride == 0
+            seen = {"local": near, "far": far, "merged": near or far}[part]
+            allowed[i, j] = seen and (j <= i or not causal)
+    return allowed
+
+
+def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
+    """Returns fixed attention (Child et al. 2019), bool (T, S): the own block, and the summary columns of every block.
+
+    Args:
+        num_queries: T.
+        num_keys: S.
+        block_size: l.
+        num_summary: c, the columns of each block that are summaries.
+        group: g, 0 for the last c columns, 1 for the c before them, and so on.
+        part: "local", "far", or "merged" for both.
+        causal: bool.
+    """
+    columns = range(block_size - (group + 1) * num_summary, block_size - group * num_summary)
+    allowed = np.zeros((num_queries, num_keys), bool)
+    for i in range(num_queries):
+        for j in range(num_keys):
+            near, far = i // block_size == j // block_size, j % block_size in columns
+            seen = {"local": near, "far": far, "merged": near or far}[part]
+            allowed[i, j] = seen and (j <= i or not causal)
+    return allowed
+
+
 def bands(query_groups, key_groups, size, causal):
     """Returns the band inside groups and how far apart its members rank.
 

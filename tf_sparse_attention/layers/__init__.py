@@ -1,17 +1,27 @@
 """Keras layers of sparse attention."""
 
+from tf_sparse_attention.layers.all_attention import AllAttention
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.feed_forward import FeedForward
+from tf_sparse_attention.layers.fixed_attention import FixedAttention
 from tf_sparse_attention.layers.local_attention import LocalAttention
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.routing_attention import RoutingAttention
+from tf_sparse_attention.layers.softmax_feed_forward import SoftmaxFeedForward
+from tf_sparse_attention.layers.strided_attention import StridedAttention
 from tf_sparse_attention.layers.transformer_block import TransformerBlock
 
 __all__ = [
+    "AllAttention",
     "AttentionLayer",
+    "ClusteredAttention",
     "FeedForward",
+    "FixedAttention",
     "LocalAttention",
     "MixedAttention",
     "RoutingAttention",
+    "SoftmaxFeedForward",
+    "StridedAttention",
     "TransformerBlock",
 ]

@@ -53,6 +53,17 @@ def check_shapes(query_shape, value_shape, key_shape):
     _check_batch(query_shape, value_shape, key_shape)
 
 
+def check_sources(layer, value, key, has_keys):
+    """Raises a `ValueError` for a key without a value, and for a value where queries serve as keys."""
+    if key is not None and value is None:
+        raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
+    if value is not None and not has_keys:
+        raise ValueError(
+            "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
+            f"share_qk=False to {layer}. Received: a value other than the query."
+        )
+
+
 def check_features(layer, sizes, **shapes):
     """Raises a `ValueError` unless the inputs, by name, have the numbers of features that a layer was built for."""
     for (name, shape), size in zip(shapes.items(), sizes, strict=True):

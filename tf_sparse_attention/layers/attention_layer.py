@@ -1,5 +1,7 @@
 """What all attention layers share: arguments, projections, masks and the order of a call."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -134,6 +136,22 @@ class AttentionLayer(keras.layers.Layer):
         return True
 
     @property
+    def num_key_heads(self):
+        """The heads that have keys and values of the sequence: all of them, unless a subclass says otherwise."""
+        return self.num_heads
+
+    def copy_projections(self, attention):
+        """Takes over the projections of a built `keras.layers.MultiHeadAttention`, or of a layer of this library.
+
+        Args:
+            attention: layer with the sublayers `query`, `key`, `value` and `attention_output`.
+
+        Raises:
+            ValueError: if the layer is not built, or a projection is missing or has other shapes.
+        """
+        projections.copy(attention, self)
+
+    @property
     def num_features(self):
         """D, the channels of the query that the layer was built for."""
         return self._query.kernel.shape[0]
@@ -148,12 +166,10 @@ class AttentionLayer(keras.layers.Layer):
         key_shape = value_shape if key_shape is None else key_shape
         attention_checks.check_shapes(query_shape, value_shape, key_shape)
         common = {"objects": self._objects, "dtype": self.dtype_policy}
-        heads = {"num_heads": self.num_heads, "use_bias": self.use_bias, **common}
-        self._query = projections.input_projection("query", query_shape, size=self.key_dim, **heads)
-        self._key = (
-            projections.input_projection("key", key_shape, size=self.key_dim, **heads) if self.has_keys else None
-        )
-        self._value = projections.input_projection("value", value_shape, size=self.value_dim, **heads)
+        make = functools.partial(projections.input_projection, use_bias=self.use_bias, **common)
+        self._query = make("query", query_shape, self.num_heads, self.key_dim)
+        self._key = make("key", key_shape, self.num_key_heads, self.key_dim) if self.has_keys else None
+        self._value = make("value", value_shape, self.num_key_heads, self.value_dim)
         self._attention_output = projections.output_projection(
             "attention_output",
             (*query_shape[:-1], self.num_heads, self.value_dim),
@@ -226,13 +242,7 @@ class AttentionLayer(keras.layers.Layer):
 
     def _project(self, query, value, key):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
-        if key is not None and value is None:
-            raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
-        if value is not None and not self.has_keys:
-            raise ValueError(
-                "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
-                f"share_qk=False to {type(self).__name__}. Received: a value other than the query."
-            )
+        attention_checks.check_sources(type(self).__name__, value, key, self.has_keys)
         value = _first(value, query)
         keys = projections.heads_first(self._key(_first(key, value))) if self.has_keys else None
         return projections.heads_first(self._query(query)), keys, projections.heads_first(self._value(value))
@@ -266,7 +276,7 @@ class AttentionLayer(keras.layers.Layer):
 
     def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
         output_shape = self.compute_output_shape(query.shape)
-        return output_spec(self, output_shape, query, value, return_attention_scores)
+        return projections.output_spec(self, output_shape, query, value, return_attention_scores)
 
     def compute_mask(self, query, previous_mask):
         # Keras hands over the mask of the query; the weights, where asked for, carry none.
@@ -286,12 +296,3 @@ class AttentionLayer(keras.layers.Layer):
 def _first(*choices):
     """Returns the first of `choices` that is not None, or None."""
     return next((choice for choice in choices if choice is not None), None)
-
-
-def output_spec(layer, output_shape, query, value, return_attention_scores):
-    """Returns the symbolic output of an attention layer, with the weights (B, N, T, S) where they are asked for."""
-    output = keras.KerasTensor(output_shape, dtype=layer.compute_dtype)
-    if not return_attention_scores:
-        return output
-    sizes = (query.shape[0], layer.num_heads, query.shape[1], (query if value is None else value).shape[1])
-    return output, keras.KerasTensor(sizes, dtype=layer.compute_dtype)

@@ -1,8 +1,10 @@
 """Local attention as a Keras layer."""
 
 import keras
+from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.adaptive_span import checked_span, make_span, span_of_call
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.local import local_attention
@@ -27,6 +29,10 @@ class LocalAttention(AttentionLayer):
         num_blocks_before: blocks seen before the own one. None: 1.
         num_blocks_after: blocks seen after the own one. None: 0 in a causal call, else as many as before.
         window: positions a query sees on a side, counting itself; then `num_blocks_*` must be None. None: blocks.
+        adaptive_span: True for spans that each head learns within `window` (Sukhbaatar et al. 2019), or a dictionary
+            with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean
+            span in the loss, default 1e-7) and "initial" (share of the window at first, default 0). See
+            `AdaptiveSpan`. None: all of the window.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
@@ -48,6 +54,7 @@ class LocalAttention(AttentionLayer):
         num_blocks_before=None,
         num_blocks_after=None,
         window=None,
+        adaptive_span=None,
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
@@ -64,6 +71,11 @@ class LocalAttention(AttentionLayer):
         self.num_blocks_before = num_blocks_before
         self.num_blocks_after = num_blocks_after
         self.window = window
+        self.adaptive_span = checked_span(adaptive_span, window)
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.span = make_span(self, self.num_heads)
 
     @property
     def reach(self):
@@ -80,27 +92,31 @@ class LocalAttention(AttentionLayer):
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
         before, after = self._blocks(causal)
-        return local_attention(
+        window, span = span_of_call(self, training)
+        attended = local_attention(
             query * self.key_dim**-0.5,
             key,
             value,
             block_size=self.block_size,
             num_blocks_before=before,
             num_blocks_after=after,
-            window=self.window,
+            window=window,
             causal=causal,
             masks=masks,
             position=self.position_of_heads,
+            span=span,
             dropout=self.dropout_of_weights(training),
             return_weights=return_weights,
         )
+        return attended.output, attended.weights
 
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]
         if self.window is not None:
-            return window_mask(*lengths, self.window, causal)
+            seen = window_mask(*lengths, self.window, causal)
+            return seen if self.span is None else ops.logical_and(seen, self.span.read().seen(*lengths))
         return block_mask(*lengths, self.block_size, *self._blocks(causal), causal)
 
     def get_config(self):
-        names = ("block_size", "num_blocks_before", "num_blocks_after", "window")
+        names = ("block_size", "num_blocks_before", "num_blocks_after", "window", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

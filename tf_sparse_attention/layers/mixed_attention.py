@@ -4,8 +4,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers.attention_layer import AttentionLayer, output_spec
+from tf_sparse_attention.layers import projections
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, other_than_query
+from tf_sparse_attention.ops.masks import mask_of_heads
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -131,10 +133,11 @@ class MixedAttention(keras.layers.Layer):
         keys = query if value is None else value
         # The parts see a slice each, which could fit where the whole does not.
         check_attention_mask(attention_mask, query.shape[0], self.num_heads, query.shape[1], keys.shape[1])
-        if len(attention_mask.shape) < 4 or attention_mask.shape[1] == 1:
+        if len(attention_mask.shape) < 4:
             return [attention_mask] * len(self.parts)
         ends = np.cumsum([part.num_heads for part in self.parts])
-        return [attention_mask[:, end - part.num_heads : end] for part, end in zip(self.parts, ends, strict=True)]
+        parts = [slice(end - part.num_heads, end) for part, end in zip(self.parts, ends, strict=True)]
+        return [mask_of_heads(attention_mask, heads) for heads in parts]
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, attention_mask=None, **masks):
         """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""
@@ -149,7 +152,7 @@ class MixedAttention(keras.layers.Layer):
 
     def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
         output_shape = self.compute_output_shape(query.shape)
-        return output_spec(self, output_shape, query, value, return_attention_scores)
+        return projections.output_spec(self, output_shape, query, value, return_attention_scores)
 
     def compute_mask(self, query, previous_mask):
         return previous_mask

@@ -67,6 +67,42 @@ def _arguments(objects):
     return {**objects, **copies}
 
 
+def output_spec(layer, output_shape, query, value, return_attention_scores):
+    """Returns the symbolic output of an attention layer, with the weights (B, N, T, S) where they are asked for."""
+    output = keras.KerasTensor(output_shape, dtype=layer.compute_dtype)
+    if not return_attention_scores:
+        return output
+    sizes = (query.shape[0], layer.num_heads, query.shape[1], (query if value is None else value).shape[1])
+    return output, keras.KerasTensor(sizes, dtype=layer.compute_dtype)
+
+
 def heads_first(x):
     """Returns (B, T, N, H) as (B, N, T, H), the order in which blocks are fastest; its own inverse."""
     return ops.transpose(x, (0, 2, 1, 3))
+
+
+def copy(source, target):
+    """Gives the projections of `target` the values of those of `source`, layers of attention that are built.
+
+    Raises:
+        ValueError: unless both have the same projections, with the same shapes.
+    """
+    theirs, own = (_weights_by_name(layer) for layer in (source, target))
+    shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (theirs, own)]
+    if not own or shapes[0] != shapes[1]:
+        raise ValueError(
+            f"`attention` must be built and have the projections of this layer, {shapes[1]}. Received: {shapes[0]}."
+        )
+    for name, weight in own.items():
+        weight.assign(theirs[name])
+
+
+def _weights_by_name(layer):
+    """Returns the weights of the projections of a layer by name: "query/kernel", "attention_output/bias" ..."""
+    names = ("query", "key", "value", "attention_output")
+    found = {}
+    for weight in layer.weights:
+        *_, projection, name = ("", *weight.path.split("/"))
+        if projection in names:
+            found[f"{projection}/{name}"] = weight
+    return found

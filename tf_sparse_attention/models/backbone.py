@@ -145,6 +145,8 @@ class Backbone(Model):
         for number, part in enumerate(parts):
             arguments = {name: value for name, value in part.items() if name != "layer"}
             arguments.setdefault("seed", None if seed is None else seed + number + 1)
+            if part.get("heads") == "interleaved":
+                arguments.setdefault("layer_index", index)
             arguments.setdefault("name", f"{part['layer'].removesuffix('Attention').lower()}_{number}")
             made.append(getattr(layers, part["layer"])(**arguments, dtype=self.dtype_policy))
         return layers.MixedAttention(made, dtype=self.dtype_policy, name="attention")

@@ -3,10 +3,11 @@
 import keras
 
 from tf_sparse_attention.layers import replicas
+from tf_sparse_attention.layers.adaptive_span import AdaptiveSpan
 
 
 class _DeferredUpdates:
-    """The training step of `Model`, apart from it since Keras changes the bases of a class made functional."""
+    """What `Model` adds to Keras's, apart from it since Keras changes the bases of a class made functional."""
 
     def train_step(self, *args, **kwargs):
         with replicas.deferred_updates():
@@ -16,6 +17,23 @@ class _DeferredUpdates:
 
     def test_step(self, *args, **kwargs):
         return replicas.logs_to_average(super().test_step(*args, **kwargs))
+
+    def fit_windows(self):
+        """Makes layers with an adaptive span compute no more of their window than their spans need now.
+
+        What the model computes stays the same, to rounding; it takes less time and memory. To be called between
+        training phases, not during `fit`, and before inference or export. A window has one of 16 sizes (see
+        `ops.span.needed_window`), so that at most so many programs are made while spans grow or shrink.
+
+        Returns:
+            The largest window that is computed now, None if no layer has an adaptive span.
+        """
+        spans = [layer for layer in self._flatten_layers() if isinstance(layer, AdaptiveSpan)]
+        changed = [span.fit_window() for span in spans]
+        if any(changed):
+            # Traced programs hold the former sizes.
+            self.train_function = self.test_function = self.predict_function = None
+        return max((span.computed_window for span in spans), default=None)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Keras averages a batch over the workers to learn its shapes, which fails (keras#20585).

@@ -31,6 +31,21 @@ class Dropout(NamedTuple):
         return self._replace(queries=queries, keys=keys)
 
 
+class Slots(NamedTuple):
+    """Further keys and values in the softmax of `attend`: persistent memory.
+
+    Attributes:
+        key: tensor (N, M, H), or with a batch (B, N, M, H), shared by all further axes of the query.
+        value: tensor (N, M, Hv) or (B, N, M, Hv).
+        query: the queries as slots see them, (B, N, ..., t, H), where those for the keys are turned by their positions,
+            which slots do not have; or None: the same.
+    """
+
+    key: Any
+    value: Any
+    query: Any = None
+
+
 class Attended(NamedTuple):
     """Result of `attend`: output (..., t, Hv), and what was asked for, else None.
 
@@ -81,8 +96,7 @@ def attend(
         value: tensor (..., s, Hv).
         mask: bool, broadcastable to (..., t, s), True where a query may attend. None allows everything.
         bias: float, broadcastable to (..., t, s), added to the scores.
-        slots: pair (key, value) of tensors (N, M, H) and (N, M, Hv), or with a batch (B, N, M, H), shared by all
-            further axes of the query: persistent memory.
+        slots: a `Slots`, or a pair of its key and value.
         span: float in [0, 1], broadcastable to (..., t, s): a soft mask.
         dropout: a `Dropout`, or None.
         value_bias: function of the weights (..., t, s), in the dtype of `value`, to a tensor (..., t, Hv) that is
@@ -104,7 +118,9 @@ def attend(
         scores = ops.where(mask, scores, lowest(dtype))
     num_slots = 0
     if slots is not None:
-        slot_scores = scores_of_slots(ops.cast(query, dtype), ops.cast(slots[0], dtype))
+        slots = Slots(*slots)
+        asking = query if slots.query is None else slots.query
+        slot_scores = scores_of_slots(ops.cast(asking, dtype), ops.cast(slots.key, dtype))
         num_slots = slot_scores.shape[-1]
         scores = ops.concatenate([slot_scores, scores], axis=-1)
     if span is None and not return_log_sum_exp:
@@ -112,7 +128,7 @@ def attend(
     else:
         weights, log_sum_exp = _softmax_with_span(scores, mask, span, num_slots)
     weights = ops.cast(weights, value.dtype)
-    output = _weighted_values(_dropped(weights, dropout), value, slots, num_slots, value_bias)
+    output = _weighted_values(drop_weights(weights, dropout), value, slots, num_slots, value_bias)
     weights = weights[..., num_slots:] if return_weights else None
     if mask is not None and slots is None:
         some = ops.any(mask, axis=-1, keepdims=True) if some is None else some
@@ -121,7 +137,8 @@ def attend(
     return Attended(output, weights, log_sum_exp if return_log_sum_exp else None)
 
 
-def _dropped(weights, dropout):
+def drop_weights(weights, dropout):
+    """Returns weights with those dropped that a `Dropout` says; None drops nothing."""
     if dropout is None or dropout.rate == 0:
         return weights
     if dropout.queries is None:
@@ -136,7 +153,7 @@ def _weighted_values(weights, value, slots, num_slots, value_bias):
     output = ops.matmul(key_weights, value)
     if value_bias is not None:
         output = output + value_bias(key_weights)
-    return output if slots is None else output + sum_of_slots(weights[..., :num_slots], slots[1])
+    return output if slots is None else output + sum_of_slots(weights[..., :num_slots], slots.value)
 
 
 def _softmax(scores):

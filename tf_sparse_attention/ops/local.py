@@ -2,11 +2,11 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.arranged import attend_arranged
+from tf_sparse_attention.ops.attend import Slots
 from tf_sparse_attention.ops.blocks import Grid, shape
-from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
-from tf_sparse_attention.ops.positions import Distances, NoPosition
-from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 
 
 def window_grid(query_length, key_length, window, causal):
@@ -30,24 +30,14 @@ def block_grid(query_length, key_length, block_size, num_blocks_before, num_bloc
     return Grid(query_length, key_length, block_size, num_blocks_before, 0 if causal else num_blocks_after)
 
 
-def band(offsets, window, causal):
+def band(offsets, window, causal, see_self=True):
     """Returns the constant mask (t, s) of the offsets that a window and causality allow, None if they allow all."""
     allowed = offsets <= 0 if causal else offsets == offsets
     if window is not None:
         allowed = allowed & (abs(offsets) < window)
+    if not see_self:
+        allowed = allowed & (offsets != 0)
     return None if allowed.all() else ops.convert_to_tensor(allowed)
-
-
-def local_mask(grid, window, causal, masks):
-    """Returns which key places a query may attend to, bool broadcastable to (B, N, G, t, s)."""
-    segments = keys = None
-    if masks.query_segments is not None:
-        own = grid.queries(masks.query_segments, -1)[:, None, :, :, None]
-        segments = own == grid.keys(masks.key_segments, -1)[:, None, :, None, :]
-    if masks.key_mask is not None:
-        keys = grid.keys(masks.key_mask, -1)[:, None, :, None, :]
-    picked = pick_pairs(masks.attention_mask, grid.query_positions(), grid.key_positions())
-    return merge(band(grid.offsets, window, causal), grid.inside(), keys, segments, picked)
 
 
 def local_attention(
@@ -59,10 +49,11 @@ def local_attention(
     num_blocks_after=1,
     window=None,
     causal=False,
+    see_self=True,
     masks=TokenMasks(),
     position=NoPosition(),
-    dropout=None,
-    return_weights=False,
+    slots=None,
+    **options,
 ):
     """Computes local attention in O(T (window + block)) time and memory; no (T, S) array is formed.
 
@@ -79,34 +70,23 @@ def local_attention(
         num_blocks_after: blocks seen after the own one; none if causal.
         window: positions, counting the query's own, or None for blocks.
         causal: whether later keys are hidden.
+        see_self: whether a query sees the key of its own position.
         masks: a `TokenMasks`; its `query_mask` is not used here.
         position: a position object of `ops.positions`.
-        dropout: an `attend.Dropout`, or None.
-        return_weights: whether to return dense weights as well.
+        slots: pair of keys (N, M, H) and values (N, M, Hv) that every query sees, without positions; or None.
+        **options: `span` of `attend_arranged`; `dropout`, `return_weights` and `return_log_sum_exp` of `attend`.
 
     Returns:
-        Pair of the output (B, N, T, Hv), zeros where a query has nothing to attend to, and the weights (B, N, T, S)
-        or None.
+        An `Attended` of the sequence: the output (B, N, T, Hv), zeros where a query has nothing to attend to, and, if
+        asked for, the weights (B, N, T, S) and the log-sum-exp (B, N, T).
     """
     lengths = shape(query)[-2], shape(key)[-2]
     if window is None:
         grid = block_grid(*lengths, block_size, num_blocks_before, num_blocks_after, causal)
     else:
         grid = window_grid(*lengths, window, causal)
-    query = grid.queries(position.rotate(query, ops.arange(lengths[0])), -2)  # (B, N, G, t, H)
-    key = position.rotate(key, ops.arange(lengths[1]))
-    distances = Distances(offsets=grid.offsets)
-    attended = attend(
-        query,
-        grid.keys(key, -2),
-        grid.keys(value, -2),
-        mask=local_mask(grid, window, causal, masks),
-        bias=position.score_bias(query, distances),
-        dropout=dropout,
-        value_bias=position.value_bias(distances),
-        return_weights=return_weights,
-    )
-    weights = None
-    if return_weights:
-        weights = grid.join(dense_scores(attended.weights, grid.key_positions()[:, None, :], lengths[1]), -2)
-    return grid.join(attended.output, -2), weights
+    if slots is not None:
+        options["slots"] = Slots(*slots)._replace(query=grid.queries(query, -2))  # they have no position to turn
+    query, key = rotate_both(position, query, key)
+    pattern = band(grid.offsets, window, causal, see_self)
+    return attend_arranged(grid, query, key, value, pattern, masks, position, **options)

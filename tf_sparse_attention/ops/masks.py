@@ -24,6 +24,10 @@ class TokenMasks(NamedTuple):
     query_segments: Any = None
     key_segments: Any = None
 
+    def of_heads(self, heads):
+        """Returns the masks of some of the heads, a slice of theirs."""
+        return self._replace(attention_mask=mask_of_heads(self.attention_mask, heads))
+
 
 def merge(*masks):
     """Returns the logical and of all masks that are not None, or None."""
@@ -43,6 +47,22 @@ def with_heads(attention_mask):
     if rank == 2:
         return mask[None, None]
     return mask[:, None] if rank == 3 else mask
+
+
+def mask_of_heads(attention_mask, heads):
+    """Returns the part of an attention mask that is for some heads.
+
+    Args:
+        attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
+        heads: slice of the N heads, with an end where the number of heads is not known in a graph.
+    """
+    if attention_mask is None:
+        return None
+    size = shape(attention_mask)[1]
+    if isinstance(size, int):
+        return attention_mask if size == 1 else attention_mask[:, heads]
+    numbers = range(heads.stop)[heads]
+    return ops.take(attention_mask, ops.minimum(ops.convert_to_tensor(numbers, "int32"), size - 1), axis=1)
 
 
 def pick_pairs(attention_mask, query_positions, key_positions):
@@ -98,6 +118,24 @@ def block_mask(query_length, key_length, block_size, num_blocks_before, num_bloc
     key_blocks = _offsets(key_length)[None, :] // block_size
     difference = key_blocks - query_blocks
     mask = ops.logical_and(difference >= -num_blocks_before, difference <= num_blocks_after)
+    return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
+
+
+def stride_mask(query_length, key_length, stride, causal):
+    """Returns the dense mask of every `stride`-th key, bool (T, S): (i - j) mod stride = 0, and j <= i if causal."""
+    difference = _differences(query_length, key_length)
+    mask = difference % stride == 0
+    return ops.logical_and(mask, difference <= 0) if causal else mask
+
+
+def summary_mask(query_length, key_length, block_size, first, count, causal):
+    """Returns the dense mask of the summary columns of every block, bool (T, S).
+
+    Query i sees the keys j with first <= j mod block_size < first + count, and j <= i if causal.
+    """
+    column = _offsets(key_length)[None, :] % block_size
+    mask = ops.logical_and(column >= first, column < first + count)
+    mask = ops.broadcast_to(mask, (query_length, key_length))
     return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
 
 

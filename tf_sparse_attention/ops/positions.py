@@ -51,6 +51,10 @@ class NoPosition:
         """Returns the `value_bias` of `attend`, or None; `distances` as in `score_bias`."""
         return None
 
+    def of_heads(self, heads):
+        """Returns the position object of some of the heads, a slice of theirs."""
+        return self
+
 
 @dataclasses.dataclass(frozen=True)
 class Relative(NoPosition):
@@ -133,15 +137,28 @@ class Alibi(NoPosition):
 
     Args:
         num_heads: N.
+        heads: numbers of those of them that the queries are of. None: all.
     """
 
     num_heads: int
+    heads: tuple | None = None
+
+    def of_heads(self, heads):
+        own = range(self.num_heads) if self.heads is None else self.heads
+        return dataclasses.replace(self, heads=tuple(own[heads]))
 
     def score_bias(self, query, distances):
-        slopes = alibi_slopes(self.num_heads)[:, None, None, None]
+        slopes = alibi_slopes(self.num_heads)
+        slopes = (slopes if self.heads is None else slopes[list(self.heads)])[:, None, None, None]
         if distances.tokens is None:
             return ops.convert_to_tensor(-slopes * np.abs(distances.offsets), "float32")  # (N, 1, t, s)
         return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
+
+
+def rotate_both(position, query, key):
+    """Returns queries (B, N, T, H) and keys (B, N, S, H), each turned by its place in its sequence."""
+    at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))
+    return position.rotate(query, at_queries), position.rotate(key, at_keys)
 
 
 def alibi_slopes(num_heads):

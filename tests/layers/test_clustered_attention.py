@@ -1,0 +1,144 @@
+"""Clustered attention: an approximation of dense attention with the same weights."""
+
+import keras
+import numpy as np
+import pytest
+
+from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention
+
+
+def draw(batch=2, length=40, size=8, seed=0):
+    return np.random.default_rng(seed).standard_normal((batch, length, size)).astype("float32")
+
+
+def dense_layer(x, num_heads=2, key_dim=4):
+    keras.utils.set_random_seed(0)
+    layer = keras.layers.MultiHeadAttention(num_heads, key_dim)
+    layer.build(x.shape, x.shape)
+    for weight in layer.weights:
+        weight.assign(keras.random.normal(weight.shape, seed=1))
+    return layer
+
+
+def clustered_of(dense, x, **options):
+    layer = ClusteredAttention(2, 4, seed=0, **options)
+    layer.build(x.shape)
+    layer.copy_projections(dense)
+    return layer
+
+
+def test_a_cluster_for_each_query_is_dense_attention():
+    x = draw(length=12)
+    dense = dense_layer(x)
+    # With as many clusters as queries, each starts from its own bits, and queries of the same bits share one.
+    layer = clustered_of(dense, x, num_clusters=12, num_bits=512, num_iterations=1)
+    np.testing.assert_allclose(layer(x), dense(x, x), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_clusters", [1, 4])
+def test_all_keys_as_the_best_ones_is_dense_attention(num_clusters):
+    x = draw()
+    dense = dense_layer(x)
+    mask = np.arange(40) < [[40], [7]]
+    for top_k in (40, 100):
+        layer = clustered_of(dense, x, num_clusters=num_clusters, top_k=top_k)
+        output, weights = layer(x, query_mask=mask, return_attention_scores=True)
+        expected, expected_weights = dense(x, x, query_mask=mask, value_mask=mask, return_attention_scores=True)
+        for row, length in enumerate((40, 7)):
+            np.testing.assert_allclose(output[row, :length], expected[row, :length], rtol=0, atol=2e-5)
+            np.testing.assert_allclose(weights[row, :, :length], expected_weights[row, :, :length], rtol=0, atol=2e-6)
+
+
+def test_more_clusters_and_best_keys_come_closer_to_dense_attention():
+    x = draw(batch=1, length=300)
+    dense = dense_layer(x)
+    expected = np.asarray(dense(x, x))
+
+    def error(**options):
+        layer = clustered_of(dense, x, **options)
+        return float(np.mean((np.asarray(layer(x)) - expected) ** 2))
+
+    plain = [error(num_clusters=count) for count in (2, 16, 128)]
+    improved = [error(num_clusters=count, top_k=32) for count in (2, 16, 128)]
+    assert plain[0] > plain[1] > plain[2]
+    assert improved[0] > improved[1] > improved[2]
+    assert all(better < worse for better, worse in zip(improved, plain, strict=True))
+
+
+def test_padding_is_neither_seen_nor_clustered():
+    x = draw()
+    mask = np.arange(40) < [[40], [9]]
+    layer = ClusteredAttention(2, 4, num_clusters=5, top_k=6, seed=0)
+    padded = np.asarray(layer(np.where(mask[..., None], x, 1e3 * x), query_mask=mask))
+    np.testing.assert_allclose(padded[1:, :9], layer(x[1:, :9]), rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(padded[1, 9:], np.zeros((31, 8)))
+
+
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_one_token_and_fewer_tokens_than_clusters_and_best_keys(top_k):
+    x = draw(length=1)
+    dense = dense_layer(x)
+    np.testing.assert_allclose(clustered_of(dense, x, top_k=top_k)(x), dense(x, x), rtol=0, atol=1e-5)
+
+
+def test_planes_are_fixed_by_the_seed_and_saved(tmp_path):
+    x = draw()
+    inputs = keras.Input((None, 8))
+    model = keras.Model(inputs, ClusteredAttention(2, 4, num_clusters=3)(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(x), model(x))
+    first, second, other = (ClusteredAttention(2, 4, seed=seed) for seed in (1, 1, 2))
+    for layer in (first, second, other):
+        layer.build(x.shape)
+    np.testing.assert_array_equal(first.planes, second.planes)
+    assert not np.array_equal(first.planes, other.planes)
+
+
+def test_keys_may_be_of_another_sequence():
+    query, value = draw(length=20), draw(length=33, seed=1)
+    dense = dense_layer(query)
+    layer = clustered_of(dense, query, num_clusters=4, top_k=33)
+    np.testing.assert_allclose(layer(query, value), dense(query, value), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"use_causal_mask": True}, r"`use_causal_mask` must be False.* LocalAttention, .*RoutingAttention"),
+        ({"segment_ids": np.zeros((2, 40), "int32")}, "`segment_ids` must be None"),
+        ({"attention_mask": np.ones((40, 40), bool)}, r"`attention_mask` must forbid a key to all queries alike"),
+    ],
+)
+def test_what_a_call_cannot_have(call, message):
+    with pytest.raises(ValueError, match=message):
+        ClusteredAttention(2, 4)(draw(), **call)
+
+
+def test_an_attention_mask_of_keys_alone_is_obeyed():
+    x = draw()
+    mask = np.random.default_rng(1).random((2, 1, 1, 40)) < 0.5
+    dense = dense_layer(x)
+    layer = clustered_of(dense, x, num_clusters=4, top_k=40)
+    expected = dense(x, x, attention_mask=np.broadcast_to(mask[:, 0], (2, 40, 40)))
+    np.testing.assert_allclose(layer(x, attention_mask=mask), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("position", ["relative", "alibi"])
+def test_positions_of_pairs_are_refused(position):
+    with pytest.raises(ValueError, match=r"`position` must be None or 'rotary'. Received: position="):
+        ClusteredAttention(2, 4, position=position)
+
+
+def test_projections_are_copied_from_layers_that_have_the_same():
+    x = draw()
+    dense = dense_layer(x)
+    layer = LocalAttention(2, 4, window=40)
+    layer.build(x.shape)
+    layer.copy_projections(dense)
+    np.testing.assert_allclose(layer(x), dense(x, x), rtol=0, atol=1e-5)
+    for other in (LocalAttention(3, 4), RoutingAttention(2, 4, num_clusters=2, cluster_size=8), LocalAttention(2, 4)):
+        if other.num_heads == 3 or isinstance(other, RoutingAttention):
+            other.build(x.shape)
+        with pytest.raises(ValueError, match=r"`attention` must be built and have the projections of this layer"):
+            other.copy_projections(dense)

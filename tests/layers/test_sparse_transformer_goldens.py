@@ -1,0 +1,81 @@
+"""The masks, outputs and gradients of strided and fixed attention are those of the published Sparse Transformer.
+
+`tests/golden/sparse_transformer.npz` holds what openai/sparse_attention (commit c53f3bdb) computes for four kinds of
+masks, all causal: "local" is a window, "strided" the strides alone, "fixed" the union of block and summaries, "all"
+everything. It has neither a union of window and strides nor summaries alone.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import normal, to_numpy
+from tests.ops.compare import differentiate
+from tf_sparse_attention.layers import FixedAttention, StridedAttention
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "sparse_transformer.npz", allow_pickle=False)
+CASES = json.loads(str(GOLDEN["meta_json"]))
+WITH_NUMBERS = [name for name in CASES if f"{name}/q" in GOLDEN]
+
+
+def layer_of(settings):
+    """Returns the layer of a case, whose projections only cut the features into heads."""
+    context, size = settings["local_attn_ctx"], settings["head_dim"]
+    arguments = {"num_heads": settings["heads"], "key_dim": size, "use_bias": False}
+    if settings["attn_mode"] == "fixed":
+        layer = FixedAttention(
+            block_size=context,
+            num_summary=settings["vertsize"] * settings["blocksize"],
+            num_groups=settings["num_verts"],
+            heads="merged",
+            **arguments,
+        )
+    else:
+        far = settings["attn_mode"] == "strided"
+        layer = StridedAttention(
+            stride=context or settings["n"], heads="interleaved", layer_index=int(far), **arguments
+        )
+    features = settings["heads"] * size
+    layer.build((None, None, features))
+    unit = np.eye(features)
+    cut = unit.reshape(features, settings["heads"], size)
+    layer.set_weights([cut, cut, cut, unit.reshape(settings["heads"], size, features)])
+    return layer
+
+
+def published_mask(name):
+    settings = CASES[name]
+    sizes = (settings["batch"], settings["heads"], settings["n"], settings["n"])
+    return np.broadcast_to(GOLDEN[f"{name}/mask"] == 1, sizes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_masks_are_the_published_ones(name):
+    settings = CASES[name]
+    layer, x = layer_of(settings), normal(settings["batch"], settings["n"], settings["heads"] * settings["head_dim"])
+    _, weights = layer(x, use_causal_mask=True, return_attention_scores=True)
+    np.testing.assert_array_equal(to_numpy(weights) > 0, published_mask(name))
+    np.testing.assert_array_equal(to_numpy(layer.attention_pattern(x, use_causal_mask=True)), published_mask(name))
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_outputs_and_gradients_are_the_published_ones(name):
+    layer = layer_of(CASES[name])
+
+    def attend(x):
+        return (layer(x["q"], value=x["v"], key=x["k"], use_causal_mask=True),)
+
+    inputs = {side: GOLDEN[f"{name}/{side}"] for side in "qkv"}
+    (output,), gradients = differentiate(attend, inputs, GOLDEN[f"{name}/cotangent"])
+    np.testing.assert_allclose(ops.convert_to_numpy(output), GOLDEN[f"{name}/out"], rtol=0, atol=1e-5)
+    for side, gradient in gradients.items():
+        expected = GOLDEN[f"{name}/grad/{side}"]
+        np.testing.assert_allclose(ops.convert_to_numpy(gradient), expected, rtol=0, atol=2e-5, err_msg=side)
+
+
+def test_every_kind_of_mask_is_among_the_cases():
+    assert {settings["attn_mode"] for settings in CASES.values()} == {"all", "local", "strided", "fixed"}
+    assert len(CASES) == 21 and len(WITH_NUMBERS) == 13

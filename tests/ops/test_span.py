@@ -1,0 +1,77 @@
+"""Adaptive spans: the share of each distance, its gradient, and the window that holds them."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ops.compare import differentiate
+from tf_sparse_attention.ops.local import local_attention
+from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.ops.span import Span, closed_clip, needed_window
+
+
+def to_numpy(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def span(*fractions, **options):
+    return Span(keras.ops.convert_to_tensor(np.float32(fractions)), **options)
+
+
+def test_a_span_worked_by_hand():
+    # z L = 2, R = 4: full up to distance 2, then 3/4, 2/4, 1/4, 0.
+    offsets = -np.arange(8)[None, :]
+    share = to_numpy(span(0.25, window=8, ramp=4).factor(Distances(offsets=offsets)))
+    np.testing.assert_allclose(share, [[[[1, 1, 1, 0.75, 0.5, 0.25, 0, 0]]]])
+
+
+def test_without_the_query_itself_distances_begin_at_one():
+    offsets = -np.arange(1, 9)[None, :]
+    share = to_numpy(span(0.25, window=8, ramp=4, first=1).factor(Distances(offsets=offsets)))
+    np.testing.assert_allclose(share, [[[[1, 1, 1, 0.75, 0.5, 0.25, 0, 0]]]])
+
+
+def test_each_head_has_its_own_span_on_both_sides():
+    seen = to_numpy(span(0, 0.5, window=4, ramp=1).seen(4, 6))
+    apart = abs(np.arange(4)[:, None] - np.arange(6)[None, :])
+    np.testing.assert_array_equal(seen, [apart < 1, apart < 3])
+
+
+def test_the_gradient_passes_at_both_corners():
+    # At z = 0 the nearest key and the first beyond the ramp lie exactly on the corners.
+    inputs = {"x": np.float32([-0.5, 0, 0.5, 1, 1.5])}
+    (clipped,), gradients = differentiate(lambda x: [closed_clip(x["x"])], inputs, np.ones(5, "float32"))
+    np.testing.assert_array_equal(to_numpy(clipped), [0, 0, 0.5, 1, 1])
+    np.testing.assert_array_equal(to_numpy(gradients["x"]), [0, 1, 1, 1, 0])
+
+
+@given(
+    fraction=st.floats(0, 1, width=32),
+    window=st.integers(1, 40),
+    ramp=st.integers(1, 20),
+    sizes=st.integers(1, 20),
+    first=st.integers(0, 1),
+)
+def test_the_needed_window_holds_every_key_that_counts(fraction, window, ramp, sizes, first):
+    needed = needed_window(fraction, window, ramp, num_sizes=sizes)
+    distances = np.arange(first, window + first)
+    share = to_numpy(span(fraction, window=window, ramp=ramp, first=first).factor(Distances(offsets=-distances[None])))
+    assert 1 <= needed <= window
+    assert not share[..., needed:].any()
+    assert needed == window or needed % -(-window // sizes) == 0
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_cut_to_what_is_needed_changes_nothing(causal):
+    rng = np.random.default_rng(0)
+    query, key, value = rng.standard_normal((3, 2, 2, 50, 4)).astype("float32")
+    heads = span(0.2, 0.4, window=32, ramp=4)
+    window = needed_window(0.4, 32, 4)
+    assert window < 20
+    whole, cut = (
+        to_numpy(local_attention(query, key, value, window=size, causal=causal, span=heads).output)
+        for size in (32, window)
+    )
+    np.testing.assert_allclose(cut, whole, rtol=0, atol=1e-6)

@@ -1,0 +1,125 @@
+"""The learned spans of the heads of a layer."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.span import Span, needed_window
+
+DEFAULTS = {"ramp": 32, "loss": 1e-7, "initial": 0.0}
+
+
+def checked_span(adaptive_span, window):
+    """Returns the settings of an adaptive span with all defaults, or None.
+
+    Args:
+        adaptive_span: None or False: no adaptive span. True: the defaults. A dictionary with some of "ramp" (R, default
+            32 positions), "loss" (default 1e-7) and "initial" (z at the start, default 0).
+        window: L, or None.
+
+    Raises:
+        ValueError: for something else, and for a span without a window.
+    """
+    if adaptive_span is None or adaptive_span is False:
+        return None
+    given = {} if adaptive_span is True else adaptive_span
+    if not isinstance(given, dict) or set(given) - set(DEFAULTS):
+        raise ValueError(
+            f"`adaptive_span` must be None, True or a dictionary with some of {list(DEFAULTS)}. "
+            f"Received: adaptive_span={adaptive_span!r}."
+        )
+    if window is None:
+        raise ValueError("`window` must be given where `adaptive_span` is. Received: window=None.")
+    settings = {**DEFAULTS, **given}
+    checks.check_count("adaptive_span['ramp']", settings["ramp"])
+    checks.check_not_negative("adaptive_span['loss']", settings["loss"])
+    checks.check_not_negative("adaptive_span['initial']", settings["initial"])
+    if settings["initial"] > 1:
+        raise ValueError(f"`adaptive_span['initial']` must be at most 1. Received: {settings['initial']}.")
+    return settings
+
+
+def make_span(layer, num_heads, first=0):
+    """Returns the `AdaptiveSpan` of a layer with `adaptive_span` and `window`, None if it has none."""
+    if layer.adaptive_span is None:
+        return None
+    return AdaptiveSpan(num_heads, layer.window, **layer.adaptive_span, first=first, name="span")
+
+
+def span_of_call(layer, training):
+    """Returns the window that a call computes and its `Span` or None; adds the loss of the spans in training."""
+    if layer.span is None:
+        return layer.window, None
+    if training and layer.span.loss_factor:
+        layer.add_loss(layer.span.cost())
+    return layer.span.computed_window, layer.span.read()
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class UnitInterval(keras.constraints.Constraint):
+    """Keeps a weight between 0 and 1."""
+
+    def __call__(self, w):
+        return ops.clip(w, 0, 1)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class AdaptiveSpan(keras.layers.Layer):
+    """The part of a window that each head uses, learned (Sukhbaatar et al. 2019, section 2).
+
+    The loss `loss` L mean(z) draws spans in, the loss of the task draws them out. The weight, `fraction` (N,), is z.
+
+    `computed_window` positions are really computed, all L at first. `fit_window` sets it to what the spans need at the
+    moment, and the work shrinks with it; programs made before keep the former number until they are traced again, which
+    `tsa.models.Model.fit_windows` sees to.
+
+    Args:
+        num_heads: N.
+        window: L.
+        ramp: R.
+        loss: factor of the loss.
+        initial: z at the start.
+        first: distance of the nearest key, see `ops.span.Span`.
+        **kwargs: `name`, `dtype`, `trainable`.
+    """
+
+    def __init__(self, num_heads, window, ramp, loss, initial, first=0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.window = window
+        self.ramp = ramp
+        self.loss_factor = loss
+        self.initial = initial
+        self.first = first
+        self.computed_window = window
+        self.fraction = self.add_weight(
+            name="fraction",
+            shape=(num_heads,),
+            initializer=keras.initializers.Constant(initial),
+            constraint=UnitInterval(),
+            dtype="float32",
+            autocast=False,
+        )
+        self.built = True
+
+    def read(self):
+        """Returns the `Span` of the heads."""
+        return Span(ops.convert_to_tensor(self.fraction), self.window, self.ramp, self.first)
+
+    def cost(self):
+        """Returns what the spans add to the loss of training, a scalar."""
+        mean = ops.mean(ops.convert_to_tensor(self.fraction))
+        return ops.cast(self.loss_factor * self.window * mean, keras.config.floatx())
+
+    def spans(self):
+        """Returns how many positions each head sees at full weight or less, int (N,)."""
+        reached = np.ceil(ops.convert_to_numpy(self.fraction) * self.window).astype(int) + self.ramp
+        return np.minimum(reached, self.window)
+
+    def fit_window(self):
+        """Sets `computed_window` to what the spans need; returns whether that changed it."""
+        before = self.computed_window
+        largest = float(np.max(ops.convert_to_numpy(self.fraction)))
+        self.computed_window = needed_window(largest, self.window, self.ramp)
+        return self.computed_window != before

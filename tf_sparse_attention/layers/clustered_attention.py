@@ -1,0 +1,125 @@
+"""Clustered attention as a Keras layer."""
+
+import random
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
+from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.positions import rotate_both
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class ClusteredAttention(AttentionLayer):
+    """Dense attention approximated: queries that are alike attend together, in O((T + S) C) for C clusters.
+
+    Queries are clustered by k-means on hash bits, each cluster attends with its mean query, and all members get the
+    result. With `top_k`, "improved" clustered attention, every query weighs the k best keys of its cluster itself
+    (Vyas et al. 2020). It has the weights of `keras.layers.MultiHeadAttention` and approximates it with them: see
+    `copy_projections`. The planes of the hash are drawn once and saved with the layer; the clusters start from tokens
+    evenly spaced over the sequence. A row's result depends on its own tokens alone.
+
+    Not causal: a cluster's mean depends on later queries, so a causal call is an error, as are `attention_mask` and
+    `segment_ids` that forbid a key to some queries and not to others. Padding is never seen, and takes no part in
+    clusters. Evaluation and training differ in dropout alone; no gradient flows into the choice of clusters.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        num_clusters: C, default 100.
+        num_bits: bits of the hash, default 32.
+        num_iterations: times that k-means assigns the queries, default 10.
+        top_k: k, the best keys of a cluster that each query weighs itself; the paper takes 32. None: none.
+        **kwargs: the other arguments of `AttentionLayer`. `position` must be None or "rotary": the others need a weight
+            for each pair of query and key. `seed` draws the planes too.
+
+    Raises:
+        ValueError: for a wrong argument, a causal call, and masks that differ between queries.
+
+    Example:
+        >>> x = keras.random.normal((2, 1000, 64))
+        >>> layer = ClusteredAttention(num_heads=4, key_dim=16, num_clusters=25, top_k=32)
+        >>> tuple(layer(x).shape)
+        (2, 1000, 64)
+    """
+
+    def __init__(self, num_heads, key_dim, *, num_clusters=100, num_bits=32, num_iterations=10, top_k=None, **kwargs):
+        super().__init__(num_heads, key_dim, **kwargs)
+        for name, value in (("clusters", num_clusters), ("bits", num_bits), ("iterations", num_iterations)):
+            checks.check_count(f"num_{name}", value)
+        checks.check_optional_count("top_k", top_k)
+        if self.position not in (None, "rotary"):
+            raise ValueError(f"`position` must be None or 'rotary'. Received: position={self.position!r}.")
+        self.num_clusters = num_clusters
+        self.num_bits = num_bits
+        self.num_iterations = num_iterations
+        self.top_k = top_k
+        # Drawn here, and so part of the configuration.
+        self.seed = random.randrange(2**31) if self.seed is None else self.seed
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.planes = self.add_weight(
+            name="planes",
+            shape=(self.num_bits, self.key_dim + 1),
+            initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
+            dtype="float32",
+            autocast=False,
+            trainable=False,
+        )
+
+    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        self._check_call(masks, causal)
+        query, key = rotate_both(self.position_of_heads, query, key)
+        key_mask = None if masks.key_mask is None else masks.key_mask[:, None, None]
+        clusters = self._clusters_of(query, masks.query_mask)
+        heads = query * self.key_dim**-0.5, key, value, clusters, self.num_clusters
+        options = {
+            "key_mask": merge(key_mask, masks.attention_mask),
+            "dropout": self.dropout_of_weights(training),
+            "return_weights": return_weights,
+        }
+        if self.top_k is None:
+            attended = clustered_attention(*heads, **options)
+        else:
+            attended = improved_clustered_attention(*heads, self.top_k, **options)
+        return attended.output, attended.weights
+
+    def _clusters_of(self, query, query_mask):
+        """Returns the cluster of each query, int32 (B, N, T)."""
+        batch, _, length, _ = shape(query)
+        exists = ops.ones((batch, length), "bool") if query_mask is None else query_mask
+        starts = evenly_spaced(exists, self.num_clusters, length)
+        bits = hash_bits(query, ops.convert_to_tensor(self.planes))
+        return hamming_clusters(bits, self.num_clusters, self.num_iterations, starts, query_mask)
+
+    def _check_call(self, masks, causal):
+        if causal:
+            raise ValueError(
+                "`use_causal_mask` must be False: a cluster's query is the mean of later ones too. Use LocalAttention, "
+                "StridedAttention, FixedAttention or RoutingAttention where later positions must be hidden. "
+                "Received: use_causal_mask=True."
+            )
+        if masks.query_segments is not None:
+            raise ValueError(
+                "`segment_ids` must be None: queries of several documents share a cluster. Give each document a row of "
+                "its own. Received: segment_ids."
+            )
+        if masks.attention_mask is not None and masks.attention_mask.shape[2] != 1:
+            raise ValueError(
+                "`attention_mask` must forbid a key to all queries alike, since those of a cluster attend together: "
+                f"one position of the query axis. Received: {tuple(masks.attention_mask.shape)} (B, N, T, S)."
+            )
+
+    def pattern(self, query, key, masks, causal):
+        self._check_call(masks, causal)
+        return ops.ones((1, 1, shape(query)[2], shape(key)[2]), "bool")
+
+    def get_config(self):
+        names = ("num_clusters", "num_bits", "num_iterations", "top_k")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

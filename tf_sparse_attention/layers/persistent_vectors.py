@@ -1,0 +1,39 @@
+"""Persistent vectors: keys and values that are weights."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class PersistentVectors(keras.layers.Layer):
+    """Learned keys and values of attention heads (Sukhbaatar et al. 2019, "Augmenting self-attention", section 4.1).
+
+    The weights are kept small, `key` of variance 1 / H and `value` of variance 1 / M at first, and read times sqrt(H)
+    and sqrt(M), so that the vectors themselves begin with variance 1 and learn at the pace of the projections.
+
+    Args:
+        num_heads: N.
+        count: M, vectors of a head.
+        key_dim: H, size of a key.
+        value_dim: Hv, size of a value.
+        seed: integer for the initial vectors. None: that of `keras.utils.set_random_seed`.
+        **kwargs: `name`, `dtype`, `trainable`.
+    """
+
+    def __init__(self, num_heads, count, key_dim, value_dim, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.key_dim = key_dim
+        seeds = (None, None) if seed is None else (seed, seed + 1)
+        self.key = self._vectors("key", (num_heads, count, key_dim), key_dim, seeds[0])
+        self.value = self._vectors("value", (num_heads, count, value_dim), count, seeds[1])
+        self.built = True
+
+    def _vectors(self, name, sizes, variance, seed):
+        normal = keras.initializers.RandomNormal(stddev=variance**-0.5, seed=seed)
+        return self.add_weight(name=name, shape=sizes, initializer=normal)
+
+    def read(self):
+        """Returns the pair of keys (N, M, H) and values (N, M, Hv), the `slots` of `attend`, in the compute dtype."""
+        key, value = (ops.cast(weight, self.compute_dtype) for weight in (self.key, self.value))
+        return key * self.key_dim**0.5, value * self.count**0.5

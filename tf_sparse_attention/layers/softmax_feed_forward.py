@@ -1,0 +1,78 @@
+"""A feed-forward sublayer that is attention to persistent vectors."""
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
+from tf_sparse_attention.layers.replicas import SeedGenerator
+from tf_sparse_attention.ops.attend import Dropout
+from tf_sparse_attention.ops.persistent import attend_to_slots, one_head, split_head
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class SoftmaxFeedForward(keras.layers.Layer):
+    """A feed-forward sublayer with a softmax in place of the activation: softmax(x K) V.
+
+    It is attention of each position to `num_vectors` persistent vectors, the variant "FF-attn" of Sukhbaatar et al.
+    2019 ("Augmenting self-attention with persistent memory", section 5.3), of which `AllAttention` merges the softmax
+    with that of the window. In place of `FeedForward` in a `TransformerBlock`. Cost O(T M D).
+
+    Args:
+        num_vectors: M, keys and values.
+        num_heads: parts into which the channels are cut, each with vectors of its own; must divide them. Default 1.
+        dropout: rate in [0, 1) on the weights of the vectors, in training. Default 0.
+        seed: integer for the initial vectors and the dropout.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        training: whether to drop.
+
+    Returns:
+        Float (B, T, D).
+
+    Raises:
+        ValueError: for a wrong argument, and for heads that do not divide the channels.
+
+    Example:
+        >>> tuple(SoftmaxFeedForward(num_vectors=256)(keras.random.normal((2, 10, 64))).shape)
+        (2, 10, 64)
+    """
+
+    def __init__(self, num_vectors, num_heads=1, dropout=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        checks.check_count("num_vectors", num_vectors)
+        checks.check_count("num_heads", num_heads)
+        checks.check_rate("dropout", dropout)
+        checks.check_optional_count("seed", seed, minimum=0)
+        self.supports_masking = True
+        self.num_vectors = num_vectors
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.seed = seed
+        self._seeds = SeedGenerator(seed) if dropout > 0 else None
+
+    def build(self, inputs_shape):
+        size = inputs_shape[-1]
+        if size % self.num_heads:
+            raise ValueError(
+                "`num_heads` must divide the number of features. "
+                f"Received: num_heads={self.num_heads}, inputs of shape {tuple(inputs_shape)}."
+            )
+        size //= self.num_heads
+        self._vectors = PersistentVectors(
+            self.num_heads, self.num_vectors, size, size, seed=self.seed, dtype=self.dtype_policy, name="vectors"
+        )
+        self._scale = size**-0.5
+
+    def call(self, inputs, training=None):
+        dropout = Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
+        query = split_head(inputs[:, None], self.num_heads) * self._scale
+        return one_head(attend_to_slots(query, self._vectors.read(), dropout))[:, 0]
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
+    def get_config(self):
+        names = ("num_vectors", "num_heads", "dropout", "seed")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

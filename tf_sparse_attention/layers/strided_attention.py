@@ -1,0 +1,63 @@
+"""Strided attention as a Keras layer."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.factorized_attention import FactorizedAttention
+from tf_sparse_attention.ops.masks import stride_mask, window_mask
+from tf_sparse_attention.ops.strided import strided_attention
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class StridedAttention(FactorizedAttention):
+    """Multi-head attention to the last positions and to every `stride`-th one before, in O(T (l + T / l)).
+
+    With l = `stride`: the local part sees the keys j with 0 <= i - j < l if causal, |i - j| < l otherwise; the far part
+    those with (i - j) mod l = 0, j <= i if causal. Two layers, or two heads and a layer on top, pass on information
+    between any two positions; with l near the square root of T that costs O(T sqrt(T)). It suits data with a period,
+    such as the rows of an image (Child et al. 2019, section 4.3).
+
+    Note: differs from the paper's text, whose local set reaches back to i - l, one position more than its published
+    code; that position is in the far part. The union of both is the same, with "merged" there is no difference.
+
+    Any length works. A sequence no longer than `stride` has a far part of the query's own position alone.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        stride: l, about the square root of the sequence, or the length of a row. Default 128.
+        heads: "split", "merged" or "interleaved", see `FactorizedAttention`. Default "split".
+        layer_index: the number of the layer, for "interleaved".
+        **kwargs: the other arguments of `AttentionLayer`. `max_distance` is by default the stride: those of the far
+            part are clipped unless it is larger.
+
+    Raises:
+        ValueError: for a wrong argument.
+
+    Example:
+        >>> x = keras.random.normal((2, 1000, 64))
+        >>> layer = StridedAttention(num_heads=4, key_dim=16, stride=32)
+        >>> tuple(layer(x, use_causal_mask=True).shape)
+        (2, 1000, 64)
+    """
+
+    def __init__(self, num_heads, key_dim, *, stride=128, **kwargs):
+        super().__init__(num_heads, key_dim, **kwargs)
+        checks.check_count("stride", stride)
+        self.stride = stride
+
+    @property
+    def reach(self):
+        return self.stride
+
+    def attend_part(self, part, query, key, value, **options):
+        return strided_attention(query, key, value, self.stride, part, **options)
+
+    def pattern_of_part(self, part, query_length, key_length, causal):
+        near = window_mask(query_length, key_length, self.stride, causal)
+        far = stride_mask(query_length, key_length, self.stride, causal)
+        return {"local": near, "far": far, "merged": ops.logical_or(near, far)}[part]
+
+    def get_config(self):
+        return {**super().get_config(), "stride": self.stride}

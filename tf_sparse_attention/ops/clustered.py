@@ -1,0 +1,117 @@
+"""Clustered attention (Vyas et al. 2020): queries that are alike attend together."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.ops.attend import Attended, attend, drop_weights, score_dtype
+from tf_sparse_attention.ops.blocks import pad_axis, shape
+from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
+from tf_sparse_attention.ops.gather import take_rows
+from tf_sparse_attention.ops.scores import dense_scores
+
+
+def clustered_attention(query, key, value, clusters, num_clusters, key_mask=None, dropout=None, return_weights=False):
+    """Computes attention of the mean query of each cluster, which all its members get, in O((T + S) C).
+
+    out_i = sum_j A_cj v_j with A_c = softmax(mean query of i's cluster . k_j) (Vyas et al. 2020, equations 3 to 5).
+
+    Args:
+        query: scaled queries (B, N, T, H).
+        key: keys (B, N, S, H).
+        value: values (B, N, S, Hv).
+        clusters: int32 (B, N, T), in 0 .. C; C is padding, whose output is 0.
+        num_clusters: C.
+        key_mask: bool, broadcastable to (B, N, 1, S), False for keys that do not exist; or None.
+        dropout: an `attend.Dropout`, which drops for all members alike; or None.
+        return_weights: whether to return dense weights as well.
+
+    Returns:
+        An `Attended`: the output (B, N, T, Hv) and, if asked for, the weights (B, N, T, S).
+    """
+    means = mean_queries(query, clusters, num_clusters)
+    attended = attend(means, key, value, mask=key_mask, dropout=dropout, return_weights=return_weights)
+    weights = rows_of_clusters(attended.weights, clusters) if return_weights else None
+    return Attended(rows_of_clusters(attended.output, clusters), weights)
+
+
+def improved_clustered_attention(
+    query, key, value, clusters, num_clusters, top_k, key_mask=None, dropout=None, return_weights=False
+):
+    """Computes clustered attention whose queries weigh the best keys of their cluster themselves.
+
+    The k keys J of largest A_c get the weights that query i itself gives them, of the same sum r = sum_{j in J} A_cj:
+    out_i = sum_{j not in J} A_cj v_j + r sum_{j in J} softmax_J(q_i . k_j) v_j (Vyas et al. 2020, equations 6 to 8).
+    Members attend in blocks of their cluster, so that the best keys are gathered for a block and not for a query.
+
+    Note: differs from the published code, which takes r for a constant in the gradient.
+
+    Args:
+        top_k: k. Where fewer keys exist, all of them.
+        query: as in `clustered_attention`; so are all others, except that `dropout` drops the weights of J for each
+            query.
+
+    Returns:
+        An `Attended`, as `clustered_attention`.
+    """
+    means = mean_queries(query, clusters, num_clusters)
+    weights = attend(means, key, value, mask=key_mask, return_weights=True).weights  # (B, N, C, S)
+    best = best_keys(weights, key_mask, top_k)
+    is_best = dense_scores(ops.cast(best.valid, "float32"), best.positions, shape(key)[-2]) > 0
+    far = ops.where(is_best, 0, weights)
+    blocks = ClusterBlocks.of(clusters, num_clusters)
+    share = blocks.of_clusters(ops.sum(ops.where(is_best, weights, 0), axis=-1, keepdims=True))[..., None, :]
+    near = attend(
+        blocks.arrange(query),
+        blocks.of_clusters(_rows_at(key, best.positions)),
+        blocks.of_clusters(_rows_at(value, best.positions)),
+        mask=blocks.of_clusters(best.valid)[:, :, :, None],
+        dropout=dropout,
+        return_weights=return_weights,
+    )
+    base = blocks.of_clusters(ops.matmul(drop_weights(far, dropout), value))[..., None, :]
+    output = blocks.restore(base + share * near.output)
+    if not return_weights:
+        return Attended(output)
+    dense = dense_scores(near.weights, blocks.of_clusters(best.positions)[..., None, :], shape(key)[-2])
+    return Attended(output, blocks.restore(blocks.of_clusters(far)[..., None, :] + share * dense))
+
+
+class Best(NamedTuple):
+    """The keys of largest weight of each cluster: int32 (B, N, C, k) `positions`, and bool `valid` of those found."""
+
+    positions: Any
+    valid: Any
+
+
+def best_keys(weights, key_mask, top_k):
+    """Returns the `Best` keys of clusters by their weights (B, N, C, S); keys that do not exist are never taken."""
+    exists = ops.ones_like(weights, dtype="bool")
+    exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
+    length = shape(weights)[-1]
+    weights = ops.where(exists, ops.stop_gradient(ops.cast(weights, "float32")), -1.0)
+    weights = pad_axis(weights + 1, -1, 0, top_k) - 1  # no fewer places than `top_k`
+    best, positions = ops.top_k(weights, top_k, sorted=False)
+    return Best(ops.minimum(ops.cast(positions, "int32"), length - 1), best >= 0)
+
+
+def mean_queries(query, clusters, num_clusters):
+    """Returns the mean query of each cluster, (B, N, C, H); zeros where it has no member."""
+    dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
+    members = ops.swapaxes(ops.one_hot(clusters, num_clusters, dtype=dtype), -1, -2)
+    counts = ops.maximum(ops.sum(members, axis=-1, keepdims=True), 1)
+    return ops.cast(ops.matmul(members, ops.cast(query, dtype)) / counts, query.dtype)
+
+
+def rows_of_clusters(x, clusters):
+    """Returns the row of each token's cluster, (B, N, C, H) to (B, N, T, H); zeros for padding."""
+    # A product with zeros and ones, whose gradient is one too and not a scatter.
+    return ops.matmul(ops.one_hot(clusters, shape(x)[2], dtype=x.dtype), x)
+
+
+def _rows_at(x, positions):
+    """Returns rows (B, N, S, H) at positions (B, N, C, k): (B, N, C, k, H)."""
+    batch, heads, num_clusters, count = shape(positions)
+    rows = take_rows(x, ops.reshape(positions, (batch, heads, -1)))
+    return ops.reshape(rows, (batch, heads, num_clusters, count, shape(x)[-1]))

@@ -1,0 +1,67 @@
+"""Hash bits of vectors, and k-means in Hamming space (Vyas et al. 2020, section 3.2)."""
+
+from keras import ops
+
+from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.products import times_matrix
+
+
+def hash_bits(x, planes):
+    """Returns on which side of some planes vectors lie, bool (..., R).
+
+    Args:
+        x: tensor (..., H).
+        planes: float (R, H + 1), the normal of each plane and its offset a: the bit is x . normal > a.
+    """
+    dtype = score_dtype(planes.dtype)
+    normals, offsets = ops.cast(planes[:, :-1], dtype), ops.cast(planes[:, -1], dtype)
+    return times_matrix(ops.cast(x, dtype), ops.transpose(normals)) > offsets
+
+
+def evenly_spaced(token_mask, num_clusters, length):
+    """Returns the positions that clusters start from: valid tokens, evenly spaced, int32 (B, C).
+
+    A row's positions depend on its own tokens alone. Of fewer tokens than clusters some are taken more than once.
+
+    Args:
+        token_mask: bool (B, T), False for padding.
+        num_clusters: C.
+        length: T.
+    """
+    mask = ops.cast(token_mask, "int32")[:, None]
+    order = stable_order(1 - mask)[0]  # valid tokens first, by position
+    ranks = ops.arange(num_clusters, dtype="int32") * ops.sum(mask, axis=-1, keepdims=True) // num_clusters
+    return take_numbers(order, ops.minimum(ranks, length - 1))[:, 0]
+
+
+def hamming_clusters(bits, num_clusters, num_iterations, starts, token_mask=None):
+    """Returns the cluster of each token after k-means in Hamming space, int32 (B, N, T), C for padding.
+
+    Tokens go to the nearest centroid, of equal ones to the lowest. A bit of a centroid is that of the majority of its
+    members, 0 in a tie; a cluster without members keeps its centroid. All of `num_iterations` assign, all but the last
+    move the centroids.
+
+    Args:
+        bits: bool (B, N, T, R).
+        num_clusters: C.
+        num_iterations: times tokens are assigned.
+        starts: int32 (B, C), the positions of the tokens whose bits the centroids start with.
+        token_mask: bool (B, T), False for padding; or None.
+    """
+    batch, heads = shape(bits)[:2]
+    signs = 2 * ops.cast(bits, "float32") - 1  # equal signs minus different ones is R - 2 (Hamming distance)
+    starts = ops.broadcast_to(starts[:, None], (batch, heads, num_clusters))
+    centroids = take_rows(signs, starts)
+    counted = None if token_mask is None else ops.cast(token_mask, "float32")[:, None, :, None]
+    for iteration in range(num_iterations):
+        alike = ops.matmul(signs, ops.swapaxes(centroids, -1, -2))
+        clusters = ops.cast(ops.argmax(alike, axis=-1), "int32")
+        if iteration < num_iterations - 1:
+            members = ops.one_hot(clusters, num_clusters, dtype="float32")
+            members = members if counted is None else members * counted
+            votes = ops.matmul(ops.swapaxes(members, -1, -2), signs)
+            used = ops.any(members > 0, axis=-2)[..., None]
+            centroids = ops.where(used, ops.where(votes > 0, 1.0, -1.0), centroids)
+    return clusters if token_mask is None else ops.where(token_mask[:, None], clusters, num_clusters)

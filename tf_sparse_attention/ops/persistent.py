@@ -1,0 +1,35 @@
+"""Persistent vectors as the keys and values of attention (Sukhbaatar et al. 2019, "Augmenting self-attention")."""
+
+from keras import ops
+
+from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.blocks import shape
+
+
+def attend_to_slots(query, slots, dropout=None):
+    """Computes attention to persistent vectors alone, O(T M).
+
+    Args:
+        query: scaled queries (B, N, T, H).
+        slots: pair (key, value) of tensors (N, M, H) and (N, M, Hv).
+        dropout: an `attend.Dropout`, or None.
+
+    Returns:
+        Tensor (B, N, T, Hv).
+    """
+    batch, heads, _, size = shape(query)
+    no_keys = ops.zeros((batch, heads, 0, size), query.dtype)
+    no_values = ops.zeros((batch, heads, 0, slots[1].shape[-1]), slots[1].dtype)
+    return attend(query, no_keys, no_values, slots=slots, dropout=dropout).output
+
+
+def one_head(x):
+    """Returns heads (B, N, T, H) as a single one, (B, 1, T, N H)."""
+    batch, heads, length, size = shape(x)
+    return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, 1, length, heads * size))
+
+
+def split_head(x, num_heads):
+    """Returns a single head (B, 1, T, N H) as `num_heads` ones, (B, N, T, H): the inverse of `one_head`."""
+    batch, _, length, size = shape(x)
+    return ops.transpose(ops.reshape(x, (batch, length, num_heads, size // num_heads)), (0, 2, 1, 3))

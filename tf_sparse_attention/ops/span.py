@@ -1,0 +1,70 @@
+"""Adaptive span (Sukhbaatar et al. 2019, "Adaptive attention span"): a soft end of the window, learned by each head."""
+
+import dataclasses
+import math
+from typing import Any
+
+from keras import ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """How far each head sees: all of a window up to a learned distance, and ever less over a ramp behind it.
+
+    A key at distance d counts m(d) = clip((z L - (d - first)) / R + 1, 0, 1) times in the softmax, so that it is seen
+    for d < z L + R + first.
+
+    Args:
+        fraction: float (N,), z of each head, in [0, 1].
+        window: L, positions that z = 1 reaches.
+        ramp: R, positions over which the span ends.
+        first: distance of the nearest key, 0 where a query sees itself and 1 where it does not.
+    """
+
+    fraction: Any
+    window: int
+    ramp: int
+    first: int = 0
+
+    def factor(self, distances):
+        """Returns the share of each key place that counts, (N, 1, t, s).
+
+        Args:
+            distances: a `positions.Distances` with `offsets`.
+        """
+        distance = ops.convert_to_tensor(abs(distances.offsets), self.fraction.dtype)
+        return self._share(distance)[:, None]
+
+    def seen(self, query_length, key_length):
+        """Returns the dense mask of the keys that count at all, bool (N, T, S)."""
+        at_queries, at_keys = (ops.arange(length, dtype=self.fraction.dtype) for length in (query_length, key_length))
+        return self._share(ops.abs(at_queries[:, None] - at_keys[None, :])) > 0
+
+    def _share(self, distance):
+        """Returns m of distances (t, s) for each head, (N, t, s)."""
+        reach = ops.reshape(self.fraction, (-1, 1, 1)) * self.window
+        return closed_clip((reach - (distance - self.first)) / self.ramp + 1)
+
+
+def closed_clip(x):
+    """Returns `x` between 0 and 1, with a gradient of 1 at 0 and 1 too, where a span begins and must not get stuck."""
+    inside = ops.logical_and(x >= 0, x <= 1)
+    return ops.where(inside, x, ops.stop_gradient(ops.clip(x, 0, 1)))
+
+
+def needed_window(fraction, window, ramp, num_sizes=16):
+    """Returns the least positions that a window must have to hold the spans of all heads.
+
+    Args:
+        fraction: the largest z, a Python number.
+        window: L.
+        ramp: R.
+        num_sizes: the result is one of so many sizes, multiples of L / `num_sizes`, so that a program is made anew
+            rarely.
+
+    Returns:
+        Integer from 1 to L.
+    """
+    reached = math.ceil(fraction * window) + ramp  # keys with d - first < z L + R
+    step = -(-window // num_sizes)
+    return min(-(-max(reached, 1) // step) * step, window)
