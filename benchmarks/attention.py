@@ -3,6 +3,9 @@
 What is compared: attention CORES, functions of heads that are given first, (1, 8, T, 64) in float32, against PyTorch's
 `scaled_dot_product_attention` (if it is installed), dense and causal. Local attention sees a window of 256, routing has
 clusters of 256 and T / 256 of them; its core includes the norm, the choice of clusters, both sorts and the way back.
+Strided and fixed attention have a stride of 128 (8 summary columns), half of the heads the local part; all-attention
+sees the window of 256 and 1024 persistent vectors. Clustered attention (100 clusters of 32 bits, 10 iterations, the
+improved form with the 32 best keys) is not causal; its core includes the hash and the k-means.
 With `--layers` whole layers in training, projections and the update of centroids included, against
 `keras.layers.MultiHeadAttention` of the same width.
 
@@ -22,7 +25,9 @@ from pathlib import Path
 from benchmarks import tables, worker
 
 ROOT = Path(__file__).resolve().parent.parent
-CASES = ("local", "nearest", "nearest, separate keys", "top_k", "keras dense")
+CASES = ("local", "nearest", "nearest, separate keys", "top_k", "strided", "fixed", "all-attention")
+CASES += ("clustered", "improved clustered", "keras dense")
+NO_REMAT = ("strided", "fixed", "keras dense")  # heads of two kinds, or none of ours
 
 
 def parse(argv):
@@ -66,7 +71,7 @@ def measure(case, length, options, run):
     memory = {}
     if not options.no_memory:
         wanted = wanted._replace(kind="memory", modes=(tables.best_mode(seconds),))
-        for remat in (False, True)[: 1 if case == "keras dense" else 2]:
+        for remat in (False, True)[: 1 if case in NO_REMAT and not options.layers else 2]:
             memory[remat] = run(wanted._replace(remat=remat), options.backend)
             if "skipped" in memory[remat]:
                 say(f"{case}, {length}, memory: {memory[remat]['skipped']}")

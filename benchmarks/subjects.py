@@ -1,6 +1,6 @@
 """What the benchmark measures: attention cores and whole layers, ours and dense ones, on equal inputs.
 
-A core is attention of heads that are given: (B, N, T, H) in, the same out. A layer includes its projections.
+A core is attention of heads that are given, in `benchmarks.cores`. A layer includes its projections.
 """
 
 import warnings
@@ -11,12 +11,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from benchmarks.cores import CORES, DENSE, NUM_CLUSTERS, NUM_SUMMARY, ONE_KIND_OF_HEAD, SHARED, SLOTTED, STRIDE, TOP_K
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.remat import remat_call
-from tf_sparse_attention.ops import kmeans, routing
-from tf_sparse_attention.ops.local import local_attention
-from tf_sparse_attention.ops.routing_separate import separate_attention
-from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
+from tf_sparse_attention.ops import kmeans
 
 
 class Sizes(NamedTuple):
@@ -52,43 +50,6 @@ class Subject(NamedTuple):
     variables: Any = ()
 
 
-def local(query, key, value, centroids, span):
-    scale = query.shape[-1] ** -0.5
-    return local_attention(query * scale, key, value, window=span, causal=True)[0]
-
-
-def nearest(query, key, value, centroids, span):
-    query = kmeans.normalize(query)
-    groups = routing.groups_of(kmeans.nearest(query, centroids), centroids.shape[1])
-    return routing.nearest_attention(query, value, groups, span)[0]
-
-
-def nearest_separate(query, key, value, centroids, span):
-    query, key = kmeans.normalize(query), kmeans.normalize(key)
-    groups = [routing.groups_of(kmeans.nearest(x, centroids), centroids.shape[1]) for x in (query, key)]
-    return separate_attention(query, key, value, *groups, span)[0]
-
-
-def top_k(query, key, value, centroids, span):
-    query = kmeans.normalize(query)
-    members = best_members(kmeans.scores(query, centroids), span)
-    return top_k_attention(query, query, value, members, members, causal="rank")[0]
-
-
-def keras_dense(query, key, value, centroids, span):
-    return ops.dot_product_attention(query, key, value, is_causal=True)  # heads last, as Keras has them
-
-
-CORES = {
-    "local": local,
-    "nearest": nearest,
-    "nearest, separate keys": nearest_separate,
-    "top_k": top_k,
-    "keras dense": keras_dense,
-}
-DENSE = "keras dense"
-
-
 def one_head_at_a_time(core):
     """Returns `core` computed head by head and, in the backward pass, again: the memory of one head's insides.
 
@@ -96,13 +57,13 @@ def one_head_at_a_time(core):
     parts side by side, which compilers are free to run at once; a loop is what keeps them apart.
     """
 
-    def run(query, key, value, centroids, span):
+    def run(query, key, value, extras, span):
         def one(parts):
-            *heads, own = parts
-            return core(*(x[:, None] for x in heads), own[None], span)[:, 0]
+            heads, own = parts[:3], parts[3:]
+            return core(*(x[:, None] for x in heads), [x[None] for x in own], span)[:, 0]
 
         heads = [ops.transpose(x, (1, 0, 2, 3)) for x in (query, key, value)]  # (N, B, T, H)
-        output = ops.map(keras.remat(one), (*heads, ops.convert_to_tensor(centroids)))
+        output = ops.map(keras.remat(one), (*heads, *(ops.convert_to_tensor(x) for x in extras)))
         return ops.transpose(output, (1, 0, 2, 3))
 
     return run
@@ -121,18 +82,30 @@ def core_subject(name, sizes, remat=False, seed=0):
     if name == DENSE:
         query, key, value = (np.swapaxes(x, 1, 2).copy() for x in (query, key, value))
     core = one_head_at_a_time(CORES[name]) if remat else CORES[name]
-    centroids = centroids_of(sizes, seed)
+    extras = extras_of(name, sizes, seed)
 
-    def function(*arguments):
-        return core(*arguments, centroids, sizes.span), 0.0
-
-    if name in ("nearest", "top_k"):  # queries are the keys: there is no third input
+    if name in SHARED:  # queries are the keys: there is no third input
 
         def function(query, value):
-            return core(query, query, value, centroids, sizes.span), 0.0
+            return core(query, query, value, extras, sizes.span), 0.0
 
         return Subject(function, (query, value), 2)
+    if name in SLOTTED:  # what is learned takes a gradient
+
+        def function(query, key, value, *extras):
+            return core(query, key, value, extras, sizes.span), 0.0
+
+        return Subject(function, (query, key, value, *extras), 3 + len(extras))
+
+    def function(query, key, value):
+        return core(query, key, value, extras, sizes.span), 0.0
+
     return Subject(function, (query, key, value), 3)
+
+
+def has_remat(name):
+    """Returns whether a core can be computed one head at a time: whether its heads are all of one kind."""
+    return name in ONE_KIND_OF_HEAD
 
 
 def heads_of(sizes, seed=0):
@@ -141,11 +114,16 @@ def heads_of(sizes, seed=0):
     return [draw.standard_normal(sizes.heads, dtype="float32") for _ in range(3)]
 
 
-def centroids_of(sizes, seed=0):
-    """Returns normalised random centroids, float32 (N, K, H)."""
-    shape = sizes.num_heads, sizes.num_clusters, sizes.head_dim
-    directions = np.random.default_rng([seed, 1]).standard_normal(shape, dtype="float32")
-    return ops.convert_to_numpy(kmeans.normalize(ops.convert_to_tensor(directions)))
+def extras_of(name, sizes, seed=0):
+    """Returns what a core needs beside its heads, a list of float32 arrays (N, ..): centroids, or slots."""
+    draw = np.random.default_rng([seed, 1])
+    if name in SLOTTED:
+        shape = sizes.num_heads, SLOTTED[name], sizes.head_dim
+        return [draw.standard_normal(shape, dtype="float32") for _ in range(2)]
+    if not name.startswith(("nearest", "top_k")):
+        return []
+    directions = draw.standard_normal((sizes.num_heads, sizes.num_clusters, sizes.head_dim), dtype="float32")
+    return [ops.convert_to_numpy(kmeans.normalize(ops.convert_to_tensor(directions)))]
 
 
 def layer_of(name, sizes, seed=0):
@@ -160,6 +138,16 @@ def layer_of(name, sizes, seed=0):
         return layers.RoutingAttention(selection="nearest", share_qk=False, **clusters, **heads)
     if name == "top_k":
         return layers.RoutingAttention(selection="top_k", **clusters, **heads)
+    if name == "strided":
+        return layers.StridedAttention(stride=STRIDE, **heads)
+    if name == "fixed":
+        return layers.FixedAttention(block_size=STRIDE, num_summary=NUM_SUMMARY, **heads)
+    if name == "all-attention":
+        return layers.AllAttention(num_persistent=SLOTTED[name], window=sizes.span, **heads)
+    if name == "clustered":
+        return layers.ClusteredAttention(num_clusters=NUM_CLUSTERS, **heads)
+    if name == "improved clustered":
+        return layers.ClusteredAttention(num_clusters=NUM_CLUSTERS, top_k=TOP_K, **heads)
     return keras.layers.MultiHeadAttention(**heads)
 
 
@@ -175,7 +163,8 @@ class CausalLayer(keras.layers.Layer):
         self.attention.build(*shapes)
 
     def call(self, inputs, training=None):
-        arguments = {"training": training, "use_causal_mask": True}
+        causal = not isinstance(self.attention, layers.ClusteredAttention)  # which cannot be
+        arguments = {"training": training, "use_causal_mask": causal}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*selection='top_k' under a causal mask")
             if isinstance(self.attention, keras.layers.MultiHeadAttention):

@@ -97,7 +97,7 @@ def _timed_steps(wanted, sizes):
     for mode in wanted.modes:
         for backward in (False, True):
             timed[_name(mode, backward)] = steps.step_of(_subject(wanted, sizes, False), mode, backward)
-        if wanted.case != subjects.DENSE:
+        if wanted.case != subjects.DENSE and (wanted.whole_layers or subjects.has_remat(wanted.case)):
             timed[f"{mode} remat"] = steps.step_of(_subject(wanted, sizes, True), mode, True)
     if wanted.whole_layers and wanted.case != subjects.DENSE:
         for mode in wanted.modes:

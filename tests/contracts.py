@@ -47,14 +47,14 @@ class Maker:
         causal: whether the checks call it with `use_causal_mask=True`.
         crosses: whether it takes a value and a key that are not the query, of other lengths too.
         packs: whether a packed document gets what it gets alone.
-        whole: whether the weights of a query sum to one. Those of persistent vectors are not among them.
+        vectors: whether every query also sees persistent vectors, whose weights are not among those returned.
     """
 
     make: Callable
     causal: bool = True
     crosses: bool = False
     packs: bool = True
-    whole: bool = True
+    vectors: bool = False
 
     def call(self, layer, *inputs, **arguments):
         """Calls a layer of this kind and returns arrays."""
@@ -96,12 +96,12 @@ MAKERS = {
     "local_window": Maker(local(window=5), crosses=True),
     "local_window_relative": Maker(local(window=4, position="relative", max_distance=2), crosses=True),
     "local_window_alibi": Maker(local(window=3, position="alibi"), causal=False, crosses=True),
-    "all": Maker(all_attention(position="relative", see_self=False), crosses=True, whole=False),
+    "all": Maker(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
     "all_span": Maker(
-        all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, whole=False
+        all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True
     ),
-    "all_split": Maker(all_attention(variant="split", position="alibi"), causal=False, crosses=True),
-    "all_head_split": Maker(all_attention(variant="head_split"), crosses=True),
+    "all_split": Maker(all_attention(variant="split", position="alibi"), causal=False, crosses=True, vectors=True),
+    "all_head_split": Maker(all_attention(variant="head_split"), crosses=True, vectors=True),
     "local_span": Maker(
         local(window=5, position="relative", adaptive_span={"ramp": 2, "initial": 0.3}), causal=False, crosses=True
     ),

@@ -152,7 +152,7 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ({"attention": []}, "`attention` must be a list of dictionaries"),
         (
             {"attention": [{"layer": "Nowhere"}]},
-            r"one of \['LocalAttention', .* under 'layer'. Received: {'layer': 'No",
+            r"one of \[.*'LocalAttention', .* under 'layer'. Received: {'layer': 'No",
         ),
         ({"attention": [{**LOCAL, "dtype": "float32"}]}, "`attention` must leave the dtype to"),
         ({"skip_first": 2}, "`skip_first` must be smaller than `num_layers`.* Received: skip_first=2, num_layers=2"),
