@@ -53,6 +53,11 @@ class ClusteredAttention(AttentionLayer):
         for name, value in (("clusters", num_clusters), ("bits", num_bits), ("iterations", num_iterations)):
             checks.check_count(f"num_{name}", value)
         checks.check_optional_count("top_k", top_k)
+        if num_bits * num_clusters >= 2**23:
+            raise ValueError(
+                "`num_bits` times `num_clusters` must be below 2^23. "
+                f"Received: num_bits={num_bits}, num_clusters={num_clusters}."
+            )
         if self.position not in (None, "rotary"):
             raise ValueError(f"`position` must be None or 'rotary'. Received: position={self.position!r}.")
         self.num_clusters = num_clusters

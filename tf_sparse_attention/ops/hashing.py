@@ -5,6 +5,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.products import times_matrix
 
 
@@ -45,23 +46,27 @@ def hamming_clusters(bits, num_clusters, num_iterations, starts, token_mask=None
 
     Args:
         bits: bool (B, N, T, R).
-        num_clusters: C.
+        num_clusters: C; R C must be below 2^23.
         num_iterations: times tokens are assigned.
         starts: int32 (B, C), the positions of the tokens whose bits the centroids start with.
         token_mask: bool (B, T), False for padding; or None.
     """
-    batch, heads = shape(bits)[:2]
+    batch, heads, _, num_bits = shape(bits)
     signs = 2 * ops.cast(bits, "float32") - 1  # equal signs minus different ones is R - 2 (Hamming distance)
     starts = ops.broadcast_to(starts[:, None], (batch, heads, num_clusters))
     centroids = take_rows(signs, starts)
-    counted = None if token_mask is None else ops.cast(token_mask, "float32")[:, None, :, None]
+    counted = None if token_mask is None else token_mask[:, None, :, None]
+    # All numbers are integers, so that the number of the cluster can be told from the largest sum itself, which is far
+    # faster than argmax: the largest of C (signs . centroid) - cluster is that of the lowest cluster among equals.
+    numbers = ops.arange(num_clusters, dtype="float32")
     for iteration in range(num_iterations):
-        alike = ops.matmul(signs, ops.swapaxes(centroids, -1, -2))
-        clusters = ops.cast(ops.argmax(alike, axis=-1), "int32")
+        alike = num_clusters * ops.matmul(signs, ops.swapaxes(centroids, -1, -2)) - numbers
+        highest = ops.max(alike, axis=-1, keepdims=True)
         if iteration < num_iterations - 1:
-            members = ops.one_hot(clusters, num_clusters, dtype="float32")
-            members = members if counted is None else members * counted
-            votes = ops.matmul(ops.swapaxes(members, -1, -2), signs)
-            used = ops.any(members > 0, axis=-2)[..., None]
+            members = merge(alike == highest, counted)
+            votes = ops.matmul(ops.swapaxes(ops.cast(members, "float32"), -1, -2), signs)
+            used = ops.any(members, axis=-2)[..., None]
             centroids = ops.where(used, ops.where(votes > 0, 1.0, -1.0), centroids)
+    # The remainder of minus the largest: R C is added to make it positive.
+    clusters = ops.cast(num_bits * num_clusters - highest[..., 0], "int32") % num_clusters
     return clusters if token_mask is None else ops.where(token_mask[:, None], clusters, num_clusters)
