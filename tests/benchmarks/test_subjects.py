@@ -6,14 +6,14 @@ import pytest
 from keras import ops
 
 from benchmarks import steps, subjects, worker
-from tf_sparse_attention.ops.masks import window_mask
+from tf_sparse_attention.ops.masks import block_mask, stride_mask, summary_mask, window_mask
 
 SIZES = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=8)
 MODE = worker.MODES[keras.backend.backend()][0]
 
 
 def dense(query, key, value, mask):
-    scores = np.where(mask, query @ np.swapaxes(key, -1, -2) * query.shape[-1] ** -0.5, -np.inf)
+    scores = np.where(mask, query @ np.swapaxes(key, -1, -2) * query.shape[-1] ** -0.5, -1e9)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True) @ value
 
@@ -36,6 +36,29 @@ def test_the_local_core_is_dense_attention_in_a_causal_window():
     np.testing.assert_allclose(output_of("local"), dense(*subjects.heads_of(SIZES), mask), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["strided", "fixed"])
+def test_the_factorized_cores_are_dense_attention_of_two_kinds_of_heads(name):
+    sizes = subjects.Sizes(length=300, num_heads=2, head_dim=8)
+    near = {"strided": window_mask(300, 300, 128, causal=True), "fixed": block_mask(300, 300, 128, 0, 0, causal=True)}
+    far = {
+        "strided": stride_mask(300, 300, 128, causal=True),
+        "fixed": summary_mask(300, 300, 128, 120, 8, causal=True),
+    }
+    mask = np.stack([ops.convert_to_numpy(part[name]) for part in (near, far)])
+    subject = subjects.core_subject(name, sizes)
+    output = ops.convert_to_numpy(subject.function(*subject.arguments)[0])
+    seeing = mask.any(-1)  # the first queries see no summary
+    np.testing.assert_allclose(output[:, seeing], dense(*subjects.heads_of(sizes), mask)[:, seeing], atol=1e-5)
+    assert not output[:, ~seeing].any()
+
+
+@pytest.mark.parametrize("top_k", [None, 32])
+def test_the_clustered_cores_are_dense_attention_where_every_query_is_a_cluster(top_k):
+    name = "clustered" if top_k is None else "improved clustered"
+    every = np.ones((24, 24), bool)
+    np.testing.assert_allclose(output_of(name), dense(*subjects.heads_of(SIZES), every), atol=1e-5)
+
+
 def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
     heads = subjects.heads_of(SIZES)
     expected = dense(*heads, np.tri(24, dtype=bool))
@@ -46,14 +69,21 @@ def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
 
 
 @pytest.mark.parametrize(
-    "name", ["local", "nearest", "top_k", pytest.param("nearest, separate keys", marks=pytest.mark.large)]
+    "name",
+    [
+        "local",
+        "nearest",
+        "top_k",
+        "all-attention",
+        *(pytest.param(name, marks=pytest.mark.large) for name in ("nearest, separate keys", "clustered")),
+    ],
 )
 def test_one_head_at_a_time_is_all_heads_at_once_with_the_same_gradients(name):
     at_once, in_turn = (
         arrays(steps.step_of(subjects.core_subject(name, SIZES, remat), MODE, backward=True).run())
         for remat in (False, True)
     )
-    assert len(at_once) == 1 + (2 if name in ("nearest", "top_k") else 3)
+    assert len(at_once) == 1 + {"nearest": 2, "top_k": 2, "all-attention": 5}.get(name, 3)
     for expected, found in zip(at_once, in_turn, strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.products import scores_of_slots, sum_of_slots
 from tf_sparse_attention.ops.random_bits import pair_uniform
 
 
@@ -110,31 +109,30 @@ def attend(
         An `Attended`. A row with nothing to attend to, decided by the mask and not by the scores, gives zeros
         (and weights of zero); its gradient is zero.
     """
+    if slots is not None:
+        own = {"mask": mask, "bias": bias, "span": span, "value_bias": value_bias, "return_weights": return_weights}
+        attended = _with_slots((query, key, value), Slots(*slots), dropout, own)
+        return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
     scores = ops.matmul(ops.cast(query, dtype), ops.swapaxes(ops.cast(key, dtype), -1, -2))
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
     if mask is not None:
         scores = ops.where(mask, scores, lowest(dtype))
-    num_slots = 0
-    if slots is not None:
-        slots = Slots(*slots)
-        asking = query if slots.query is None else slots.query
-        slot_scores = scores_of_slots(ops.cast(asking, dtype), ops.cast(slots.key, dtype))
-        num_slots = slot_scores.shape[-1]
-        scores = ops.concatenate([slot_scores, scores], axis=-1)
     if span is None and not return_log_sum_exp:
         weights, log_sum_exp = _softmax(scores), None
     else:
-        weights, log_sum_exp = _softmax_with_span(scores, mask, span, num_slots)
+        weights, log_sum_exp = _softmax_with_span(scores, mask, span)
     weights = ops.cast(weights, value.dtype)
-    output = _weighted_values(drop_weights(weights, dropout), value, slots, num_slots, value_bias)
-    weights = weights[..., num_slots:] if return_weights else None
-    if mask is not None and slots is None:
+    dropped = drop_weights(weights, dropout)
+    output = ops.matmul(dropped, value)
+    if value_bias is not None:
+        output = output + value_bias(dropped)
+    if mask is not None:
         some = ops.any(mask, axis=-1, keepdims=True) if some is None else some
         output = ops.where(some, output, 0)
         weights = ops.where(some, weights, 0) if return_weights else None
-    return Attended(output, weights, log_sum_exp if return_log_sum_exp else None)
+    return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
 
 
 def drop_weights(weights, dropout):
@@ -147,21 +145,12 @@ def drop_weights(weights, dropout):
     return ops.where(kept, weights / (1 - dropout.rate), 0)
 
 
-def _weighted_values(weights, value, slots, num_slots, value_bias):
-    """Returns the values, and those of the slots, summed by their weights; slots come first."""
-    key_weights = weights[..., num_slots:] if num_slots else weights
-    output = ops.matmul(key_weights, value)
-    if value_bias is not None:
-        output = output + value_bias(key_weights)
-    return output if slots is None else output + sum_of_slots(weights[..., :num_slots], slots.value)
-
-
 def _softmax(scores):
     # Keras warns of a softmax over one place, which is right for a sequence of one token.
     return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
-def _softmax_with_span(scores, mask, span, num_slots):
+def _softmax_with_span(scores, mask, span):
     """Returns softmax weights under mask and span, zero in an empty row, and their log-sum-exp."""
     dtype = keras.backend.standardize_dtype(scores.dtype)
     factor = None if mask is None else ops.cast(mask, dtype)
@@ -171,9 +160,6 @@ def _softmax_with_span(scores, mask, span, num_slots):
         highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
         exponentials = ops.exp(scores - highest)
     else:
-        factor = ops.broadcast_to(factor, (*shape(scores)[:-1], shape(scores)[-1] - num_slots))
-        slots = ops.ones_like(scores[..., :num_slots])
-        factor = ops.concatenate([slots, factor], axis=-1) if num_slots else factor
         live = factor > 0
         # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
         # exponential, since the gradient of a span that is 0 is not 0, up to where that would overflow.
@@ -185,6 +171,39 @@ def _softmax_with_span(scores, mask, span, num_slots):
     total = ops.where(some, total, 1)
     log_sum_exp = ops.where(some, highest + ops.log(total), lowest(dtype))
     return exponentials / total, log_sum_exp[..., 0]
+
+
+def _with_slots(heads, slots, dropout, own):
+    """Returns attention to keys and slots together: to either alone, merged by their log-sum-exp.
+
+    Half the time of one softmax over both, whose joined scores are copied again and again on their way back.
+    """
+    query, _, value = heads
+    asking = query if slots.query is None else slots.query
+    batch, num_heads, *places, size = shape(asking)
+    slot_key, slot_value = (ops.broadcast_to(x, (batch, num_heads, *shape(x)[-2:])) for x in (slots.key, slots.value))
+    near = attend(*heads, **own, dropout=dropout, return_log_sum_exp=True)
+    far = attend(
+        ops.reshape(asking, (batch, num_heads, -1, size)),
+        slot_key,
+        slot_value,
+        dropout=_of_slots(dropout),
+        return_log_sum_exp=True,
+    )
+    far_output = ops.reshape(far.output, (batch, num_heads, *places, shape(value)[-1]))
+    log_sum_exps = [near.log_sum_exp, ops.reshape(far.log_sum_exp, (batch, num_heads, *places))]
+    weights = None
+    if near.weights is not None:
+        weights = combine([near.weights, ops.zeros_like(near.weights)], log_sum_exps)
+    return Attended(combine([near.output, far_output], log_sum_exps), weights, ops.logaddexp(*log_sum_exps))
+
+
+def _of_slots(dropout):
+    """Returns the dropout for slots, which have no positions; a seed that is a number would drop the same places."""
+    if dropout is None:
+        return None
+    seed = dropout.seed + 1 if isinstance(dropout.seed, int) else dropout.seed
+    return Dropout(dropout.rate, seed)
 
 
 def combine(outputs, log_sum_exps):

@@ -17,10 +17,9 @@ def attend_to_slots(query, slots, dropout=None):
     Returns:
         Tensor (B, N, T, Hv).
     """
-    batch, heads, _, size = shape(query)
-    no_keys = ops.zeros((batch, heads, 0, size), query.dtype)
-    no_values = ops.zeros((batch, heads, 0, slots[1].shape[-1]), slots[1].dtype)
-    return attend(query, no_keys, no_values, slots=slots, dropout=dropout).output
+    batch = shape(query)[0]
+    key, value = (ops.broadcast_to(x[None], (batch, *shape(x))) for x in slots)
+    return attend(query, key, value, dropout=dropout).output
 
 
 def one_head(x):
