@@ -87,7 +87,7 @@ tpu-check: ## Compile layers and a training step for a TPU, without having one
 	else echo "tpu-check skipped: jax[tpu] cannot be installed here:"; tail -n 3 $(TPU_VENV)/pip.log; fi
 
 .PHONY: docs
-docs: $(READY) ## Draw the picture of the patterns that the README shows
+docs: $(READY) ## Draw the pictures of the patterns
 	$(RUN) -m docs.draw_patterns
 
 .PHONY: lock

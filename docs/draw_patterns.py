@@ -1,4 +1,7 @@
-"""Draws docs/patterns.png, the picture of the patterns in the README: `python -m docs.draw_patterns`."""
+"""Draws the pictures of the patterns, docs/patterns.png and docs/pictures: `python -m docs.draw_patterns`.
+
+They are drawn from `layer.attention_pattern`, the dense twin that the tests compare the fast computation with.
+"""
 
 import pathlib
 
@@ -10,9 +13,16 @@ import numpy as np
 from matplotlib import pyplot
 
 from tf_sparse_attention.analysis import draw_pattern
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.layers import (
+    AllAttention,
+    FixedAttention,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    StridedAttention,
+)
 
-PICTURE = pathlib.Path(__file__).with_name("patterns.png")
+FOLDER = pathlib.Path(__file__).parent
 LENGTH = 64
 FEATURES = 32
 HEAD = {"num_heads": 1, "key_dim": 16, "seed": 0}
@@ -47,7 +57,66 @@ PANELS = {
 }
 
 
-def main(path=PICTURE):
+def spanned(**arguments):
+    """Returns an all-attention layer whose four heads have spans of different length."""
+    layer = AllAttention(
+        4, 16, num_persistent=16, window=48, adaptive_span={"ramp": 4, "initial": 0.0}, seed=0, **arguments
+    )
+    layer.build((None, None, FEATURES))
+    layer.span.fraction.assign([0.0, 0.15, 0.4, 0.9])
+    return layer
+
+
+HEADS = {"num_heads": 2, "key_dim": 16, "seed": 0}
+# A file of docs/pictures: for each panel its caption, the layer, whether it is causal, and the head that is drawn.
+PICTURES = {
+    "local": [
+        ("blocks of 16, causal", lambda: LocalAttention(**HEAD, block_size=16), True, 0),
+        ("window of 16, causal", lambda: LocalAttention(**HEAD, window=16), True, 0),
+        ("window of 8, both sides", lambda: LocalAttention(**HEAD, window=8), False, 0),
+    ],
+    "strided": [
+        ("split: first half of the heads", lambda: StridedAttention(**HEADS, stride=8), True, 0),
+        ("split: second half", lambda: StridedAttention(**HEADS, stride=8), True, 1),
+        ("merged", lambda: StridedAttention(**HEADS, stride=8, heads="merged"), True, 0),
+        ("merged, both sides", lambda: StridedAttention(**HEADS, stride=8, heads="merged"), False, 0),
+    ],
+    "fixed": [
+        ("split: first half of the heads", lambda: FixedAttention(**HEADS, block_size=8, num_summary=2), True, 0),
+        ("split: second half", lambda: FixedAttention(**HEADS, block_size=8, num_summary=2), True, 1),
+        ("merged", lambda: FixedAttention(**HEADS, block_size=8, num_summary=2, heads="merged"), True, 0),
+        ("merged, both sides", lambda: FixedAttention(**HEADS, block_size=8, num_summary=2, heads="merged"), False, 0),
+    ],
+    "routing": [
+        ("nearest: last 8 tokens of the cluster", lambda: routed(selection="nearest"), True, 0),
+        ("top_k: 16 best tokens a cluster", lambda: routed(selection="top_k", cluster_size=16), False, 0),
+        ("random clusters", lambda: RoutingAttention(**ROUTED, selection="random"), True, 0),
+    ],
+    "all_attention": [(f"window of 48, z = {z}", spanned, True, head) for head, z in enumerate((0.0, 0.15, 0.4, 0.9))],
+}
+
+
+def main(folder=FOLDER):
+    (folder / "pictures").mkdir(exist_ok=True)
+    draw_overview(folder / "patterns.png")
+    for name, panels in PICTURES.items():
+        draw_panels(folder / "pictures" / f"{name}.png", panels, show_groups=name == "routing")
+
+
+def draw_panels(path, panels, show_groups):
+    """Draws one head of a layer in each panel."""
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(2.7 * len(panels), 3.0), layout="constrained")
+    for (caption, make, causal, head), axis in zip(panels, axes, strict=True):
+        layer = make()
+        everywhere = [pyplot.figure().add_subplot() for _ in range(layer.num_heads)]
+        everywhere[head] = axis
+        options = {"use_causal_mask": causal, "inputs": text_on_few_subjects(), "show_groups": show_groups}
+        draw_pattern(layer, LENGTH, axes=everywhere, **options)
+        axis.set_xlabel(caption, fontsize=10)
+    save(figure, path)
+
+
+def draw_overview(path):
     figure, axes = pyplot.subplots(2, 3, figsize=(8.4, 6.6), layout="constrained")
     for (name, (caption, make)), axis in zip(PANELS.items(), axes.flat, strict=True):
         draw_pattern(
@@ -65,8 +134,12 @@ def main(path=PICTURE):
         "Rows are queries, columns keys, 64 tokens of four subjects. A colour is a cluster; grey is the future.",
         fontsize=10,
     )
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    save(figure, path)
+
+
+def save(figure, path):
+    figure.savefig(path, dpi=110)
+    pyplot.close("all")
     print(f"wrote {path.name}, {path.stat().st_size} bytes")
 
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.layers.adaptive_span import AdaptiveSpan
 from tf_sparse_attention.layers.centroids import Centroids
 
 
@@ -102,7 +103,8 @@ class Report(StepCallback):
     Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the
     "learning_rate", the "gradient_norm" of the last step, "tokens_per_second" without what evaluation and checkpoints
     took, and for each routing layer "routing/PATH/used", the share of centroids that had a token in the last step, and
-    "routing/PATH/entropy", how evenly tokens use them (1: all alike, 0: one alone). After every execution it gets
+    "routing/PATH/entropy", how evenly tokens use them (1: all alike, 0: one alone); for each layer with an adaptive
+    span "span/PATH/mean" and "span/PATH/longest", the positions that its heads see. After every execution it gets
     `progress(step, loss)`.
 
     Args:
@@ -143,7 +145,7 @@ class Report(StepCallback):
         if self._steps:
             scalars["tokens_per_second"] = self._steps * self._tokens_per_step / self._seconds
         self._steps, self._seconds = 0, 0.0
-        return {**scalars, **routing_scalars(self.model)}
+        return {**scalars, **routing_scalars(self.model), **span_scalars(self.model)}
 
 
 def routing_scalars(model):
@@ -151,12 +153,27 @@ def routing_scalars(model):
     scalars = {}
     for layer in model._flatten_layers():
         if isinstance(layer, Centroids):
-            # PATH of BACKBONE/PATH/clusters/centroids.
-            name = "/".join(layer.centroids.path.split("/")[1:-2])
+            name = _path(layer.centroids)
             unused, counts = (ops.convert_to_numpy(variable) for variable in (layer.unused, layer.counts))
             scalars[f"routing/{name}/used"] = float(np.mean(unused == 0))
             scalars[f"routing/{name}/entropy"] = float(np.mean(evenness(counts)))
     return scalars
+
+
+def span_scalars(model):
+    """Returns how far the heads of each layer with an adaptive span see, see `Report`."""
+    scalars = {}
+    for layer in model._flatten_layers():
+        if isinstance(layer, AdaptiveSpan):
+            name, spans = _path(layer.fraction), layer.spans()
+            scalars[f"span/{name}/mean"] = float(np.mean(spans))
+            scalars[f"span/{name}/longest"] = float(np.max(spans))
+    return scalars
+
+
+def _path(variable):
+    """Returns PATH of BACKBONE/PATH/STATE/VARIABLE."""
+    return "/".join(variable.path.split("/")[1:-2])
 
 
 def evenness(counts):

@@ -53,14 +53,20 @@ class Lines:
         return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
+LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars that each layer has, and what they are called
+
+
 def line(step, scalars):
-    """Returns the scalars of a report as one line of text; of the routing layers their means."""
-    shown = {name: value for name, value in scalars.items() if not name.startswith("routing/")}
-    for kind in ("used", "entropy"):
-        values = [value for name, value in scalars.items() if name.startswith("routing/") and name.endswith(kind)]
-        if values:
-            shown[f"centroids {kind}"] = sum(values) / len(values)
-    return f"step {step}: " + ", ".join(f"{re.sub('[/_]', ' ', name)} {value:.5g}" for name, value in shown.items())
+    """Returns the scalars of a report as one line of text; of those that each layer has, KIND/PATH/WHAT, the means."""
+    shown, of_layers = {}, {}
+    for name, value in scalars.items():
+        kind, _, rest = name.partition("/")
+        if kind in LAYERS:
+            of_layers.setdefault(f"{LAYERS[kind]} {rest.rpartition('/')[2]}", []).append(value)
+        else:
+            shown[re.sub("[/_]", " ", name)] = value
+    shown |= {name: sum(values) / len(values) for name, values in of_layers.items()}
+    return f"step {step}: " + ", ".join(f"{name} {value:.5g}" for name, value in shown.items())
 
 
 class JsonLines:

@@ -1,11 +1,14 @@
 """Pictures of patterns show what the dense twins say."""
 
+import re
+
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
 
 from docs import draw_patterns
+from tf_sparse_attention import layers
 from tf_sparse_attention.analysis import draw_pattern
 from tf_sparse_attention.analysis.pictures import groups_of, one_color_a_head
 from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
@@ -86,6 +89,16 @@ def test_the_future_is_shaded_under_a_causal_mask_only():
     assert len(draw_pattern(layer, 4, use_causal_mask=False).axes[0].patches) == 0
 
 
-def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path):
-    draw_patterns.main(tmp_path / "patterns.png")
+def test_all_pictures_are_drawn_by_their_command(tmp_path):
+    draw_patterns.main(tmp_path)
     assert 10_000 < (tmp_path / "patterns.png").stat().st_size < 150_000
+    drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert drawn == {path.name for path in (draw_patterns.FOLDER / "pictures").iterdir()}
+    page = (draw_patterns.FOLDER / "patterns.md").read_text(encoding="utf-8")
+    assert drawn == {name.removeprefix("(pictures/") for name in re.findall(r"\(pictures/[a-z_]+\.png", page)}
+
+
+def test_the_page_of_patterns_has_every_attention_layer():
+    page = (draw_patterns.FOLDER / "patterns.md").read_text(encoding="utf-8")
+    names = [name for name in layers.__all__ if name.endswith("Attention")]
+    assert len(names) > 5 and all(f"`{name}" in page for name in names)

@@ -123,3 +123,17 @@ def test_routing_scalars_name_each_layer_and_count_its_used_centroids():
     assert scalars[f"{names[1]}/used"] == 0.5
     assert scalars[f"{names[1]}/entropy"] == pytest.approx(0.5)
     assert scalars[f"{names[0]}/used"] == 1.0
+
+
+def test_span_scalars_name_each_layer_and_count_positions():
+    part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 32, "adaptive_span": {"ramp": 4}}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [part], seed=0))
+    model.backbone.blocks[1].attention.parts[0].span.fraction.assign([0.25, 0.5])
+    scalars = callbacks.span_scalars(model)
+    names = sorted({name.rsplit("/", 1)[0] for name in scalars})
+    assert [name.split("/")[-3:] for name in names] == [
+        ["block_0", "attention", "local_0"],
+        ["block_1", "attention", "local_0"],
+    ]
+    assert [scalars[f"{names[0]}/{what}"] for what in ("mean", "longest")] == [4, 4]
+    assert [scalars[f"{names[1]}/{what}"] for what in ("mean", "longest")] == [16, 20]
