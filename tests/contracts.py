@@ -26,6 +26,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     FixedAttention,
     LocalAttention,
+    LSHAttention,
     MixedAttention,
     RoutingAttention,
     StridedAttention,
@@ -81,6 +82,11 @@ def fixed(num_heads, **own):
     return lambda **common: FixedAttention(num_heads, 4, **own, **common)
 
 
+def lsh(**own):
+    options = {"num_buckets": 4, "bucket_size": 3, **own}
+    return lambda **common: LSHAttention(2, 4, **options, **{"seed": 5, **common})
+
+
 def routing(**own):
     return lambda **common: RoutingAttention(2, 4, num_clusters=3, cluster_size=4, **own, **{"seed": 5, **common})
 
@@ -125,6 +131,9 @@ MAKERS = {
     "nearest_token_distance": Maker(routing(position="relative", distance="token", mask_self=False)),
     "nearest_separate": Maker(routing(share_qk=False, position="rotary")),
     "nearest_separate_relative": Maker(routing(share_qk=False, position="relative", mask_self=True)),
+    "lsh": Maker(lsh(num_rounds=2, position="relative")),
+    "lsh_both_sides": Maker(lsh(num_rounds=3, position="alibi", mask_self=False), causal=False),
+    "lsh_separate": Maker(lsh(num_rounds=2, share_qk=False, position="rotary")),
     "random": Maker(routing(selection="random", position="alibi"), packs=False),
     "top_k": Maker(routing(position="relative"), causal=False, packs=False),
     "top_k_separate": Maker(

@@ -15,6 +15,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     FixedAttention,
     LocalAttention,
+    LSHAttention,
     MixedAttention,
     RoutingAttention,
     StridedAttention,
@@ -206,6 +207,62 @@ def _window_of_all(head):
     return np.exp(scores) * share * pattern, pattern
 
 
+def _lsh(head):
+    """Returns a head of hashing attention: every round adds the exponentials of what shares a bucket."""
+    layer, positions = head.layer, (np.arange(len(head.query)), np.arange(len(head.key)))
+    if layer.share_qk:
+        head.query_exists = head.query_exists & head.key_exists
+    masks_self = layer.share_qk if layer.mask_self is None else layer.mask_self
+    own = _apart(*positions) == 0
+    total, output = np.zeros(own.shape), np.zeros((len(head.query), head.value.shape[-1]))
+    pattern = np.zeros(own.shape, bool)
+    for rotation in head.weights["rotations"][:, head.index]:
+        groups = [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
+        seen, ranks_apart = twins.bands(*groups, layer.bucket_size, head.causal)
+        seen = seen & head.allowed
+        pattern |= seen
+        scores, value_rows = _scores_of_round(head, positions, ranks_apart)
+        shares = np.exp(scores) * seen * (~own if masks_self else 1.0)
+        total += shares
+        output += shares @ head.value + np.einsum("ts,tsh->th", shares, value_rows)
+    if masks_self:
+        alone = (total.sum(1) == 0) & pattern.any(1)
+        total[alone] = own[alone]
+        output[alone] = (head.value + value_rows[own])[alone]  # a token's own rank is 0 in every round
+        pattern = pattern & (~own | alone[:, None])
+    sums = np.maximum(total.sum(1, keepdims=True), 1e-300)
+    return output / sums, total / sums, pattern
+
+
+def _sides(head):
+    return (head.query, head.query_exists), (head.key, head.key_exists)
+
+
+def _buckets(head, x, exists, rotation):
+    turned = x @ rotation
+    buckets = np.argmax(np.concatenate([turned, -turned], 1), 1)
+    documents = np.zeros(len(x), int) if head.segments is None else head.segments
+    return [(int(buckets[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
+
+
+def _scores_of_round(head, positions, ranks_apart):
+    """Returns the scores (T, S) with what positions add, and the rows that are added to the values, (T, S, Hv)."""
+    layer, apart = head.layer, _apart(*positions)
+    query = head.query * layer.key_dim**-0.5
+    key = head.key / np.linalg.norm(head.key, axis=1, keepdims=True)
+    if layer.position == "rotary":
+        query, key = twins.rotate(query, positions[0]), twins.rotate(key, positions[1])
+    scores = query @ key.T
+    if layer.position == "alibi":
+        scores = scores - twins.slopes(layer.num_heads)[head.index] * np.abs(apart)
+    if layer.position != "relative":
+        return scores, np.zeros((*apart.shape, head.value.shape[-1]))
+    table = head.weights["relative_key"]
+    reach = (len(table) - 1) // 2
+    rows = np.clip(ranks_apart, -reach, reach) + reach
+    return scores + np.take_along_axis(query @ table.T, rows, 1), head.weights["relative_value"][rows]
+
+
 def _part_of_head(head):
     """Returns "local", "far" or "merged", and the number of the head among those that have it."""
     layer, near = head.layer, (head.layer.num_heads + 1) // 2
@@ -239,6 +296,7 @@ def _routing(head):
 CASES = {
     AllAttention: _all,
     FixedAttention: _fixed,
+    LSHAttention: _lsh,
     LocalAttention: _local,
     RoutingAttention: _routing,
     StridedAttention: _strided,

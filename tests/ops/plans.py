@@ -167,7 +167,7 @@ def sparse(plan, inputs, masks):
     if plan.shared:
         rank = segment_ranks(get("query_segments"))[0] if plan.segments else None
         groups = groups_of(get("query_clusters"), plan.num_clusters, get("key_mask"), rank)
-        return nearest_attention(query, value, groups, plan.cluster_size, **common)
+        return nearest_attention(query, value, groups, plan.cluster_size, **common)[:2]
     ranks = segment_ranks(get("query_segments"), get("key_segments")) if plan.segments else (None, None)
     groups = [
         ops.broadcast_to(
@@ -176,4 +176,4 @@ def sparse(plan, inputs, masks):
         )
         for side, rank, length in zip(("query", "key"), ranks, (plan.num_queries, plan.num_keys), strict=True)
     ]
-    return separate_attention(query, key, value, *groups, plan.cluster_size, **common)
+    return separate_attention(query, key, value, *groups, plan.cluster_size, **common)[:2]

@@ -31,14 +31,14 @@ def row(x):
 def shared_means(groups=GROUPS, cluster_size=2, **options):
     """Attends with zero queries, for which the output is the plain mean of the values seen."""
     zeros = column([0] * len(groups))
-    output, _ = nearest_attention(zeros, column(VALUES[: len(groups)]), row(groups), cluster_size, **options)
+    output = nearest_attention(zeros, column(VALUES[: len(groups)]), row(groups), cluster_size, **options).output
     return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
 
 
 def separate_means(query_groups=GROUPS, key_groups=GROUPS, cluster_size=2, values=VALUES, **options):
     zeros = column([0] * len(query_groups)), column([0] * len(key_groups))
     groups = row(query_groups), row(key_groups)
-    output, _ = separate_attention(*zeros, column(values), *groups, cluster_size, **options)
+    output = separate_attention(*zeros, column(values), *groups, cluster_size, **options).output
     return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
 
 
@@ -83,7 +83,7 @@ def test_queries_and_keys_may_differ_in_number(num_queries, num_keys):
 def test_the_softmax_weighs_by_the_score_inside_the_band():
     # Token 2 scores log 3 with token 0 and, q = k, log 3 with itself; token 1 is of another cluster.
     query = column([np.log(3), 5, 1])
-    output, weights = nearest_attention(
+    output, weights, _ = nearest_attention(
         query, column([4, 7, 8]), row([1, 2, 1]), 2, mask_self=False, return_weights=True
     )
     own = np.exp(1) / (np.exp(1) + 3)
@@ -96,7 +96,7 @@ def test_relative_positions_go_by_rank_and_alibi_by_token():
     by_rank = Relative(np.zeros((3, 1), "float32"), np.array([[100], [200], [300]], "float32"))
     assert shared_means(mask_self=True, position=by_rank)[4] == 102
     position, zeros = Alibi(1), column([0] * 6)
-    _, weights = nearest_attention(
+    _, weights, _ = nearest_attention(
         zeros, column(VALUES), row(GROUPS), 2, mask_self=False, position=position, return_weights=True
     )
     weights = ops.convert_to_numpy(weights)[0, 0, 4]

@@ -51,7 +51,7 @@ def by_nearest(x, position, exists, segments, pairs):
     clusters = kmeans.nearest(query, CENTROIDS)
     groups = groups_of(clusters, CLUSTERS, exists, *segment_ranks(segments))
     masks = TokenMasks(attention_mask=with_heads(pairs))
-    return nearest_attention(query, x["value"], groups, 4, masks=masks, position=position, return_weights=True)
+    return nearest_attention(query, x["value"], groups, 4, masks=masks, position=position, return_weights=True)[:2]
 
 
 def by_separate(x, position, exists, segments, pairs):
@@ -61,14 +61,14 @@ def by_separate(x, position, exists, segments, pairs):
         for side, rank in zip((query, key), segment_ranks(segments, segments), strict=True)
     ]
     options = {"causal": False, "masks": TokenMasks(attention_mask=with_heads(pairs)), "position": position}
-    return separate_attention(query, key, x["value"], *groups, 4, **options, return_weights=True)
+    return separate_attention(query, key, x["value"], *groups, 4, **options, return_weights=True)[:2]
 
 
 def by_random(x, position, exists, segments, pairs):
     length = ops.shape(x["query"])[2]
     groups = groups_of(random_clusters(HEADS, length, CLUSTERS, seed=3), CLUSTERS, exists, *segment_ranks(segments))
     masks = TokenMasks(attention_mask=with_heads(pairs))
-    return nearest_attention(x["query"], x["value"], groups, 4, masks=masks, position=position, return_weights=True)
+    return nearest_attention(x["query"], x["value"], groups, 4, masks=masks, position=position, return_weights=True)[:2]
 
 
 def by_top_k(x, position, exists, segments, pairs):

@@ -6,6 +6,7 @@ from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.feed_forward import FeedForward
 from tf_sparse_attention.layers.fixed_attention import FixedAttention
 from tf_sparse_attention.layers.local_attention import LocalAttention
+from tf_sparse_attention.layers.lsh_attention import LSHAttention
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.routing_attention import RoutingAttention
 from tf_sparse_attention.layers.softmax_feed_forward import SoftmaxFeedForward
@@ -18,6 +19,7 @@ __all__ = [
     "ClusteredAttention",
     "FeedForward",
     "FixedAttention",
+    "LSHAttention",
     "LocalAttention",
     "MixedAttention",
     "RoutingAttention",

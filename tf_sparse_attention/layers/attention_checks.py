@@ -64,6 +64,13 @@ def check_sources(layer, value, key, has_keys):
         )
 
 
+def check_lengths(query, value):
+    """Raises a `ValueError` if queries and values (B, N, T, H) are known to have different lengths."""
+    lengths = query.shape[2], value.shape[2]
+    if None not in lengths and lengths[0] != lengths[1]:
+        raise ValueError(f"`value` must be as long as `query`. Received: lengths {lengths[0]} and {lengths[1]}.")
+
+
 def check_features(layer, sizes, **shapes):
     """Raises a `ValueError` unless the inputs, by name, have the numbers of features that a layer was built for."""
     for (name, shape), size in zip(shapes.items(), sizes, strict=True):

@@ -205,8 +205,10 @@ class RoutingAttention(AttentionLayer):
         groups = self._groups(query, key, centroids, masks, selection)
         shared = {"cluster_size": self.cluster_size, "causal": causal, **shared}
         if self.share_qk:
-            return routing.nearest_attention(places[0], value, groups[0], **shared)
-        return separate_attention(*places, value, *groups, **shared)
+            attended = routing.nearest_attention(places[0], value, groups[0], **shared)
+        else:
+            attended = separate_attention(*places, value, *groups, **shared)
+        return attended.output, attended.weights
 
     def _selection_of(self, causal, query, value):
         """Returns the selection of this call, having checked that it can serve it."""

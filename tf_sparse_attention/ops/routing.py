@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend, score_dtype
+from tf_sparse_attention.ops.attend import Attended, attend, score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.local import band, window_grid
@@ -79,7 +79,8 @@ def nearest_attention(
     masks=TokenMasks(),
     position=NoPosition(),
     dropout=None,
-    return_weights=False,
+    key=None,
+    **returns,
 ):
     """Computes attention inside clusters with shared queries and keys, O(T cluster_size) after two sorts of integers.
 
@@ -98,16 +99,19 @@ def nearest_attention(
         masks: a `TokenMasks`, of which only `attention_mask` is used: the rest is in `groups`.
         position: a position object of `ops.positions`; its table goes by rank, rotation and ALiBi by token.
         dropout: an `attend.Dropout`, or None.
-        return_weights: whether to return dense weights as well.
+        key: keys (B, N, T, H) of the same tokens and groups, where they are not the queries themselves; or None.
+        **returns: `return_weights` and `return_log_sum_exp` of `attend`.
 
     Returns:
-        Pair of the output (B, N, T, Hv), zeros for a token that sees nothing, and the weights (B, N, T, T) or None.
+        An `Attended`: the output (B, N, T, Hv), zeros for a token that sees nothing, and, if asked for, the dense
+        weights (B, N, T, T) and the log-sum-exp (B, N, T).
     """
     batch, heads, length, _ = shape(query)
     groups = ops.broadcast_to(groups, (batch, heads, length))
     order, inverse = stable_order(groups)
     grid = window_grid(length, length, cluster_size, causal)
     query = permute_rows(position.rotate(query, ops.arange(length)), order, inverse)
+    key = query if key is None else permute_rows(position.rotate(key, ops.arange(length)), order, inverse)
     places = grid.queries(query, -2)  # (B, N, G, t, H)
     groups = take_numbers(groups, order)
     seen = ops.where(groups == NOWHERE, 0, groups)  # 0, as the padding of the grid: equal to no query's group
@@ -117,7 +121,7 @@ def nearest_attention(
     bias = position.score_bias(places, distances)
     attended = attend(
         places,
-        grid.keys(query, -2),
+        grid.keys(key, -2),
         grid.keys(permute_rows(value, order, inverse), -2),
         mask=merge(
             same, band(grid.offsets, cluster_size, causal), pick_pairs(masks.attention_mask, at_queries, at_keys)
@@ -126,14 +130,16 @@ def nearest_attention(
         dropout=None if dropout is None else dropout.by_position(at_queries, at_keys),
         value_bias=position.value_bias(distances),
         some=grid.queries(groups != NOWHERE, -1)[..., None] if masks.attention_mask is None else None,
-        return_weights=return_weights,
+        **returns,
     )
     output = permute_rows(grid.join(attended.output, -2), inverse, order)
-    weights = None
-    if return_weights:
+    weights = log_sum_exp = None
+    if attended.weights is not None:
         weights = grid.join(dense_scores(attended.weights, at_keys[..., None, :], length), -2)
         weights = take_rows(weights, inverse)
-    return output, weights
+    if attended.log_sum_exp is not None:
+        log_sum_exp = permute_rows(grid.join(attended.log_sum_exp, -1)[..., None], inverse, order)[..., 0]
+    return Attended(output, weights, log_sum_exp)
 
 
 def with_self_bias(bias, own):

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.attend import Attended, attend
 from tf_sparse_attention.ops.blocks import join, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.local import window_grid
@@ -126,7 +126,7 @@ def separate_attention(
     masks=TokenMasks(),
     position=NoPosition(),
     dropout=None,
-    return_weights=False,
+    **returns,
 ):
     """Computes attention inside clusters where queries and keys differ, in O(T cluster_size).
 
@@ -147,10 +147,11 @@ def separate_attention(
         masks: a `TokenMasks`, of which only `attention_mask` is used: the rest is in the groups.
         position: a position object of `ops.positions`; its table goes by rank among the keys.
         dropout: an `attend.Dropout`, or None.
-        return_weights: whether to return dense weights as well.
+        **returns: `return_weights` and `return_log_sum_exp` of `attend`.
 
     Returns:
-        Pair of the output (B, N, T, Hv), zeros where a query sees nothing, and the weights (B, N, T, S) or None.
+        An `Attended`: the output (B, N, T, Hv), zeros where a query sees nothing, and, if asked for, the dense weights
+        (B, N, T, S) and the log-sum-exp (B, N, T).
     """
     num_queries, num_keys = shape(query)[-2], shape(key)[-2]
     merged = merge_orders(query_groups, key_groups)
@@ -180,11 +181,17 @@ def separate_attention(
         bias=bias,
         dropout=None if dropout is None else dropout.by_position(at_queries, at_keys),
         value_bias=position.value_bias(distances),
-        return_weights=return_weights,
+        **returns,
     )
     present = ops.logical_and(merged.is_query, merged.positions < num_queries)
-    output = pick_rows(join(attended.output, -2, blocks.num_places), merged.query_places, rows, present)
-    if not return_weights:
-        return output, None
-    weights = dense_scores(attended.weights, at_keys[..., None, :], num_keys)
-    return output, take_rows(join(weights, -2, blocks.num_places), merged.query_places)
+
+    def restored(x):
+        return pick_rows(join(x, -2, blocks.num_places), merged.query_places, rows, present)
+
+    weights = log_sum_exp = None
+    if attended.weights is not None:
+        weights = dense_scores(attended.weights, at_keys[..., None, :], num_keys)
+        weights = take_rows(join(weights, -2, blocks.num_places), merged.query_places)
+    if attended.log_sum_exp is not None:
+        log_sum_exp = restored(attended.log_sum_exp[..., None])[..., 0]
+    return Attended(restored(attended.output), weights, log_sum_exp)

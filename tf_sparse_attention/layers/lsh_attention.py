@@ -1,0 +1,140 @@
+"""Hashing attention as a Keras layer."""
+
+import random
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers import attention_checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.ops import lsh, routing
+from tf_sparse_attention.ops.masks import dense_mask, group_band_mask, self_only_when_alone
+from tf_sparse_attention.ops.routing_separate import separate_attention
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class LSHAttention(AttentionLayer):
+    """Multi-head attention inside hash buckets, in O(T bucket_size) for each round (Kitaev et al. 2020, "Reformer").
+
+    A vector belongs to the axis, of num_buckets / 2 random ones and their opposites, that it is nearest to. A query
+    sees the last `bucket_size` keys of its own bucket up to its position, itself included, and if not causal the
+    `bucket_size` - 1 next ones. Keys have length 1; the score is q . k / sqrt(key_dim). With several rounds of other
+    axes a query sees what it shares a bucket with in any of them, a key as often as it does; results are merged by
+    their log-sum-exp. The axes are drawn once and saved with the layer; no gradient flows into the choice of buckets.
+
+    Note: differs from the paper, whose chunks of the sorted order hold keys that depend on later tokens. Here which
+    keys a query sees depends on its own past alone.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        num_buckets: K, an even number; the sequence length over `bucket_size` is a good start.
+        bucket_size: keys of its bucket that a query sees on a side, counting itself.
+        num_rounds: R, default 1.
+        share_qk: whether queries serve as keys, made to length 1. No key projection exists then. Default True.
+        mask_self: whether a token sees itself only when it sees nothing else in any round. None: where queries serve as
+            keys, since a token would otherwise see little but itself.
+        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` goes by rank in the bucket, the others
+            by token. `seed` draws the axes too.
+
+    Raises:
+        ValueError: for a wrong argument, and for a value of another length than the query.
+
+    Example:
+        >>> x = keras.random.normal((2, 1000, 64))
+        >>> layer = LSHAttention(num_heads=4, key_dim=16, num_buckets=16, bucket_size=64, num_rounds=2)
+        >>> tuple(layer(x, use_causal_mask=True).shape)
+        (2, 1000, 64)
+    """
+
+    def __init__(
+        self, num_heads, key_dim, *, num_buckets, bucket_size, num_rounds=1, share_qk=True, mask_self=None, **kwargs
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        for name, value in (("num_buckets", num_buckets), ("bucket_size", bucket_size), ("num_rounds", num_rounds)):
+            checks.check_count(name, value)
+        if num_buckets % 2:
+            raise ValueError(f"`num_buckets` must be even. Received: num_buckets={num_buckets}.")
+        checks.check_switch("share_qk", share_qk)
+        if mask_self is not None:
+            checks.check_switch("mask_self", mask_self)
+        self.num_buckets = num_buckets
+        self.bucket_size = bucket_size
+        self.num_rounds = num_rounds
+        self.share_qk = share_qk
+        self.mask_self = mask_self
+        # Drawn here, and so part of the configuration.
+        self.seed = random.randrange(2**31) if self.seed is None else self.seed
+
+    @property
+    def has_keys(self):
+        return not self.share_qk
+
+    @property
+    def reach(self):
+        return self.bucket_size - 1
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.rotations = self.add_weight(
+            name="rotations",
+            shape=(self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2),
+            initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
+            dtype="float32",
+            autocast=False,
+            trainable=False,
+        )
+
+    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        attention_checks.check_lengths(query, value)
+        keys = ops.cast(lsh.unit(query if self.share_qk else key), query.dtype)
+        scaled = query * self.key_dim**-0.5
+        options = {
+            "causal": causal,
+            "mask_self": self._masks_self,
+            "masks": masks,
+            "position": self.position_of_heads,
+            "return_weights": return_weights,
+            "return_log_sum_exp": self.num_rounds > 1,
+        }
+        rounds = []
+        for queries, others in self._groups(query, key, masks):
+            dropout = self.dropout_of_weights(training)
+            if self.share_qk:
+                arguments = scaled, value, queries, self.bucket_size
+                rounds.append(routing.nearest_attention(*arguments, key=keys, dropout=dropout, **options))
+            else:
+                arguments = scaled, keys, value, queries, others, self.bucket_size
+                rounds.append(separate_attention(*arguments, dropout=dropout, **options))
+        attended = lsh.combine_rounds(rounds)
+        return attended.output, attended.weights
+
+    @property
+    def _masks_self(self):
+        return self.share_qk if self.mask_self is None else self.mask_self
+
+    def _groups(self, query, key, masks):
+        """Returns for each round the groups of queries and of keys, int32 (B, N, T) and (B, N, S)."""
+        rank = None if masks.query_segments is None else routing.segment_ranks(masks.query_segments)[0]
+        rotations = ops.convert_to_tensor(self.rotations)
+
+        def groups_of(x, token_mask):
+            return [routing.groups_of(one, self.num_buckets, token_mask, rank) for one in lsh.buckets(x, rotations)]
+
+        queries = groups_of(query, masks.key_mask if self.share_qk else masks.query_mask)
+        keys = queries if self.share_qk else groups_of(key, masks.key_mask)
+        return list(zip(queries, keys, strict=True))
+
+    def pattern(self, query, key, masks, causal):
+        key_mask = None if masks.key_mask is None else masks.key_mask[:, None]
+        seen = None
+        for queries, keys in self._groups(query, query if self.share_qk else key, masks):
+            band = group_band_mask(queries, keys, self.bucket_size, causal, key_mask)
+            seen = band if seen is None else ops.logical_or(seen, band)
+        seen = dense_mask(seen, masks)
+        return self_only_when_alone(seen) if self._masks_self else seen
+
+    def get_config(self):
+        names = ("num_buckets", "bucket_size", "num_rounds", "share_qk", "mask_self")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

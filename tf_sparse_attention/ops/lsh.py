@@ -1,0 +1,49 @@
+"""Attention inside hash buckets (Kitaev et al. 2020, "Reformer"), causal by construction."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.ops.attend import Attended, combine, score_dtype
+
+
+def unit(x):
+    """Returns vectors of length 1, in float32 (float64 for float64 inputs); zeros stay zeros."""
+    x = ops.cast(x, score_dtype(keras.backend.standardize_dtype(x.dtype)))
+    return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=-1, keepdims=True), 1e-12))
+
+
+def buckets(x, rotations):
+    """Returns the bucket of each vector in each round: the axis it is nearest to after a rotation, or its opposite.
+
+    A bucket depends on the direction of the vector alone.
+
+    Args:
+        x: tensor (B, N, T, H).
+        rotations: float (R, N, H, K / 2), random; K buckets.
+
+    Returns:
+        List of R int32 tensors (B, N, T): argmax of [x P, -x P].
+    """
+    x = ops.cast(x, score_dtype(keras.backend.standardize_dtype(x.dtype)))
+    found = []
+    for rotation in ops.unstack(ops.cast(rotations, x.dtype), axis=0):
+        turned = ops.einsum("BNTH,NHK->BNTK", x, rotation)
+        found.append(ops.cast(ops.argmax(ops.concatenate([turned, -turned], axis=-1), axis=-1), "int32"))
+    return found
+
+
+def combine_rounds(rounds):
+    """Merges the results of several rounds: a key that is in the same bucket in several counts as often.
+
+    A token that sees itself alone in a round leaves the word to the others, since its score there is the lowest.
+
+    Args:
+        rounds: list of `Attended` with log-sum-exps.
+
+    Returns:
+        An `Attended`.
+    """
+    if len(rounds) == 1:
+        return rounds[0]
+    outputs, weights, log_sum_exps = zip(*rounds, strict=True)
+    return Attended(combine(outputs, log_sum_exps), None if weights[0] is None else combine(weights, log_sum_exps))
