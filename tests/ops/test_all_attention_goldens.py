@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.goldens import read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.positions import Relative
@@ -34,10 +35,7 @@ class Case:
     """The numbers of a case, its heads apart from its batch."""
 
     def __init__(self, goldens, name):
-        self.settings = json.loads(str(goldens["meta_json"]))[name]
-        self.arrays = {
-            key.removeprefix(name + "/"): goldens[key] for key in goldens.files if key.startswith(name + "/")
-        }
+        self.settings, self.arrays = read_case(goldens, name)
         self.window, self.num_heads = self.settings["L"], self.settings["heads"]
 
     def heads(self, name):

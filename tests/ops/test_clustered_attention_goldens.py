@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.goldens import read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.clustered import best_keys, clustered_attention, improved_clustered_attention, mean_queries
 from tf_sparse_attention.ops.hashing import hamming_clusters, hash_bits
@@ -33,10 +34,7 @@ class Case:
     """The numbers of a case, heads first."""
 
     def __init__(self, goldens, name):
-        self.settings = json.loads(str(goldens["meta_json"]))[name]
-        self.arrays = {
-            key.removeprefix(name + "/"): goldens[key] for key in goldens.files if key.startswith(name + "/")
-        }
+        self.settings, self.arrays = read_case(goldens, name)
         self.num_clusters, self.top_k = self.settings["clusters"], self.settings["topk"]
         self.inputs = {name: self.heads(name) for name in "qkv"}
         self.query_mask, self.key_mask = (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.goldens import read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -34,10 +35,7 @@ class Case:
     """The numbers of a case on one axis of positions, filled up to a multiple of the block."""
 
     def __init__(self, goldens, name):
-        self.settings = json.loads(str(goldens["meta_json"]))[name]
-        self.arrays = {
-            key.removeprefix(name + "/"): goldens[key] for key in goldens.files if key.startswith(name + "/")
-        }
+        self.settings, self.arrays = read_case(goldens, name)
         self.window = self.settings["sparsity_cluster_attention_window"]
         self.centroids = self.arrays[VARIABLES + "means"]
 

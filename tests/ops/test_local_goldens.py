@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.goldens import read_case
 from tests.ops import twins
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.local import local_attention
@@ -40,10 +41,7 @@ class Case:
     """The numbers of a case, and what the published code makes of them before it attends."""
 
     def __init__(self, goldens, name):
-        self.settings = json.loads(str(goldens["meta_json"]))[name]
-        self.arrays = {
-            key.removeprefix(name + "/"): goldens[key] for key in goldens.files if key.startswith(name + "/")
-        }
+        self.settings, self.arrays = read_case(goldens, name)
         self.block, self.query_block = self.settings["memory_query_shape"][0], self.settings["query_shape"][0]
         self.flange = self.settings["memory_flange"][0]
 
