@@ -1,5 +1,7 @@
 """The language model: logits, presets, training, saving."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -102,12 +104,15 @@ def test_presets_have_the_published_number_of_parameters(name, published, monkey
     """
     zeros = keras.initializers.Zeros()
     monkeypatch.setattr(keras.initializers.GlorotUniform, "__call__", zeros.__call__)  # to draw them takes 10 s
-    model = LanguageModel.from_preset(name, vocabulary_size=5)
+    model = LanguageModel.from_preset(name, vocabulary_size=5, dtype="bfloat16")
     routing = [part for block in model.backbone.blocks for part in block.attention.parts if not part.has_keys]
     shared_matrices = len(model.backbone.blocks) * 129 * 129
     unused_keys = sum(part.num_heads * 129 * 1032 for part in routing)
     centroids = sum(part.num_heads * 16 * 129 for part in routing)
-    assert num_trainable(model) == published + 2065 * 5 - shared_matrices - unused_keys - centroids
+    found = num_trainable(model)
+    del model, routing
+    gc.collect()  # a gigabyte that the next of these would come on top of
+    assert found == published + 2065 * 5 - shared_matrices - unused_keys - centroids
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
