@@ -26,8 +26,7 @@ from benchmarks import tables, worker
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ("local", "nearest", "nearest, separate keys", "top_k", "strided", "fixed", "all-attention")
-CASES += ("clustered", "improved clustered", "keras dense")
-NO_REMAT = ("strided", "fixed", "keras dense")  # heads of two kinds, or none of ours
+CASES += ("clustered", "improved clustered", worker.DENSE)
 
 
 def parse(argv):
@@ -71,7 +70,7 @@ def measure(case, length, options, run):
     memory = {}
     if not options.no_memory:
         wanted = wanted._replace(kind="memory", modes=(tables.best_mode(seconds),))
-        for remat in (False, True)[: 1 if case in NO_REMAT and not options.layers else 2]:
+        for remat in (False, True)[: 2 if worker.has_remat(case, options.layers) else 1]:
             memory[remat] = run(wanted._replace(remat=remat), options.backend)
             if "skipped" in memory[remat]:
                 say(f"{case}, {length}, memory: {memory[remat]['skipped']}")

@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from benchmarks.worker import DENSE
 from tf_sparse_attention.ops import kmeans, routing
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
@@ -92,9 +93,7 @@ CORES = {
     "all-attention": all_attention,
     "clustered": clustered,
     "improved clustered": improved_clustered,
-    "keras dense": keras_dense,
+    DENSE: keras_dense,
 }
-DENSE = "keras dense"
 SHARED = ("nearest", "top_k")  # queries are the keys
 SLOTTED = {"all-attention": 1024}  # persistent vectors
-ONE_KIND_OF_HEAD = set(CORES) - {"strided", "fixed", DENSE}

@@ -11,7 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from benchmarks.cores import CORES, DENSE, NUM_CLUSTERS, NUM_SUMMARY, ONE_KIND_OF_HEAD, SHARED, SLOTTED, STRIDE, TOP_K
+from benchmarks.cores import CORES, NUM_CLUSTERS, NUM_SUMMARY, SHARED, SLOTTED, STRIDE, TOP_K
+from benchmarks.worker import DENSE
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.remat import remat_call
 from tf_sparse_attention.ops import kmeans
@@ -101,11 +102,6 @@ def core_subject(name, sizes, remat=False, seed=0):
         return core(query, key, value, extras, sizes.span), 0.0
 
     return Subject(function, (query, key, value), 3)
-
-
-def has_remat(name):
-    """Returns whether a core can be computed one head at a time: whether its heads are all of one kind."""
-    return name in ONE_KIND_OF_HEAD
 
 
 def heads_of(sizes, seed=0):

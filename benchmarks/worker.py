@@ -23,6 +23,8 @@ ENVIRONMENT = {
 # is part of the answer, and the first call is measured. The first call of a compiled program compiles it too, so the
 # second is measured, for which everything must have been given back.
 GIVE_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "131072"}
+DENSE = "keras dense"
+TWO_KINDS = ("strided", "fixed")  # cores whose heads are of two kinds, which cannot be computed one head at a time
 WARM_UP = 64  # positions of the call that loads libraries before memory is measured
 
 
@@ -54,6 +56,11 @@ def environment(wanted, backend):
     return {**ENVIRONMENT, **(GIVE_BACK if give_back else {}), "KERAS_BACKEND": backend}
 
 
+def has_remat(case, whole_layers):
+    """Returns whether there is a rematerialised form to measure: of all our layers, of cores with heads alike."""
+    return case != DENSE and (whole_layers or case not in TWO_KINDS)
+
+
 def measure(wanted):
     """Returns the result of a `Measurement`: {pass: seconds} or {"bytes": int}, or {"skipped": reason}."""
     if wanted.kind not in ("time", "memory"):
@@ -78,7 +85,7 @@ def measure(wanted):
 
 def _bytes_needed(wanted, sizes):
     """Returns a lower bound of what dense attention takes that keeps its scores: four arrays of all pairs."""
-    dense = wanted.case == "keras dense" or (wanted.whole_layers and wanted.kind == "time")
+    dense = wanted.case == DENSE or (wanted.whole_layers and wanted.kind == "time")
     return 4 * 4 * sizes.num_heads * sizes.length**2 if dense else 0
 
 
@@ -97,12 +104,12 @@ def _timed_steps(wanted, sizes):
     for mode in wanted.modes:
         for backward in (False, True):
             timed[_name(mode, backward)] = steps.step_of(_subject(wanted, sizes, False), mode, backward)
-        if wanted.case != subjects.DENSE and (wanted.whole_layers or subjects.has_remat(wanted.case)):
+        if has_remat(wanted.case, wanted.whole_layers):
             timed[f"{mode} remat"] = steps.step_of(_subject(wanted, sizes, True), mode, True)
-    if wanted.whole_layers and wanted.case != subjects.DENSE:
+    if wanted.whole_layers and wanted.case != DENSE:
         for mode in wanted.modes:
             for backward in (False, True):
-                dense = subjects.layer_subject(subjects.DENSE, sizes)
+                dense = subjects.layer_subject(DENSE, sizes)
                 timed[f"dense {_name(mode, backward)}"] = steps.step_of(dense, mode, backward)
     if not wanted.whole_layers:
         for backward in (False, True):

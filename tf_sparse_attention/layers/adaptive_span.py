@@ -64,7 +64,6 @@ class UnitInterval(keras.constraints.Constraint):
         return ops.clip(w, 0, 1)
 
 
-@keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AdaptiveSpan(keras.layers.Layer):
     """The part of a window that each head uses, learned (Sukhbaatar et al. 2019, section 2).
 

@@ -115,7 +115,7 @@ class AllAttention(AttentionLayer):
         dropout = self.dropout_of_weights(training)
         window, span = span_of_call(self, training)
         attended = local_attention(
-            _first_heads(query, self.num_key_heads) * self.key_dim**-0.5,
+            slice_axis(query, -3, 0, self.num_key_heads) * self.key_dim**-0.5,
             key,
             value,
             window=self._to_compute(window),
@@ -160,7 +160,3 @@ class AllAttention(AttentionLayer):
     def get_config(self):
         names = ("num_persistent", "window", "see_self", "variant", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-
-def _first_heads(x, count):
-    return x if count == x.shape[1] else slice_axis(x, -3, 0, count)

@@ -4,7 +4,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import shape, slice_axis
 
 HEADS = ("split", "merged", "interleaved")
 PARTS = ("local", "far")
@@ -78,7 +78,7 @@ class FactorizedAttention(AttentionLayer):
         results = [
             self.attend_part(
                 part,
-                *(take_heads(x, heads) for x in (query, key, value)),
+                *(slice_axis(x, -3, heads.start, heads.stop) for x in (query, key, value)),
                 masks=masks.of_heads(heads),
                 position=self.position_of_heads.of_heads(heads),
                 dropout=self.dropout_of_weights(training),
@@ -98,15 +98,6 @@ class FactorizedAttention(AttentionLayer):
 
     def get_config(self):
         return {**super().get_config(), "heads": self.heads, "layer_index": self.layer_index}
-
-
-def take_heads(x, heads):
-    """Returns some heads of (B, N, T, H), a slice of theirs."""
-    sizes = list(shape(x))
-    if (heads.start, heads.stop) == (0, sizes[1]):
-        return x
-    sizes[1] = heads.stop - heads.start
-    return ops.slice(x, (0, heads.start, 0, 0), sizes)
 
 
 def join_heads(parts):

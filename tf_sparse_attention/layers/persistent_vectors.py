@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 
-@keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class PersistentVectors(keras.layers.Layer):
     """Learned keys and values of attention heads (Sukhbaatar et al. 2019, "Augmenting self-attention", section 4.1).
 

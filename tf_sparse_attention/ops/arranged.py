@@ -55,13 +55,11 @@ def attend_arranged(
         return_weights=return_weights,
         **options,
     )
-    weights = log_sum_exp = None
-    if return_weights:
-        positions = arrangement.key_positions()[:, None, :]
-        weights = arrangement.join(dense_scores(attended.weights, positions, arrangement.key_length), -2)
-    if attended.log_sum_exp is not None:
-        log_sum_exp = arrangement.join(attended.log_sum_exp, -1)
-    return Attended(arrangement.join(attended.output, -2), weights, log_sum_exp)
+    positions = arrangement.key_positions()[:, None, :]
+    return attended.restored(
+        rows=lambda x: arrangement.join(x, -2),
+        dense=lambda weights: dense_scores(weights, positions, arrangement.key_length),
+    )
 
 
 def distances_of(arrangement):

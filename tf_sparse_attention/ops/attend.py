@@ -56,6 +56,17 @@ class Attended(NamedTuple):
     weights: Any = None
     log_sum_exp: Any = None
 
+    def restored(self, rows, dense):
+        """Returns these results in the order of the sequence.
+
+        Args:
+            rows: function that puts rows of queries back, from (B, N, G, t, X) to (B, N, T, X).
+            dense: function of the weights of key places to those of all keys, (B, N, G, t, s) to (B, N, G, t, S).
+        """
+        weights = None if self.weights is None else rows(dense(self.weights))
+        log_sum_exp = None if self.log_sum_exp is None else rows(self.log_sum_exp[..., None])[..., 0]
+        return Attended(rows(self.output), weights, log_sum_exp)
+
 
 def score_dtype(dtype):
     """Returns the dtype of scores and softmax: float32, or float64 for float64 inputs."""

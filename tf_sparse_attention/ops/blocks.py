@@ -16,6 +16,8 @@ def slice_axis(x, axis, start, stop):
     """Returns `x[..., start:stop, ...]` along the (negative) `axis`; the bounds may be tensors, but must lie inside."""
     # Not by indexing: TensorFlow's gradient of that costs more than the attention around it.
     sizes = list(shape(x))
+    if is_zero(start) and isinstance(stop, int) and sizes[axis] == stop:
+        return x
     begins = [0] * len(sizes)
     begins[axis], sizes[axis] = start, stop - start
     return ops.slice(x, begins, sizes)
@@ -55,9 +57,7 @@ def split(x, block_size, axis, num_blocks):
         Tensor (..., G, block_size, ...).
     """
     length, total = shape(x)[axis], num_blocks * block_size
-    x = pad_axis(x, axis, 0, at_least_zero(total - length))
-    if not (isinstance(length, int) and isinstance(total, int) and length <= total):
-        x = slice_axis(x, axis, 0, total)
+    x = slice_axis(pad_axis(x, axis, 0, at_least_zero(total - length)), axis, 0, total)
     sizes = shape(x)
     return ops.reshape(x, sizes[:axis] + (num_blocks, block_size) + sizes[len(sizes) + axis + 1 :])
 
@@ -77,8 +77,7 @@ def join(x, axis, length):
     end = len(sizes) + axis
     num_blocks, block_size = sizes[end - 1], sizes[end]
     x = ops.reshape(x, sizes[: end - 1] + (num_blocks * block_size,) + sizes[end + 1 :])
-    known = isinstance(num_blocks, int) and isinstance(length, int) and num_blocks * block_size == length
-    return x if known else slice_axis(x, axis, 0, length)
+    return slice_axis(x, axis, 0, length)
 
 
 @dataclasses.dataclass(frozen=True)

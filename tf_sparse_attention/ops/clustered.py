@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import Attended, attend, drop_weights, score_dtype
 from tf_sparse_attention.ops.blocks import pad_axis, shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
-from tf_sparse_attention.ops.gather import take_rows
+from tf_sparse_attention.ops.gather import take_members
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -64,8 +64,8 @@ def improved_clustered_attention(
     share = blocks.of_clusters(ops.sum(ops.where(is_best, weights, 0), axis=-1, keepdims=True))[..., None, :]
     near = attend(
         blocks.arrange(query),
-        blocks.of_clusters(_rows_at(key, best.positions)),
-        blocks.of_clusters(_rows_at(value, best.positions)),
+        blocks.of_clusters(take_members(key, best.positions)),
+        blocks.of_clusters(take_members(value, best.positions)),
         mask=blocks.of_clusters(best.valid)[:, :, :, None],
         dropout=dropout,
         return_weights=return_weights,
@@ -108,10 +108,3 @@ def rows_of_clusters(x, clusters):
     """Returns the row of each token's cluster, (B, N, C, H) to (B, N, T, H); zeros for padding."""
     # A product with zeros and ones, whose gradient is one too and not a scatter.
     return ops.matmul(ops.one_hot(clusters, shape(x)[2], dtype=x.dtype), x)
-
-
-def _rows_at(x, positions):
-    """Returns rows (B, N, S, H) at positions (B, N, C, k): (B, N, C, k, H)."""
-    batch, heads, num_clusters, count = shape(positions)
-    rows = take_rows(x, ops.reshape(positions, (batch, heads, -1)))
-    return ops.reshape(rows, (batch, heads, num_clusters, count, shape(x)[-1]))

@@ -21,6 +21,13 @@ def take_rows(x, index):
     return ops.take(ops.reshape(x, (batch * heads * length, size)), rows, axis=0)
 
 
+def take_members(x, positions):
+    """Returns rows (B, N, S, H) at positions (B, N, K, w): (B, N, K, w, H)."""
+    batch, heads, groups, size = shape(positions)
+    rows = take_rows(x, ops.reshape(positions, (batch, heads, -1)))
+    return ops.reshape(rows, (batch, heads, groups, size, -1))
+
+
 def take_numbers(x, index):
     """Returns `x[b, n, index[b, n, i]]` of a tensor (B, N, S), without a gradient: for masks, groups and positions."""
     dtype = x.dtype

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, attend, score_dtype
+from tf_sparse_attention.ops.attend import attend, score_dtype
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers
 from tf_sparse_attention.ops.local import band, window_grid
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
@@ -132,14 +132,10 @@ def nearest_attention(
         some=grid.queries(groups != NOWHERE, -1)[..., None] if masks.attention_mask is None else None,
         **returns,
     )
-    output = permute_rows(grid.join(attended.output, -2), inverse, order)
-    weights = log_sum_exp = None
-    if attended.weights is not None:
-        weights = grid.join(dense_scores(attended.weights, at_keys[..., None, :], length), -2)
-        weights = take_rows(weights, inverse)
-    if attended.log_sum_exp is not None:
-        log_sum_exp = permute_rows(grid.join(attended.log_sum_exp, -1)[..., None], inverse, order)[..., 0]
-    return Attended(output, weights, log_sum_exp)
+    return attended.restored(
+        rows=lambda x: permute_rows(grid.join(x, -2), inverse, order),
+        dense=lambda weights: dense_scores(weights, at_keys[..., None, :], length),
+    )
 
 
 def with_self_bias(bias, own):

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, attend
+from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.blocks import join, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.local import window_grid
@@ -184,14 +184,7 @@ def separate_attention(
         **returns,
     )
     present = ops.logical_and(merged.is_query, merged.positions < num_queries)
-
-    def restored(x):
-        return pick_rows(join(x, -2, blocks.num_places), merged.query_places, rows, present)
-
-    weights = log_sum_exp = None
-    if attended.weights is not None:
-        weights = dense_scores(attended.weights, at_keys[..., None, :], num_keys)
-        weights = take_rows(join(weights, -2, blocks.num_places), merged.query_places)
-    if attended.log_sum_exp is not None:
-        log_sum_exp = restored(attended.log_sum_exp[..., None])[..., 0]
-    return Attended(restored(attended.output), weights, log_sum_exp)
+    return attended.restored(
+        rows=lambda x: pick_rows(join(x, -2, blocks.num_places), merged.query_places, rows, present),
+        dense=lambda weights: dense_scores(weights, at_keys[..., None, :], num_keys),
+    )

@@ -7,7 +7,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import attend, lowest
 from tf_sparse_attention.ops.blocks import pad_axis, shape
-from tf_sparse_attention.ops.gather import take_numbers, take_rows
+from tf_sparse_attention.ops.gather import take_members, take_numbers
 from tf_sparse_attention.ops.local import band
 from tf_sparse_attention.ops.masks import TokenMasks, causal_mask, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
@@ -58,12 +58,6 @@ def _take(x, positions):
     """Returns numbers (B, N, S) at positions (B, N, K, w)."""
     batch, heads, clusters, size = shape(positions)
     return ops.reshape(take_numbers(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, clusters, size))
-
-
-def _gather(x, positions):
-    """Returns rows (B, N, S, H) at positions (B, N, K, w): (B, N, K, w, H)."""
-    batch, heads, clusters, size = shape(positions)
-    return ops.reshape(take_rows(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, clusters, size, -1))
 
 
 def pairs_mask(queries, keys, causal, masks):
@@ -161,8 +155,8 @@ def top_k_attention(
         Pair of the output (B, N, T, Hv) and the weights (B, N, T, S), averaged like the output, or None.
     """
     num_queries, num_keys = shape(query)[-2], shape(key)[-2]
-    query = _gather(position.rotate(query, ops.arange(num_queries)), queries.positions)  # (B, N, K, w, H)
-    key = _gather(position.rotate(key, ops.arange(num_keys)), keys.positions)
+    query = take_members(position.rotate(query, ops.arange(num_queries)), queries.positions)  # (B, N, K, w, H)
+    key = take_members(position.rotate(key, ops.arange(num_keys)), keys.positions)
     apart = keys.positions[..., None, :] - queries.positions[..., :, None]
     distances = Distances(_rank_offsets(queries, keys), tokens=apart)
     bias = position.score_bias(query, distances)
@@ -171,7 +165,7 @@ def top_k_attention(
     attended = attend(
         query,
         key,
-        _gather(value, keys.positions),
+        take_members(value, keys.positions),
         mask=pairs_mask(queries, keys, causal, masks),
         bias=bias,
         dropout=dropout,
