@@ -9,6 +9,7 @@ from tf_sparse_attention.models import Backbone, LanguageModel
 
 OPTIMIZERS = {
     "adafactor": tsa.optimizers.Adafactor,
+    "adagrad": tsa.optimizers.Adagrad,
     "adam": keras.optimizers.Adam,
     "adamw": keras.optimizers.AdamW,
 }
@@ -78,7 +79,7 @@ def make_schedule(config, hidden_dim):
             f"`config.optimizer.{missing[0]}` must be given for the schedule {settings.schedule}. Received: None."
         )
     if settings.schedule == "constant":
-        return tsa.optimizers.Constant(rate)
+        return tsa.optimizers.Constant(rate, warmup or 0)
     if settings.schedule == "noam":
         return tsa.optimizers.Noam(hidden_dim, warmup, scale=rate)
     if settings.schedule == "cosine":

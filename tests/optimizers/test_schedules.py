@@ -15,6 +15,10 @@ def test_constant_is_the_same_at_every_step():
     np.testing.assert_allclose(rates(Constant(0.5), 0, 1, 10**6), 0.5)
 
 
+def test_constant_rises_to_its_rate_with_the_last_warmup_step_and_counts_from_one():
+    np.testing.assert_allclose(rates(Constant(0.5, warmup_steps=4), 0, 1, 3, 4, 10**6), [0.125, 0.25, 0.5, 0.5, 0.5])
+
+
 def test_rsqrt_normalized_decay_is_flat_then_halves_with_four_times_the_steps():
     schedule = RsqrtNormalizedDecay(0.01, warmup_steps=100)
     np.testing.assert_allclose(rates(schedule, 0, 50, 100, 400, 1600), [0.01, 0.01, 0.01, 0.005, 0.0025], rtol=1e-6)
@@ -40,7 +44,7 @@ def test_noam_defaults_to_the_paper_and_multiplies_by_its_scale():
 
 @pytest.mark.parametrize(
     "schedule",
-    [Constant(0.5), RsqrtNormalizedDecay(0.01, 10, use_linear_warmup=True, name="ramp"), Noam(64, 10, scale=0.5)],
+    [Constant(0.5, 20), RsqrtNormalizedDecay(0.01, 10, use_linear_warmup=True, name="ramp"), Noam(64, 10, scale=0.5)],
 )
 def test_the_configuration_round_trip_keeps_the_schedule(schedule):
     copy = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
@@ -49,7 +53,9 @@ def test_the_configuration_round_trip_keeps_the_schedule(schedule):
     assert rates(copy, 0, 7, 30) == rates(schedule, 0, 7, 30)
 
 
-@pytest.mark.parametrize("schedule", [Constant(0.5), RsqrtNormalizedDecay(0.5, 10, True), Noam(64, 10)])
+@pytest.mark.parametrize(
+    "schedule", [Constant(0.5), Constant(0.5, 8), RsqrtNormalizedDecay(0.5, 10, True), Noam(64, 10)]
+)
 def test_a_rate_is_a_float32_scalar_for_the_integer_step_of_any_optimizer(schedule):
     optimizer = keras.optimizers.Adam(schedule)
     optimizer.iterations.assign(3)

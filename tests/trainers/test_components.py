@@ -64,6 +64,7 @@ def test_the_source_is_the_one_that_is_named(text_folder, data_dir):
 def test_schedules_follow_their_rules():
     assert rates((0, 1000), learning_rate=0.5) == pytest.approx([0.5, 0.5])
     warm = {"learning_rate": 1.0, "warmup_steps": 4}
+    assert rates((0, 3, 16), schedule="constant", **warm) == pytest.approx([0.25, 1.0, 1.0])
     assert rates((0, 16), schedule="rsqrt_normalized_decay", **warm) == pytest.approx([1.0, 0.5])
     assert rates((0, 2, 16), schedule="rsqrt_with_linear_warmup", **warm) == pytest.approx([0.0, 0.5, 0.5])
     assert rates((3,), schedule="noam", **warm) == pytest.approx([1.0 * 16**-0.5 * 4**-0.5])
@@ -92,6 +93,7 @@ def test_a_cosine_ends_with_the_run_unless_told():
     ("name", "base_class", "settings"),
     [
         ("adafactor", tsa.optimizers.Adafactor, {"beta_1": 0.9}),
+        ("adagrad", tsa.optimizers.Adagrad, {"clip": 0.5}),
         ("adam", keras.optimizers.Adam, {"beta_2": 0.95, "global_clipnorm": 1.0}),
         ("adamw", keras.optimizers.AdamW, {"weight_decay": 0.1, "gradient_accumulation_steps": 2}),
     ],
@@ -110,5 +112,5 @@ def test_a_setting_that_an_optimizer_does_not_have_is_an_error():
 
 
 def test_an_unknown_optimizer_is_an_error():
-    with pytest.raises(ValueError, match=r"`config.optimizer.name` must be one of adafactor, adam, adamw"):
+    with pytest.raises(ValueError, match=r"`config.optimizer.name` must be one of adafactor, adagrad, adam, adamw"):
         components.make_optimizer(make_config(optimizer={"name": "lion"}), hidden_dim=16)

@@ -5,6 +5,8 @@ import math
 import keras
 from keras import ops
 
+from tf_sparse_attention.optimizers.full_precision import add_slot, dense_gradient, subtract
+
 MATRIX_VIEWS = ("smallest", "last_two")
 
 
@@ -142,28 +144,14 @@ class Adafactor(keras.optimizers.Optimizer):
             matrix = matrix_axes(variable.shape, self.matrix_view)
             rows, columns = matrix or ((), ())
             kept = tuple(range(rank))
-            self._row_moments.append(matrix and self._add_slot(variable, "row_moment", _without(kept, columns)))
-            self._column_moments.append(matrix and self._add_slot(variable, "column_moment", _without(kept, rows)))
-            self._second_moments.append(None if matrix else self._add_slot(variable, "second_moment", kept))
-            self._momentums.append(self._add_slot(variable, "momentum", kept) if self.beta_1 > 0 else None)
-
-    def _add_slot(self, variable, name, axes):
-        """Adds float32 zeros over some axes of a variable, laid out over devices as the variable is."""
-        if self._overwrite_variable_with_gradient(variable):
-            return None
-        layout = None
-        distribution = keras.distribution.distribution()
-        if distribution is not None:
-            # Looked up by name, a vector would get the layout of the matrix whose name its own begins with.
-            whole = distribution.get_variable_layout(variable)
-            layout = keras.distribution.TensorLayout([whole.axes[axis] for axis in axes], whole.device_mesh)
-        path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
-        shape = tuple(variable.shape[axis] for axis in axes)
-        return self.add_variable(shape, dtype="float32", layout=layout, name=f"{path}_{name}")
+            self._row_moments.append(matrix and add_slot(self, variable, "row_moment", _without(kept, columns)))
+            self._column_moments.append(matrix and add_slot(self, variable, "column_moment", _without(kept, rows)))
+            self._second_moments.append(None if matrix else add_slot(self, variable, "second_moment", kept))
+            self._momentums.append(add_slot(self, variable, "momentum", kept) if self.beta_1 > 0 else None)
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        gradient = _dense(gradient, variable.shape)
+        gradient = dense_gradient(gradient, variable.shape)
         step = ops.cast(learning_rate, "float32")
         if self.multiply_by_parameter_scale:
             step = step * ops.maximum(_rms(ops.cast(variable, "float32")), self.parameter_scale_floor)
@@ -175,10 +163,7 @@ class Adafactor(keras.optimizers.Optimizer):
         if momentum is not None:
             update = ops.multiply(momentum, self.beta_1) + (1.0 - self.beta_1) * update
             self.assign(momentum, update)
-        # Subtracted before the cast down: in bfloat16 w - d would round the step a second time.
-        dtype = keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
-        value = ops.cast(variable, dtype) - ops.cast(update, dtype)
-        self.assign(variable, ops.cast(value, variable.dtype))
+        subtract(self, variable, update)
 
     def _normalized(self, gradient, index):
         """The gradient divided by the root of its second moment, `u` before the clipping."""
@@ -221,12 +206,3 @@ def _without(axes, removed):
 
 def _rms(values):
     return ops.sqrt(ops.mean(ops.square(values)))
-
-
-def _dense(gradient, shape):
-    """A float32 tensor from a gradient that may be sparse; rows that occur several times are summed."""
-    gradient = ops.cast(gradient, "float32")
-    if hasattr(gradient, "indices"):
-        # The sum of a sparse and a dense tensor is the one way to a dense one that every backend has.
-        gradient = ops.add(gradient, ops.zeros(shape, dtype="float32"))
-    return ops.reshape(gradient, shape)  # unknown after TensorFlow's sum over several workers

@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from tf_sparse_attention.optimizers.full_precision import dense_gradient
+
 
 class GradientNorm:
     """Mixin for optimizers that keep the norm of the gradient of the last update.
@@ -29,11 +31,7 @@ class GradientNorm:
         ]
 
     def update_step(self, gradient, variable, learning_rate):
-        dense = gradient
-        if hasattr(gradient, "indices"):
-            # Rows that occur several times count as their sum; the sum with a dense tensor is dense on every backend.
-            dense = ops.add(gradient, ops.zeros(variable.shape, dtype=gradient.dtype))
-        squared_norm = ops.sum(ops.square(ops.cast(dense, "float32")))
+        squared_norm = ops.sum(ops.square(dense_gradient(gradient, variable.shape)))
         self.assign(self._squared_norms[self._get_variable_index(variable)], squared_norm)
         super().update_step(gradient, variable, learning_rate)
 

@@ -13,20 +13,24 @@ from tf_sparse_attention import checks
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Constant(keras.optimizers.schedules.LearningRateSchedule):
-    """The same learning rate at every step.
+    """The same learning rate at every step, after a linear warm-up if wanted.
 
-    `rate(step) = learning_rate`. It does what a plain float does, but a configuration can name it as it names the
-    other schedules; like them it cannot be assigned to during training.
+    `rate(step) = learning_rate * min(1, (step + 1) / warmup_steps)`, so that the first update already moves. Without
+    warm-up it does what a plain float does, but a configuration can name it as it names the other schedules; like
+    them it cannot be assigned to during training.
+
+    Source: the schedule of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019).
 
     Args:
         learning_rate: Positive float, the rate.
+        warmup_steps: Integer of at least 0, the steps in which the rate rises. Defaults to 0.
         name: String, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
 
     Raises:
-        ValueError: If `learning_rate` is not a positive number.
+        ValueError: If `learning_rate` is not a positive number or `warmup_steps` a negative one.
 
     Example:
 
@@ -34,17 +38,22 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
     0.5
     """
 
-    def __init__(self, learning_rate, name="Constant"):
+    def __init__(self, learning_rate, warmup_steps=0, name="Constant"):
         super().__init__()
         checks.check_positive("learning_rate", learning_rate)
+        checks.check_count("warmup_steps", warmup_steps, minimum=0)
         self.learning_rate = float(learning_rate)
+        self.warmup_steps = int(warmup_steps)
         self.name = name
 
     def __call__(self, step):
-        return ops.convert_to_tensor(self.learning_rate, dtype="float32")
+        if self.warmup_steps == 0:
+            return ops.convert_to_tensor(self.learning_rate, dtype="float32")
+        count = ops.cast(step, "float32") + 1.0
+        return self.learning_rate * ops.minimum(count / self.warmup_steps, 1.0)
 
     def get_config(self):
-        return {"learning_rate": self.learning_rate, "name": self.name}
+        return {"learning_rate": self.learning_rate, "warmup_steps": self.warmup_steps, "name": self.name}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")

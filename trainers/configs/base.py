@@ -64,15 +64,16 @@ def _model():
 
 def _optimizer():
     return {
-        "name": "adafactor",  # adafactor, adam or adamw
+        "name": "adafactor",  # adafactor, adagrad, adam or adamw
         "learning_rate": 0.01,  # the highest; for noam its factor
         "schedule": "constant",  # or rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam, cosine
-        "warmup_steps": placeholder(int),  # for all but constant
+        "warmup_steps": placeholder(int),  # for all; constant may do without
         "decay_steps": placeholder(int),  # for cosine, after the warm-up; None: to the last step
         "beta_1": placeholder(float),
         "beta_2": placeholder(float),
         "epsilon": placeholder(float),
         "weight_decay": placeholder(float),
+        "clip": placeholder(float),  # of adagrad
         "clipnorm": placeholder(float),
         "global_clipnorm": placeholder(float),
         "gradient_accumulation_steps": placeholder(int),

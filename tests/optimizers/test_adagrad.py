@@ -1,0 +1,107 @@
+"""Adagrad against the numbers of the published implementation, and what its clipping does."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.goldens import read_case
+from tf_sparse_attention.optimizers import Adagrad, Constant
+
+CASES = (
+    "adagrad_clip_active",
+    "adagrad_clip_inactive",
+    "adagrad_clip_lrdecay_acc",
+    "adagrad_clip_mixed",
+    "adagrad_noclip_warmup",
+)
+
+
+@pytest.fixture(scope="module")
+def goldens(shared_goldens):
+    with np.load(shared_goldens / "torch_peers" / "all_attention.npz") as arrays:
+        yield arrays
+
+
+def schedule_of(settings):
+    if settings["lr_decay"]:
+        return keras.optimizers.schedules.InverseTimeDecay(settings["lr"], 1, settings["lr_decay"])
+    return Constant(settings["lr"], settings["warmup"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_equals_the_published_one(goldens, name):
+    settings, arrays = read_case(goldens, name)
+    weights = [keras.Variable(arrays[f"p{j}/w0"], name=f"p{j}") for j in range(settings["n_params"])]
+    optimizer = Adagrad(
+        schedule_of(settings),
+        clip=settings["grad_clip"] or None,
+        initial_accumulator_value=settings["initial_accumulator_value"],
+    )
+    for step in range(1, settings["steps"] + 1):
+        rate = arrays["lr_per_step"][step - 1] / (1 + (step - 1) * settings["lr_decay"])  # kept before its decay
+        np.testing.assert_allclose(float(optimizer.learning_rate), rate, rtol=1e-6)
+        optimizer.apply([keras.ops.convert_to_tensor(arrays[f"p{j}/g{step}"]) for j in range(len(weights))], weights)
+        for j, weight in enumerate(weights):
+            np.testing.assert_allclose(weight.numpy(), arrays[f"p{j}/w{step}"], rtol=0, atol=2e-6)
+            total = next(v for v in optimizer.variables if v.name.startswith(f"p{j}"))
+            np.testing.assert_allclose(total.numpy(), arrays[f"p{j}/sum{step}"], rtol=1e-6)
+
+
+def test_a_clipped_gradient_is_counted_whole_and_shortens_its_own_step_alone():
+    weight = keras.Variable([0.0, 0.0])
+    optimizer = Adagrad(1.0, clip=0.5)
+    optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])], [weight])
+    # The norm is 5, a tenth of the step is taken: 0.1 * g / |g| = 0.1 each. The sum is that of the whole gradient.
+    np.testing.assert_allclose(weight.numpy(), [-0.1, -0.1], rtol=1e-6)
+    np.testing.assert_allclose(optimizer.variables[2].numpy(), [9.0, 16.0])
+
+
+def test_each_weight_is_clipped_by_its_own_norm():
+    small, large = keras.Variable([0.0]), keras.Variable([0.0])
+    Adagrad(1.0, clip=1.0).apply(
+        [keras.ops.convert_to_tensor([0.5]), keras.ops.convert_to_tensor([4.0])], [small, large]
+    )
+    np.testing.assert_allclose([small.numpy()[0], large.numpy()[0]], [-1.0, -0.25], rtol=1e-6)
+
+
+def test_a_weight_without_gradient_stays_where_it_is():
+    weight = keras.Variable([1.0, 2.0])
+    Adagrad(1.0).apply([keras.ops.zeros((2,))], [weight])
+    np.testing.assert_array_equal(weight.numpy(), [1.0, 2.0])
+
+
+def test_an_embedding_takes_the_same_steps_as_its_dense_gradient():
+    ids = np.array([[1, 1, 3]])
+    layer = keras.layers.Embedding(5, 2)
+    model = keras.Sequential([layer])
+    model.build((None, 3))
+    before = layer.get_weights()[0]
+    model.compile(Adagrad(0.1, clip=0.03), loss=lambda y, x: keras.ops.sum(x, axis=(1, 2)))
+    model.train_on_batch(ids, np.zeros((1, 1)))
+    dense = keras.Variable(before)
+    gradient = np.zeros((5, 2), "float32")
+    np.add.at(gradient, ids[0], 1.0)
+    Adagrad(0.1, clip=0.03).apply([keras.ops.convert_to_tensor(gradient)], [dense])
+    np.testing.assert_allclose(layer.get_weights()[0], dense.numpy(), atol=1e-7)
+
+
+def test_the_configuration_round_trip_keeps_the_optimizer():
+    optimizer = Adagrad(Constant(0.07, 32_000), clip=None, initial_accumulator_value=0.1, epsilon=1e-8)
+    copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(copy) is Adagrad and copy.get_config() == optimizer.get_config()
+
+
+def test_a_bfloat16_weight_keeps_a_float32_sum():
+    weight = keras.Variable([1.0, 1.0], dtype="bfloat16")
+    optimizer = Adagrad(0.5, clip=None)
+    optimizer.apply([keras.ops.cast(keras.ops.convert_to_tensor([1.0, 2.0]), "bfloat16")], [weight])
+    assert optimizer.variables[2].dtype == "float32"
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32")), [0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"clip": 0}, {"clip": "a"}, {"initial_accumulator_value": -1.0}, {"epsilon": 0.0}]
+)
+def test_a_wrong_argument_is_named(arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        Adagrad(**arguments)

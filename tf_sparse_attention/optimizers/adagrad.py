@@ -1,0 +1,79 @@
+"""Adagrad whose steps, and not its gradients, are clipped tensor by tensor."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.optimizers.full_precision import add_slot, dense_gradient, subtract
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class Adagrad(keras.optimizers.Optimizer):
+    """Adagrad with the clipping of the adaptive-span models, which spares the accumulators.
+
+    For a gradient `g` of a weight `w`:
+
+        s = s + g**2
+        f = min(1, clip / (norm(g) + 1e-10))
+        w = w - learning_rate * f * g / (sqrt(s) + epsilon)
+
+    where the norm is that of this one weight. A large gradient is counted whole in `s`, so it makes later steps small;
+    only the step it causes itself is shortened. State: as many float32 numbers as the weight has. The update is
+    float32 whatever the dtype of the weight.
+
+    Source: the optimizer of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019), used as well for the
+    character models of their "Augmenting self-attention with persistent memory" (2019): there
+    `Adagrad(Constant(0.07, warmup_steps=32_000), clip=0.03)`.
+
+    Note: differs from `keras.optimizers.Adagrad(clipnorm=...)`, which adds the clipped gradient to the accumulator; of
+    gradients that are always clipped that one takes steps of the same size as without clipping.
+
+    Args:
+        learning_rate: Float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments. Defaults
+            to 0.07.
+        clip: Positive float, the largest norm of the gradient of a weight that takes a whole step, or `None` for no
+            limit. Defaults to 0.03.
+        initial_accumulator_value: Float >= 0, where the accumulators start. Defaults to 0.
+        epsilon: Positive float, which keeps the first step of a weight without gradient finite. Defaults to 1e-10.
+        **kwargs: Arguments of `keras.optimizers.Optimizer`, as for `Adafactor`.
+
+    Raises:
+        ValueError: If an argument is outside the range given above.
+
+    Example:
+
+    >>> optimizer = Adagrad(Constant(0.07, warmup_steps=32_000), clip=0.03)
+    >>> model.compile(optimizer, loss="sparse_categorical_crossentropy")
+    """
+
+    def __init__(self, learning_rate=0.07, clip=0.03, initial_accumulator_value=0.0, epsilon=1e-10, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        if clip is not None:
+            checks.check_positive("clip", clip)
+        checks.check_not_negative("initial_accumulator_value", initial_accumulator_value)
+        checks.check_positive("epsilon", epsilon)
+        self.clip = clip
+        self.initial_accumulator_value = initial_accumulator_value
+        self.epsilon = epsilon
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        start = keras.initializers.Constant(self.initial_accumulator_value)
+        self._accumulators = [add_slot(self, variable, "accumulator", initializer=start) for variable in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        gradient = dense_gradient(gradient, variable.shape)
+        accumulator = self._accumulators[self._get_variable_index(variable)]
+        total = ops.add(accumulator, ops.square(gradient))
+        self.assign(accumulator, total)
+        step = ops.cast(learning_rate, "float32")
+        if self.clip is not None:
+            norm = ops.sqrt(ops.sum(ops.square(gradient)))
+            step = step * ops.minimum(1.0, self.clip / (norm + 1e-10))
+        subtract(self, variable, step * gradient / (ops.sqrt(total) + self.epsilon))
+
+    def get_config(self):
+        names = ("clip", "initial_accumulator_value", "epsilon")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,0 +1,48 @@
+"""What the optimizers share: gradients, state and updates in float32, whatever the dtype of the weights."""
+
+import keras
+from keras import ops
+
+
+def dense_gradient(gradient, shape):
+    """Returns a gradient as a float32 tensor of the shape of its weight.
+
+    TensorFlow gives gradients of embeddings as some of their rows; those that occur several times are summed.
+    """
+    gradient = ops.cast(gradient, "float32")
+    if hasattr(gradient, "indices"):
+        # The sum of a sparse and a dense tensor is the one way to a dense one that every backend has.
+        gradient = ops.add(gradient, ops.zeros(shape, dtype="float32"))
+    return ops.reshape(gradient, shape)  # unknown after TensorFlow's sum over several workers
+
+
+def add_slot(optimizer, variable, name, axes=None, initializer="zeros"):
+    """Returns new float32 state of an optimizer over some axes of a weight, laid out over devices as the weight is.
+
+    Args:
+        optimizer: the `keras.optimizers.Optimizer` that owns the state.
+        variable: the weight.
+        name: of the state; the path of the weight comes before it.
+        axes: the axes of the weight that the state has. None: all.
+        initializer: of the state.
+    """
+    if optimizer._overwrite_variable_with_gradient(variable):
+        return None
+    axes = range(len(variable.shape)) if axes is None else axes
+    layout = None
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        # Looked up by name, a vector would get the layout of the matrix whose name its own begins with.
+        whole = distribution.get_variable_layout(variable)
+        layout = keras.distribution.TensorLayout([whole.axes[axis] for axis in axes], whole.device_mesh)
+    path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+    shape = tuple(variable.shape[axis] for axis in axes)
+    return optimizer.add_variable(shape, initializer, dtype="float32", layout=layout, name=f"{path}_{name}")
+
+
+def subtract(optimizer, variable, update):
+    """Moves a weight by a float32 update, rounding once where the weight has a lower precision."""
+    # Subtracted before the cast down: in bfloat16 w - d would round the step a second time.
+    dtype = keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
+    value = ops.cast(variable, dtype) - ops.cast(update, dtype)
+    optimizer.assign(variable, ops.cast(value, variable.dtype))
