@@ -1,5 +1,7 @@
 """Keras layers of sparse attention."""
 
+from tf_sparse_attention.layers.adaptive_embedding import AdaptiveEmbedding
+from tf_sparse_attention.layers.adaptive_softmax import AdaptiveSoftmax
 from tf_sparse_attention.layers.all_attention import AllAttention
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
@@ -14,6 +16,8 @@ from tf_sparse_attention.layers.strided_attention import StridedAttention
 from tf_sparse_attention.layers.transformer_block import TransformerBlock
 
 __all__ = [
+    "AdaptiveEmbedding",
+    "AdaptiveSoftmax",
     "AllAttention",
     "AttentionLayer",
     "ClusteredAttention",

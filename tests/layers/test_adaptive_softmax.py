@@ -1,0 +1,106 @@
+"""Adaptive embedding and softmax as Keras layers; their numbers are checked in `tests/ops/test_word_clusters.py`."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import normal, to_numpy
+from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
+
+WORDS = np.array([[0, 3, 9, 39], [20, 8, 7, 21]])
+
+
+def tied_model():
+    tokens = keras.Input((None,), dtype="int32")
+    embedding = AdaptiveEmbedding(40, 8, cutoffs=(8, 20), div_value=2, seed=1)
+    return keras.Model(tokens, AdaptiveSoftmax(embedding=embedding, seed=2)(embedding(tokens)))
+
+
+def test_words_of_one_cluster_have_vectors_of_one_size_and_variance_one():
+    embedding = AdaptiveEmbedding(4000, 64, cutoffs=(1000, 2000), div_value=4, seed=0)
+    assert [tuple(weight.shape) for weight in embedding.weights] == [
+        (1000, 64), (64, 64), (1000, 16), (16, 64), (2000, 4), (4, 64)
+    ]  # fmt: skip
+    for words in (np.arange(1000), np.arange(1000, 2000), np.arange(2000, 4000)):
+        assert np.var(to_numpy(embedding(words[None]))) == pytest.approx(1, rel=0.35)
+
+
+def test_tied_layers_share_tables_and_projections():
+    model = tied_model()
+    names = [weight.name for weight in model.weights]
+    assert len(names) == len(set(names)) == 3 + 3 + 3 + 2  # tables, projections, biases, gate
+
+
+def test_the_loss_is_minus_the_log_probability_of_the_word():
+    embedding = AdaptiveEmbedding(40, 8, cutoffs=(8, 20), div_value=2)
+    softmax = AdaptiveSoftmax(embedding=embedding)
+    x = normal(2, 4, 8)
+    every = to_numpy(softmax(x))
+    expected = -np.take_along_axis(every, WORDS[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(softmax.loss(x, WORDS), expected, rtol=1e-5)
+    np.testing.assert_array_equal(softmax.predict_words(x), np.argmax(every, axis=-1))
+
+
+def test_a_saved_model_is_tied_again_when_loaded(tmp_path):
+    model = tied_model()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(WORDS, verbose=0), model.predict(WORDS, verbose=0))
+    assert len(loaded.weights) == len(model.weights)
+
+
+def test_untied_layers_have_weights_of_their_own():
+    softmax = AdaptiveSoftmax(40, (8, 20), div_value=2, seed=3)
+    copy = AdaptiveSoftmax.from_config(softmax.get_config())
+    for layer in (softmax, copy):
+        layer.build((None, 8))
+    np.testing.assert_array_equal(copy(normal(2, 8)), softmax(normal(2, 8)))
+    assert softmax.count_params() == 8 * 8 + 8 * 8 + 12 * 4 + 4 * 8 + 20 * 2 + 2 * 8 + 40 + 8 * 2 + 2
+
+
+def test_without_cutoffs_it_is_one_softmax():
+    softmax = AdaptiveSoftmax(10, ())
+    x = normal(3, 8)
+    table, projection, bias = (to_numpy(weight.value) for weight in (softmax(x), softmax)[1].weights)
+    logits = x @ projection.T @ table.T + bias
+    expected = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+    np.testing.assert_allclose(softmax(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_keeps_probabilities_in_float32():
+    embedding = AdaptiveEmbedding(40, 8, cutoffs=(8, 20), div_value=2, dtype="mixed_bfloat16")
+    softmax = AdaptiveSoftmax(embedding=embedding, dtype="mixed_bfloat16")
+    x = embedding(WORDS)
+    assert keras.backend.standardize_dtype(x.dtype) == "bfloat16"
+    for result in (softmax(x), softmax.loss(x, WORDS)):
+        assert keras.backend.standardize_dtype(result.dtype) == "float32" and np.all(np.isfinite(result))
+
+
+def test_a_model_learns_with_it():
+    model = tied_model()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.02), loss=loss)
+    first, *_, last = model.fit(np.repeat(WORDS, 8, 0), np.repeat(WORDS[:, ::-1], 8, 0), epochs=30, verbose=0).history[
+        "loss"
+    ]
+    assert last < 0.5 * first
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: AdaptiveEmbedding(0, 8, ()), "vocabulary_size"),
+        (lambda: AdaptiveEmbedding(10, 8, (5, 5)), "cutoffs"),
+        (lambda: AdaptiveEmbedding(10, 8, (0,)), "cutoffs"),
+        (lambda: AdaptiveEmbedding(10, 8, (10,)), "cutoffs"),
+        (lambda: AdaptiveEmbedding(10, 8, (2, 5), div_value=4), "div_value"),
+        (lambda: AdaptiveSoftmax(10), "cutoffs"),
+        (lambda: AdaptiveSoftmax(embedding="words"), "embedding"),
+        (lambda: AdaptiveSoftmax(10, embedding=AdaptiveEmbedding(10, 8, (5,))), "vocabulary_size"),
+        (lambda: AdaptiveSoftmax(embedding=AdaptiveEmbedding(10, 8, (5,)))(normal(2, 4)), "inputs"),
+        (lambda: AdaptiveSoftmax(10, (2, 5))(normal(2, 8)), "div_value"),
+    ],
+)
+def test_a_wrong_argument_is_named(make, named):
+    with pytest.raises(ValueError, match=f"`{named}`"):
+        make()

@@ -1,0 +1,231 @@
+"""Adaptive input and softmax against one softmax over all words, and against the published numbers."""
+
+import functools
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.goldens import read_case
+from tests.ops.compare import differentiate
+from tf_sparse_attention.ops.needed_rows import on_needed_rows
+from tf_sparse_attention.ops.word_clusters import (
+    Cluster,
+    Gate,
+    embed_words,
+    most_likely_word,
+    word_log_probabilities,
+    word_loss,
+)
+
+CASES = ("aio_single_token", "aio_tied_div2", "aio_untied_div4")
+
+
+@pytest.fixture(scope="module")
+def goldens(shared_goldens):
+    with np.load(shared_goldens / "torch_peers" / "all_attention.npz") as arrays:
+        yield arrays
+
+
+def embedding_of(x):
+    """Returns the clusters of a published embedding, whose projections are stored transposed."""
+    count = sum("emb_layers" in name for name in x)
+    names = [(f"in_emb.emb_layers.{i}.weight", f"in_emb.emb_projs.{i}") for i in range(count)]
+    return [Cluster(x[table], ops.transpose(x[projection])) for table, projection in names]
+
+
+def softmax_of(x):
+    """Returns the clusters and the gate of a published softmax, which reads the gate's columns from the last on."""
+    count = sum("out_projs" in name for name in x)
+    weights = [("out_layers.{}.weight", "out_projs.{}", "out_layers.{}.bias")[j] for j in range(3)]
+    rows = [[x["out_emb." + name.format(i)] for name in weights] for i in range(count)]
+    clusters = [Cluster(table, ops.transpose(projection), bias) for table, projection, bias in rows]
+    kernel, bias = (x[f"out_emb.cluster_proj.{name}"] for name in ("weight", "bias"))
+    return clusters, Gate(ops.transpose(ops.flip(kernel, axis=0)), ops.flip(bias, axis=0))
+
+
+def weights_of(arrays, part):
+    return {name.removeprefix("var/"): x for name, x in arrays.items() if name.startswith(f"var/{part}")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_embedding_and_its_gradients_equal_the_published_ones(goldens, name):
+    arrays = read_case(goldens, name)[1]
+    outputs, gradients = differentiate(
+        lambda x: [embed_words(arrays["indices"], embedding_of(x))],
+        weights_of(arrays, "in_emb"),
+        arrays["cotangent_embed"],
+    )
+    np.testing.assert_allclose(outputs[0], arrays["embed"], rtol=0, atol=1e-5)
+    for weight, gradient in gradients.items():
+        expected = arrays.get(
+            f"grad_embed/{weight}", np.zeros(gradient.shape)
+        )  # none is kept where no word used the weight
+        np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-4, err_msg=weight)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_loss_its_gradients_and_all_probabilities_equal_the_published_ones(goldens, name):
+    arrays = read_case(goldens, name)[1]
+    size = arrays["hidden"].shape[-1]
+    inputs = {"hidden": arrays["hidden"], **weights_of(arrays, "out_emb")}
+
+    def losses(x):
+        nats = word_loss(ops.reshape(x["hidden"], (-1, size)), arrays["target"].reshape(-1), *softmax_of(x))
+        return [ops.reshape(nats, arrays["target"].shape)]
+
+    outputs, gradients = differentiate(losses, inputs, arrays["cotangent_nll"])
+    np.testing.assert_allclose(outputs[0], arrays["nll"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.mean(outputs[0]), arrays["loss"], rtol=0, atol=1e-5)
+    for weight, gradient in gradients.items():
+        expected = arrays.get(f"grad/{weight}", np.zeros(gradient.shape))
+        np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-4, err_msg=weight)
+    every = word_log_probabilities(arrays["hidden"], *softmax_of(inputs))
+    np.testing.assert_allclose(every, arrays["logp_full"], rtol=0, atol=1e-5)
+
+
+def draw(sizes, hidden_dim=8, div_value=2, seed=0, dtype="float64"):
+    """Returns normal weights by name, for clusters with so many words."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for i, count in enumerate(sizes):
+        size = hidden_dim // div_value**i
+        weights |= {f"table{i}": (count, size), f"projection{i}": (size, hidden_dim), f"bias{i}": (count,)}
+    weights |= {"kernel": (hidden_dim, len(sizes) - 1), "bias": (len(sizes) - 1,)} if len(sizes) > 1 else {}
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in weights.items()}
+
+
+def assemble(weights):
+    """Returns the clusters and the gate of drawn weights."""
+    count = sum(name.startswith("table") for name in weights)
+    clusters = [Cluster(*(weights[f"{name}{i}"] for name in ("table", "projection", "bias"))) for i in range(count)]
+    return clusters, Gate(weights["kernel"], weights["bias"]) if count > 1 else None
+
+
+def of_all_words(weights, words, x):
+    """The slow, obvious loss: all log-probabilities, of which one is taken."""
+    every = word_log_probabilities(x, *assemble(weights))
+    return -ops.take_along_axis(every, words[:, None], axis=-1)[:, 0]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 64, 200])
+@pytest.mark.parametrize("sizes", [(9,), (3, 5), (4, 1, 6), (2, 3, 20, 30)])
+def test_the_loss_and_its_gradients_are_those_of_one_softmax_over_all_words(sizes, rows):
+    rng = np.random.default_rng(rows)
+    words = rng.integers(0, sum(sizes), rows).astype("int32")
+    inputs = {"x": rng.standard_normal((rows, 8)), **draw(sizes)}
+    cotangent = rng.standard_normal(rows)
+
+    def run(function):
+        return differentiate(lambda x: [function({k: v for k, v in x.items() if k != "x"}, x["x"])], inputs, cotangent)
+
+    fast, fast_gradients = run(lambda weights, x: word_loss(x, words, *assemble(weights)))
+    slow, slow_gradients = run(lambda weights, x: of_all_words(weights, words, x))
+    np.testing.assert_allclose(fast[0], slow[0], rtol=1e-12)
+    for name, gradient in slow_gradients.items():
+        np.testing.assert_allclose(fast_gradients[name], gradient, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_probabilities_of_all_words_add_up_to_one():
+    x = np.random.default_rng(0).standard_normal((5, 8))
+    every = word_log_probabilities(x, *assemble(draw((4, 5, 6))))
+    np.testing.assert_allclose(np.sum(np.exp(every), axis=-1), 1.0, rtol=1e-12)
+
+
+def test_a_cluster_none_of_whose_words_occur_is_not_touched():
+    weights = draw((4, 5, 6))
+    for name in ("table2", "projection2", "bias2"):
+        weights[name] = np.full_like(weights[name], np.nan)
+    words = np.array([0, 3, 4, 8], "int32")
+    inputs = {"x": np.random.default_rng(0).standard_normal((4, 8)), **weights}
+    outputs, gradients = differentiate(
+        lambda x: [word_loss(x["x"], words, *assemble({k: v for k, v in x.items() if k != "x"}))], inputs, np.ones(4)
+    )
+    assert np.all(np.isfinite(outputs[0]))
+    for name, gradient in gradients.items():
+        assert np.all(np.isfinite(gradient)), name
+        assert np.any(gradient) != name.endswith("2"), name
+
+
+@pytest.mark.parametrize("sizes", [(9,), (3, 5), (4, 1, 6), (2, 3, 20, 30)])
+def test_the_most_likely_word_is_that_of_all_probabilities(sizes):
+    x = 2 * np.random.default_rng(1).standard_normal((500, 8))
+    weights = assemble(draw(sizes, seed=2))
+    expected = np.argmax(word_log_probabilities(x, *weights), axis=-1)
+    assert len(set(expected)) > 1
+    np.testing.assert_array_equal(most_likely_word(x, *weights), expected)
+
+
+def test_a_likely_cluster_of_unlikely_words_does_not_win():
+    # The cluster has 0.6 of the probability, in three equal words; the one frequent word has 0.4.
+    clusters = [
+        Cluster(np.zeros((1, 2)), np.zeros((2, 2)), np.log([0.4])),
+        Cluster(*np.zeros((2, 2, 1)).swapaxes(1, 2)),
+    ]
+    clusters[1] = Cluster(np.zeros((3, 1)), np.zeros((1, 2)), np.zeros(3))
+    gate = Gate(np.zeros((2, 1)), np.log([0.6]))
+    x = np.ones((1, 2))
+    assert int(most_likely_word(x, clusters, gate)[0]) == 0
+    np.testing.assert_allclose(np.exp(word_log_probabilities(x, clusters, gate)), [[0.4, 0.2, 0.2, 0.2]])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 99, 100])
+def test_rows_that_need_nothing_are_zero_whatever_their_number(count):
+    needed = np.random.default_rng(0).permutation(100) < count
+    x = np.arange(100.0)
+    (result,) = on_needed_rows(lambda rows, weights, numbers: (rows[0] + 1,), needed, [x], dtypes=("float64",))
+    np.testing.assert_array_equal(result, np.where(needed, x + 1, 0))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 51, 100])
+def test_at_most_twice_the_rows_that_need_it_are_computed(count):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("on JAX every branch is traced")
+    seen = []
+
+    def function(rows, weights, numbers):
+        seen.append(rows[0].shape[0])
+        return (rows[0],)
+
+    on_needed_rows(function, np.arange(100) < count, [np.arange(100.0)], dtypes=("float64",))
+    assert (seen == []) if count == 0 else count <= seen[0] <= max(2, 2 * count)
+
+
+def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_python):
+    """In a process of its own, with the slow, obvious loss of this file beside it."""
+    code = textwrap.dedent(
+        """
+        import jax, numpy as np
+        from tests.ops.test_word_clusters import assemble, draw, of_all_words, word_loss
+        rng = np.random.default_rng(0)
+        for rows in (1, 70):
+            x, words = rng.standard_normal((rows, 8)).astype("float32"), rng.integers(0, 15, rows).astype("int32")
+            weights = draw((4, 5, 6), dtype="float32")
+            losses = (lambda weights, x: word_loss(x, words, *assemble(weights)).sum(),
+                      lambda weights, x: of_all_words(weights, words, x).sum())
+            fast, slow = (jax.jit(jax.value_and_grad(loss, (0, 1)))(weights, x) for loss in losses)
+            for a, b in zip(jax.tree.leaves(fast), jax.tree.leaves(slow), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        """
+    )
+    run_python(code, KERAS_BACKEND="jax")
+
+
+def test_a_number_of_rows_that_the_program_does_not_know_is_any_number():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("on JAX shapes are known")
+    import tensorflow as tf
+
+    weights = assemble(draw((4, 5, 6), dtype="float32"))
+    words = tf.TensorSpec((None,), "int32")
+    loss = tf.function(functools.partial(_swapped_loss, weights), input_signature=[words, tf.TensorSpec((None, 8))])
+    for rows in (1, 3, 65, 130):
+        rng = np.random.default_rng(rows)
+        x, ids = rng.standard_normal((rows, 8)).astype("float32"), rng.integers(0, 15, rows).astype("int32")
+        np.testing.assert_allclose(loss(ids, x), word_loss(x, ids, *weights), rtol=1e-5)
+
+
+def _swapped_loss(weights, words, x):
+    return word_loss(x, words, *weights)

@@ -1,0 +1,125 @@
+"""Adaptive input: an embedding whose rarer words have smaller vectors."""
+
+import itertools
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.word_clusters import Cluster, embed_words
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class AdaptiveEmbedding(keras.layers.Layer):
+    """Embedding in clusters of words by frequency, of which each has smaller vectors than the one before.
+
+    A word w of cluster i becomes sqrt(D) P_i^T e_w, with e_w of size D // div_value**i and a projection P_i to D for
+    each cluster, the first one too. Ids go by frequency, the most frequent word first. Cost O(T D (D + D / div_value +
+    ...)) beside the look-up. Source: Baevski and Auli 2019, "Adaptive Input Representations for Neural Language
+    Modeling", section 3, as the word models of Sukhbaatar et al. 2019 use it.
+
+    Vectors start with variance 1 / D, so the result with variance 1.
+
+    Args:
+        vocabulary_size: V, number of words.
+        hidden_dim: D, channels of the result.
+        cutoffs: the first id of each cluster after the first, rising, between 1 and V - 1. Empty: one cluster.
+        div_value: factor from the size of the vectors of a cluster to that of the next. Default 4.
+        seed: integer for the initial values.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: int (B, T), ids from 0 to V - 1.
+
+    Returns:
+        Float (B, T, D).
+
+    Raises:
+        ValueError: for a wrong argument, and for more clusters than `div_value` leaves vectors for.
+
+    Example:
+        >>> embedding = AdaptiveEmbedding(vocabulary_size=10_000, hidden_dim=64, cutoffs=(1000, 4000))
+        >>> tuple(embedding(np.array([[0, 1000, 9999]])).shape)
+        (1, 3, 64)
+        >>> embedding.sizes
+        [64, 16, 4]
+    """
+
+    def __init__(self, vocabulary_size, hidden_dim, cutoffs, div_value=4, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value)
+        checks.check_optional_count("seed", seed, minimum=0)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.cutoffs = tuple(cutoffs)
+        self.div_value = div_value
+        self.seed = seed
+        self.build(None)
+
+    @property
+    def sizes(self):
+        """The size of the vectors of each cluster."""
+        return [self.hidden_dim // self.div_value**index for index in range(len(self.cutoffs) + 1)]
+
+    def build(self, inputs_shape):
+        if self.built:
+            return
+        self._tables, self._projections = add_clusters(self, self.vocabulary_size, self.hidden_dim)
+        self.built = True
+
+    def clusters(self):
+        """Returns the weights as `ops.word_clusters` takes them, in the compute dtype."""
+        pairs = zip(self._tables, self._projections, strict=True)
+        return [Cluster(*(ops.cast(weight, self.compute_dtype) for weight in pair)) for pair in pairs]
+
+    def call(self, inputs):
+        return embed_words(inputs, self.clusters())
+
+    def compute_output_shape(self, inputs_shape):
+        return (*inputs_shape, self.hidden_dim)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
+
+    def get_config(self):
+        names = ("vocabulary_size", "hidden_dim", "cutoffs", "div_value", "seed")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value):
+    """Raises a `ValueError` unless these describe clusters of words, none empty and none with vectors of size 0."""
+    checks.check_count("vocabulary_size", vocabulary_size)
+    checks.check_count("hidden_dim", hidden_dim)
+    checks.check_count("div_value", div_value)
+    starts = [0, *cutoffs, vocabulary_size]
+    for start in starts:
+        checks.check_count("cutoffs", start, minimum=0)
+    if any(start >= stop for start, stop in itertools.pairwise(starts)):
+        raise ValueError(
+            "`cutoffs` must rise, from 1 at least to less than `vocabulary_size`. "
+            f"Received: cutoffs={tuple(cutoffs)}, vocabulary_size={vocabulary_size}."
+        )
+    if hidden_dim < div_value ** len(starts[1:-1]):
+        raise ValueError(
+            "`div_value` must leave vectors for the last of the clusters. "
+            f"Received: hidden_dim={hidden_dim}, div_value={div_value}, {len(starts) - 1} clusters."
+        )
+
+
+def add_clusters(layer, vocabulary_size, hidden_dim):
+    """Creates the tables and the projections of the clusters of a layer, as two lists."""
+    starts = [0, *layer.cutoffs, vocabulary_size]
+    tables, projections = [], []
+    for index in range(len(starts) - 1):
+        size = hidden_dim // layer.div_value**index
+        shape = (starts[index + 1] - starts[index], size)
+        tables.append(_add_normal(layer, f"embeddings_{index}", shape, size, 2 * index))
+        projections.append(_add_normal(layer, f"projection_{index}", (size, hidden_dim), hidden_dim, 2 * index + 1))
+    return tables, projections
+
+
+def _add_normal(layer, name, shape, size, number):
+    seed = None if layer.seed is None else layer.seed + number
+    return layer.add_weight(
+        name=name, shape=shape, initializer=keras.initializers.RandomNormal(stddev=size**-0.5, seed=seed)
+    )

@@ -1,0 +1,152 @@
+"""Vocabularies in clusters by frequency, with smaller vectors for rarer words: adaptive input and adaptive softmax."""
+
+import itertools
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.needed_rows import on_needed_rows
+
+
+class Cluster(NamedTuple):
+    """The words of a cluster.
+
+    Attributes:
+        table: their vectors (V_i, H_i).
+        projection: (H_i, D), from these vectors to those of the model, and transposed back.
+        bias: (V_i,), of their logits; None for an embedding.
+    """
+
+    table: Any
+    projection: Any
+    bias: Any = None
+
+
+class Gate(NamedTuple):
+    """The logits of the rare clusters beside those of the frequent words: kernel (H_0, C) and bias (C,)."""
+
+    kernel: Any
+    bias: Any
+
+
+def starts_of(clusters):
+    """Returns the first id of each cluster, and the number of words at the end."""
+    return [0, *itertools.accumulate(cluster.table.shape[0] for cluster in clusters)]
+
+
+def embed_words(ids, clusters):
+    """Returns sqrt(D) P_i^T e_w for each word w, of cluster i: int (...) to (..., D). Cost O(T D sum of H_i)."""
+    starts = starts_of(clusters)
+    scale = clusters[0].projection.shape[-1] ** 0.5
+    total = 0
+    for cluster, start, stop in zip(clusters, starts[:-1], starts[1:], strict=True):
+        rows = ops.take(cluster.table, ops.clip(ids - start, 0, stop - start - 1), axis=0)
+        here = ops.logical_and(ids >= start, ids < stop)[..., None]
+        total = total + ops.matmul(ops.where(here, rows, 0), cluster.projection)
+    return total * scale
+
+
+def word_logits(x, cluster):
+    """Returns the logits of a cluster's words and its vectors: (..., D) to the pair of (..., V_i) and (..., H_i)."""
+    vectors = ops.matmul(x, ops.transpose(cluster.projection))
+    logits = ops.matmul(vectors, ops.transpose(cluster.table))
+    return _precise(logits) + _precise(cluster.bias), vectors
+
+
+def head_logits(x, cluster, gate):
+    """Returns the logits of the frequent words and, after them, of each rare cluster: (..., D) to (..., V_0 + C)."""
+    logits, vectors = word_logits(x, cluster)
+    if gate is None:
+        return logits
+    return ops.concatenate([logits, _precise(ops.matmul(vectors, gate.kernel)) + _precise(gate.bias)], axis=-1)
+
+
+def _precise(x):
+    # The softmax over a large vocabulary needs more than half precision.
+    return ops.cast(x, score_dtype(ops.dtype(x)))
+
+
+def log_softmax(logits):
+    """Returns logits minus their log-sum-exp."""
+    return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def word_log_probabilities(x, clusters, gate):
+    """Returns the log-probability of every word, (..., D) to (..., V): O(T V), for sampling and for small vocabularies.
+
+    log p(w) = log p_head(w) for frequent words, log p_head(cluster) + log p_cluster(w) for the others.
+    """
+    frequent = clusters[0].table.shape[0]
+    head = log_softmax(head_logits(x, clusters[0], gate))
+    parts = [head[..., :frequent]]
+    for index, cluster in enumerate(clusters[1:]):
+        column = frequent + index
+        parts.append(head[..., column : column + 1] + log_softmax(word_logits(x, cluster)[0]))
+    return ops.concatenate(parts, axis=-1)
+
+
+def word_loss(x, ids, clusters, gate):
+    """Returns -log p of given words: the rare words cost time where they occur alone.
+
+    Args:
+        x: float (R, D).
+        ids: int (R,), the words.
+        clusters: list of `Cluster`, the frequent words first.
+        gate: a `Gate`, or None without rare clusters.
+
+    Returns:
+        Float32 (R,) (float64 for float64), in nats.
+    """
+    starts = starts_of(clusters)
+    cluster_of = sum(ops.cast(ids >= start, "int32") for start in starts[1:-1])
+    column = ids if gate is None else ops.where(cluster_of > 0, starts[1] - 1 + cluster_of, ids)
+    head = head_logits(x, clusters[0], gate)
+    nats = _nats(head, column)
+    for index, (cluster, start) in enumerate(zip(clusters[1:], starts[1:-1], strict=True), start=1):
+        last = cluster.table.shape[0] - 1
+
+        def tail_loss(rows, weights, words, last=last):
+            return (_nats(word_logits(rows[0], Cluster(*weights))[0], ops.clip(words[0], 0, last)),)
+
+        here, dtypes = cluster_of == index, (ops.dtype(nats),)
+        (rare,) = on_needed_rows(tail_loss, here, [x], cluster, numbers=[ids - start], dtypes=dtypes)
+        nats = nats + rare
+    return nats
+
+
+def _nats(logits, columns):
+    chosen = ops.take_along_axis(logits, ops.cast(columns, "int32")[:, None], axis=-1)[:, 0]
+    return ops.logsumexp(logits, axis=-1) - chosen
+
+
+def most_likely_word(x, clusters, gate):
+    """Returns the most likely word of all, exactly: a rare cluster is read where its own probability beats all before.
+
+    Args:
+        x: float (R, D).
+        clusters: list of `Cluster`, the frequent words first.
+        gate: a `Gate`, or None.
+
+    Returns:
+        int32 (R,), the lowest id among equals.
+    """
+    starts = starts_of(clusters)
+    head = log_softmax(head_logits(x, clusters[0], gate))
+    best = ops.max(head[..., : starts[1]], axis=-1)
+    word = ops.cast(ops.argmax(head[..., : starts[1]], axis=-1), "int32")
+
+    def best_of_tail(rows, weights, numbers):
+        logits = word_logits(rows[0], Cluster(*weights))[0]
+        highest = ops.max(logits, axis=-1) - ops.logsumexp(logits, axis=-1)
+        return highest, ops.cast(ops.argmax(logits, axis=-1), "int32")
+
+    for index, cluster in enumerate(clusters[1:]):
+        of_cluster = head[..., starts[1] + index]
+        needed = of_cluster > best
+        dtypes = (ops.dtype(best), "int32")
+        highest, rare = on_needed_rows(best_of_tail, needed, [x], cluster, dtypes=dtypes)
+        better = ops.logical_and(needed, of_cluster + highest > best)
+        best = ops.where(better, of_cluster + highest, best)
+        word = ops.where(better, rare + starts[index + 1], word)
+    return word
