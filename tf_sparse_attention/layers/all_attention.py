@@ -50,6 +50,8 @@ class AllAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
+    supports_memory = True
+
     def __init__(
         self,
         num_heads,
@@ -148,12 +150,13 @@ class AllAttention(AttentionLayer):
 
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]
-        seen = window_mask(*lengths, self._to_compute(self.window), causal)
+        seen = window_mask(*lengths, self._to_compute(self.window), causal, masks.num_memory)
         if not self.see_self:
-            seen = ops.logical_and(seen, ops.logical_not(ops.eye(*lengths, dtype="bool")))
+            own = window_mask(*lengths, 1, True, masks.num_memory)
+            seen = ops.logical_and(seen, ops.logical_not(own))
         seen = ops.broadcast_to(seen, (self.num_key_heads, *lengths))
         if self.span is not None:
-            seen = ops.logical_and(seen, self.span.read().seen(*lengths))
+            seen = ops.logical_and(seen, self.span.read().seen(*lengths, masks.num_memory))
         none = ops.zeros((self.num_heads - self.num_key_heads, *lengths), dtype="bool")
         return ops.concatenate([seen, none], axis=0)
 

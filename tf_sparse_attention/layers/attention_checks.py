@@ -71,6 +71,13 @@ def check_lengths(query, value):
         raise ValueError(f"`value` must be as long as `query`. Received: lengths {lengths[0]} and {lengths[1]}.")
 
 
+def check_call(layer, query, value, key, sizes):
+    """Raises a `ValueError` unless the inputs fit each other and a layer that was built for `sizes` of features."""
+    value = query if value is None else value
+    check_shapes(query.shape, value.shape, value.shape if key is None else key.shape)
+    check_features(layer.name, sizes, query=query.shape, value=value.shape)
+
+
 def check_features(layer, sizes, **shapes):
     """Raises a `ValueError` unless the inputs, by name, have the numbers of features that a layer was built for."""
     for (name, shape), size in zip(shapes.items(), sizes, strict=True):

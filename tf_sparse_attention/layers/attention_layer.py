@@ -7,6 +7,7 @@ from keras import ops
 
 from tf_sparse_attention.layers import attention_checks, projections
 from tf_sparse_attention.layers.call_masks import other_than_query, token_masks
+from tf_sparse_attention.layers.memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.attend import Dropout
@@ -54,6 +55,10 @@ class AttentionLayer(keras.layers.Layer):
         training: whether to drop weights and update state.
         use_causal_mask: whether later positions are hidden.
         segment_ids: int (B, T), the document of each token of a packed batch; tokens see their own document alone.
+        memory: float (B, L, D), inputs of the L positions before the query, in self-attention of layers with
+            `supports_memory`: further keys, to which no gradient goes.
+        memory_segment_ids: int (B, L), their documents, -1 where there is none yet; tokens see their own, which is 0
+            without `segment_ids`. None, without `segment_ids`: all are seen.
         mask: as `query_mask`; the name by which Keras hands over the mask that a lone `query` carries.
 
     Returns:
@@ -64,6 +69,7 @@ class AttentionLayer(keras.layers.Layer):
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
+    supports_memory = False  # whether a call takes the inputs of earlier positions as further keys
     causal_selection = True  # whether, under a causal mask, WHICH keys a query sees is independent of later tokens
 
     def __init__(
@@ -221,16 +227,16 @@ class AttentionLayer(keras.layers.Layer):
         training=None,
         use_causal_mask=False,
         segment_ids=None,
+        memory=None,
+        memory_segment_ids=None,
         mask=None,
     ):
-        values = _first(value, query)
-        attention_checks.check_shapes(*(x.shape for x in (query, values, _first(key, values))))
-        sizes = self.num_features, self._value.kernel.shape[0]
-        attention_checks.check_features(self.name, sizes, query=query.shape, value=values.shape)
-        query_mask = _first(query_mask, mask)
+        attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
+        query_mask = mask if query_mask is None else query_mask
         masks = token_masks(
             query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads
         )
+        masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self._project(query, value, key)
         output, weights = self.attend_heads(*heads, masks, use_causal_mask, bool(training), return_attention_scores)
         if masks.query_mask is not None:
@@ -243,8 +249,8 @@ class AttentionLayer(keras.layers.Layer):
     def _project(self, query, value, key):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
         attention_checks.check_sources(type(self).__name__, value, key, self.has_keys)
-        value = _first(value, query)
-        keys = projections.heads_first(self._key(_first(key, value))) if self.has_keys else None
+        value = query if value is None else value
+        keys = projections.heads_first(self._key(value if key is None else key)) if self.has_keys else None
         return projections.heads_first(self._query(query)), keys, projections.heads_first(self._value(value))
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, **masks):
@@ -291,8 +297,3 @@ class AttentionLayer(keras.layers.Layer):
             "output_shape": self._output_sizes,
             **projections.config_of(self._objects),
         }
-
-
-def _first(*choices):
-    """Returns the first of `choices` that is not None, or None."""
-    return next((choice for choice in choices if choice is not None), None)

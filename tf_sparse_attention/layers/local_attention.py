@@ -45,6 +45,8 @@ class LocalAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
+    supports_memory = True
+
     def __init__(
         self,
         num_heads,
@@ -113,9 +115,11 @@ class LocalAttention(AttentionLayer):
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]
         if self.window is not None:
-            seen = window_mask(*lengths, self.window, causal)
-            return seen if self.span is None else ops.logical_and(seen, self.span.read().seen(*lengths))
-        return block_mask(*lengths, self.block_size, *self._blocks(causal), causal)
+            seen = window_mask(*lengths, self.window, causal, masks.num_memory)
+            if self.span is None:
+                return seen
+            return ops.logical_and(seen, self.span.read().seen(*lengths, masks.num_memory))
+        return block_mask(*lengths, self.block_size, *self._blocks(causal), causal, masks.num_memory)
 
     def get_config(self):
         names = ("block_size", "num_blocks_before", "num_blocks_after", "window", "adaptive_span")

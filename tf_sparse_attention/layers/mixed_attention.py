@@ -71,6 +71,11 @@ class MixedAttention(keras.layers.Layer):
         """Whether every part chooses what a query sees without later tokens, under a causal mask."""
         return all(part.causal_selection for part in self.parts)
 
+    @property
+    def supports_memory(self):
+        """Whether every part takes the inputs of earlier positions as further keys."""
+        return all(part.supports_memory for part in self.parts)
+
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         sizes = [part.compute_output_shape(query_shape) for part in self.parts]
         if len(set(sizes)) > 1:
@@ -95,6 +100,8 @@ class MixedAttention(keras.layers.Layer):
         training=None,
         use_causal_mask=False,
         segment_ids=None,
+        memory=None,
+        memory_segment_ids=None,
         mask=None,
     ):
         # Keras hands over the mask of a lone query under the name `mask`.
@@ -112,6 +119,8 @@ class MixedAttention(keras.layers.Layer):
                 training=training,
                 use_causal_mask=use_causal_mask,
                 segment_ids=segment_ids,
+                memory=memory,
+                memory_segment_ids=memory_segment_ids,
             )
             for part, heads in zip(self.parts, self._masks_of_parts(attention_mask, query, value), strict=True)
         ]

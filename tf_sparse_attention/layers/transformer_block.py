@@ -36,6 +36,8 @@ class TransformerBlock(keras.layers.Layer):
         mask: bool (B, T), False for padding. None: the mask that `inputs` carries.
         attention_mask: as in `AttentionLayer`.
         segment_ids: int (B, T), as in `AttentionLayer`.
+        memory: float (B, L, D), inputs of this block at the L positions before, see `AttentionLayer`.
+        memory_segment_ids: int (B, L), likewise.
         training: whether to drop and to update state.
 
     Returns:
@@ -103,14 +105,27 @@ class TransformerBlock(keras.layers.Layer):
         layer.build(inputs_shape)
         return layer
 
-    def call(self, inputs, mask=None, attention_mask=None, segment_ids=None, training=None, inputs_mask=None):
+    def call(
+        self,
+        inputs,
+        mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        memory=None,
+        memory_segment_ids=None,
+        training=None,
+        inputs_mask=None,
+    ):
         # Keras hands over the mask of `inputs` as `mask` where they are the only tensor, else as `inputs_mask`.
         mask = inputs_mask if mask is None else mask
         mask = implicit_mask(inputs) if mask is None else mask
-        masks = {"query_mask": mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
+        given = {"query_mask": mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
+        if memory is not None:
+            memory = self._attention_norm(memory) if self.norm == "pre" else memory
+            given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
 
         def attend(x):
-            return self._run(self.attention, x, training, use_causal_mask=self.causal, **masks)
+            return self._run(self.attention, x, training, use_causal_mask=self.causal, **given)
 
         x = self._residual(inputs, attend, self._attention_norm, training)
         if self.feed_forward is None:

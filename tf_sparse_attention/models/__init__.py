@@ -6,6 +6,7 @@ from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS
+from tf_sparse_attention.models.stateful import StatefulModel
 
 __all__ = [
     "PRESETS",
@@ -16,6 +17,7 @@ __all__ = [
     "Model",
     "Perplexity",
     "PerplexityPerWord",
+    "StatefulModel",
     "generate_ids",
     "generate_text",
     "language_model_loss",

@@ -3,8 +3,10 @@
 import keras
 from keras import ops
 
-from tf_sparse_attention import checks, layers
+from tf_sparse_attention import layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
+from tf_sparse_attention.models import segments
+from tf_sparse_attention.models.backbone_arguments import all_local, check_arguments, unpack
 from tf_sparse_attention.models.model import Model
 
 # First the block's own seed, then those of its attention's parts; that of its feed-forward in the middle.
@@ -25,6 +27,9 @@ class Backbone(Model):
         activation: of the feed-forward: "relu", "gelu" or "geglu". Default "gelu".
         skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
             `num_layers`. Default 0.
+        embedding_cutoffs: first ids of the clusters of rarer words, for an `AdaptiveEmbedding` of ids that go by
+            frequency. None: one table.
+        embedding_div_value: factor from the size of a cluster's vectors to that of the next. Default 4.
         embedding_dim: size of the embedding, from which a dense layer leads to `hidden_dim`. None: `hidden_dim`, and no
             such layer.
         norm: "pre" (and a norm after the last block) or "post". Default "pre".
@@ -34,6 +39,8 @@ class Backbone(Model):
         activation_dropout: rate inside the feed-forward.
         token_dropout: rate at which input ids are replaced by id 0 in training.
         epsilon: of the layer norms, default 1e-6.
+        memory_length: positions before a segment whose block inputs `read_on` carries on from one segment of a long
+            text to the next, 0 for none (the default); all parts must have `supports_memory`.
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
         seed: integer for dropout, the initial embedding and the initial centroids. All other weights, and without it
             these too, follow `keras.utils.set_random_seed`.
@@ -74,6 +81,8 @@ class Backbone(Model):
         intermediate_dim=None,
         activation="gelu",
         skip_first=0,
+        embedding_cutoffs=None,
+        embedding_div_value=4,
         embedding_dim=None,
         norm="pre",
         causal=True,
@@ -82,31 +91,28 @@ class Backbone(Model):
         activation_dropout=0.0,
         token_dropout=0.0,
         epsilon=1e-6,
+        memory_length=0,
         remat=False,
         seed=None,
         **kwargs,
     ):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         super().__init__(**kwargs)
-        _check(arguments)
+        check_arguments(arguments)
         self._arguments = arguments
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
         self.embedding_dim = hidden_dim if embedding_dim is None else embedding_dim
         self.num_layers = num_layers
+        self.memory_length = memory_length
         self.embedding_dropout = embedding_dropout
         self.token_dropout = token_dropout
-        self.embedding = keras.layers.Embedding(
-            vocabulary_size,
-            self.embedding_dim,
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=seed),
-            dtype=self.dtype_policy,
-            name="embedding",
-        )
+        self.embedding = self._embedding()
         self.embedding_projection = None
         if embedding_dim is not None:
             self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
         self.blocks = [self._block(index) for index in range(num_layers)]
+        segments.check_blocks(self.blocks, memory_length)
         self.final_norm = None
         if norm == "pre":
             self.final_norm = keras.layers.LayerNormalization(
@@ -114,6 +120,16 @@ class Backbone(Model):
             )
         self._seeds = SeedGenerator(seed) if embedding_dropout or token_dropout else None
         self.build((None, None))
+
+    def _embedding(self):
+        given = self._arguments
+        common = {"dtype": self.dtype_policy, "name": "embedding"}
+        sizes = given["vocabulary_size"], self.embedding_dim
+        if given["embedding_cutoffs"] is not None:
+            clusters = given["embedding_cutoffs"], given["embedding_div_value"]
+            return layers.AdaptiveEmbedding(*sizes, *clusters, seed=given["seed"], **common)
+        start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=given["seed"])
+        return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
 
     def _block(self, index):
         given = self._arguments
@@ -163,7 +179,43 @@ class Backbone(Model):
         self.built = True
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        token_ids, padding_mask, segment_ids = unpack(inputs, padding_mask, segment_ids)
+        return self._run(*unpack(inputs, padding_mask, segment_ids), training)
+
+    def init_memory(self, batch_size, masked=True):
+        """Returns the memory before the first segment of `batch_size` texts, for `read_on`.
+
+        Args:
+            batch_size: B, texts.
+            masked: whether the empty places are hidden. If not they are zero vectors of document 0, which take part in
+                every softmax, as in the published code of Sukhbaatar et al. 2019.
+
+        Returns:
+            Dictionary {"segment_ids": int32 (B, L), name of a block: float (B, L, D)}.
+        """
+        return segments.empty_memory(self, batch_size, masked)
+
+    def read_on(self, inputs, memory, training=None):
+        """Computes the next segment of texts of which earlier segments are remembered (Dai et al. 2019).
+
+        Each block sees its own inputs at the `memory_length` positions before the segment as further keys, to which no
+        gradient goes, as far as they are of the same document. Where no layer reaches further back than the memory,
+        and dropout is off, the result is that of the whole text at once.
+
+        Args:
+            inputs: as in a call; the "segment_ids" of a document are the same in all its segments, 0 without them, and
+                never negative.
+            memory: what `init_memory`, or the call for the segment before, returned.
+            training: as in a call.
+
+        Returns:
+            Pair of the vectors (B, T, D) and the memory for the next segment.
+        """
+        given = unpack(inputs)
+        new = segments.NewMemory(memory, *given)
+        x = self._run(*given, training, new)
+        return x, new.finished()
+
+    def _run(self, token_ids, padding_mask, segment_ids, training, memory=None):
         if len(token_ids.shape) != 2:
             raise ValueError(
                 f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
@@ -177,7 +229,8 @@ class Backbone(Model):
         if self.embedding_projection is not None:
             x = self.embedding_projection(x)
         for block in self.blocks:
-            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training)
+            remembered = {} if memory is None else memory.of_block(block, x)
+            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **remembered)
         return x if self.final_norm is None else self.final_norm(x)
 
     def compute_output_shape(self, input_shape):
@@ -188,62 +241,3 @@ class Backbone(Model):
         # Not that of `keras.Model`, which guesses the arguments.
         base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
         return {**base, **self._arguments}
-
-
-def unpack(inputs, padding_mask=None, segment_ids=None):
-    """Returns token ids, padding mask and segment ids of a model's inputs, a tensor or a dictionary of them."""
-    if not isinstance(inputs, dict):
-        return inputs, padding_mask, segment_ids
-    unknown = set(inputs) - {"token_ids", "padding_mask", "segment_ids"}
-    if "token_ids" not in inputs or unknown:
-        raise ValueError(
-            "`inputs` must have the key 'token_ids' and may have 'padding_mask' and 'segment_ids'. "
-            f"Received: keys {sorted(inputs)}."
-        )
-    return (
-        inputs["token_ids"],
-        inputs.get("padding_mask", padding_mask),
-        inputs.get("segment_ids", segment_ids),
-    )
-
-
-def all_local(parts):
-    """Returns the local part alone with the heads of all `parts`."""
-    local = next(part for part in parts if part["layer"] == "LocalAttention")
-    return [{**local, "num_heads": sum(part["num_heads"] for part in parts)}]
-
-
-def _is_pattern(layer):
-    return issubclass(layer, layers.AttentionLayer) and layer is not layers.AttentionLayer
-
-
-def _check(arguments):
-    for name in ("vocabulary_size", "num_layers", "hidden_dim"):
-        checks.check_count(name, arguments[name])
-    checks.check_optional_count("intermediate_dim", arguments["intermediate_dim"])
-    checks.check_optional_count("embedding_dim", arguments["embedding_dim"])
-    checks.check_count("skip_first", arguments["skip_first"], minimum=0)
-    for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
-        checks.check_rate(name, arguments[name])
-    parts = arguments["attention"]
-    if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"`attention` must be a list of dictionaries, one a part. Received: attention={parts!r}.")
-    names = [name for name in layers.__all__ if _is_pattern(getattr(layers, name))]
-    for part in parts:
-        if not isinstance(part, dict) or part.get("layer") not in names:
-            raise ValueError(
-                f"`attention` must be a list of dictionaries, each with one of {names} under 'layer'. "
-                f"Received: {part!r}."
-            )
-    if any("dtype" in part for part in parts):
-        raise ValueError(f"`attention` must leave the dtype to `dtype` of the whole. Received: attention={parts!r}.")
-    if arguments["skip_first"] >= arguments["num_layers"] and len(parts) > 1:
-        raise ValueError(
-            "`skip_first` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
-            f"skip_first={arguments['skip_first']}, num_layers={arguments['num_layers']}."
-        )
-    if arguments["skip_first"] and not any(part["layer"] == "LocalAttention" for part in parts):
-        raise ValueError(
-            "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
-            f"Received: skip_first={arguments['skip_first']}, attention={parts!r}."
-        )

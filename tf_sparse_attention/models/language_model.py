@@ -3,9 +3,12 @@
 import keras
 from keras import ops
 
+from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import preset_arguments
+
+SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -16,7 +19,9 @@ class LanguageModel(Model):
     targets moved right by one, with id 0 first; `tf_sparse_attention.data` does that.
 
     The last vectors go through a dense layer to the embedding's size, where that differs from `hidden_dim`, and then
-    to the vocabulary: by the embedding itself if tied, else by weights of their own.
+    to the vocabulary: by the embedding itself if tied, else by weights of their own. With an adaptive embedding this is
+    an `AdaptiveSoftmax` of the same clusters: the logits are log-probabilities, and `nats` reads rare words where they
+    occur alone.
 
     Args:
         backbone: a `Backbone`.
@@ -43,6 +48,8 @@ class LanguageModel(Model):
         super().__init__(**kwargs)
         if not isinstance(backbone, Backbone):
             raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")
+        if isinstance(backbone.embedding, AdaptiveEmbedding) and not use_output_bias:
+            raise ValueError("`use_output_bias` must be True with an adaptive embedding. Received: False.")
         self.backbone = backbone
         self.tie_embeddings = tie_embeddings
         self.use_output_bias = use_output_bias
@@ -50,7 +57,9 @@ class LanguageModel(Model):
         if backbone.embedding_dim != backbone.hidden_dim:
             self.to_embedding = keras.layers.Dense(backbone.embedding_dim, dtype=self.dtype_policy, name="to_embedding")
         self.to_vocabulary = None
-        if not tie_embeddings:
+        if self.is_adaptive:
+            self.to_vocabulary = self._adaptive_softmax()
+        elif not tie_embeddings:
             self.to_vocabulary = keras.layers.Dense(
                 backbone.vocabulary_size, use_bias=use_output_bias, dtype=self.dtype_policy, name="to_vocabulary"
             )
@@ -84,6 +93,19 @@ class LanguageModel(Model):
         backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
         return cls(backbone, tie_embeddings, use_output_bias, dtype=dtype)
 
+    @property
+    def is_adaptive(self):
+        """Whether the vocabulary is in clusters, with smaller vectors for rarer words."""
+        return isinstance(self.backbone.embedding, AdaptiveEmbedding)
+
+    def _adaptive_softmax(self):
+        embedding = self.backbone.embedding
+        source = {"embedding": embedding}
+        if not self.tie_embeddings:
+            source = {name: getattr(embedding, name) for name in ("vocabulary_size", "cutoffs", "div_value")}
+        seed = None if embedding.seed is None else embedding.seed + SEED_OF_SOFTMAX
+        return AdaptiveSoftmax(**source, seed=seed, dtype=self.dtype_policy, name="to_vocabulary")
+
     def build(self, input_shape):
         if self.to_embedding is not None:
             self.to_embedding.build((None, None, self.backbone.hidden_dim))
@@ -97,6 +119,21 @@ class LanguageModel(Model):
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
         return self.logits(self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training))
+
+    def nats(self, x, targets):
+        """Returns -log p of the targets, int (B, T), given vectors (B, T, D) of the backbone: float32 (B, T)."""
+        if not self.is_adaptive:
+            return keras.losses.sparse_categorical_crossentropy(targets, self.logits(x), from_logits=True)
+        return self.to_vocabulary.loss(x if self.to_embedding is None else self.to_embedding(x), targets)
+
+    def init_memory(self, batch_size, masked=True):
+        """Returns the memory before the first segment of `batch_size` texts: see `Backbone.init_memory`."""
+        return self.backbone.init_memory(batch_size, masked)
+
+    def read_on(self, inputs, memory, training=None):
+        """Returns the logits (B, T, V) of the next segment of texts and the memory after it: see `Backbone.read_on`."""
+        x, memory = self.backbone.read_on(inputs, memory, training=training)
+        return self.logits(x), memory
 
     def logits(self, x):
         """Returns the logits (..., V) of vectors (..., D) of the backbone, for those who need few of a sequence."""

@@ -93,6 +93,7 @@ class Grid:
         block_size: b, positions in a block of queries and of keys.
         before: key blocks before the own one.
         after: key blocks after the own one.
+        lead: keys before the position of the first query, an integer: those of earlier text.
 
     Example:
         >>> grid = Grid(query_length=5, key_length=5, block_size=2, before=1, after=0)
@@ -106,6 +107,7 @@ class Grid:
     block_size: int
     before: int
     after: int
+    lead: int = 0
 
     @property
     def num_blocks(self):
@@ -130,18 +132,19 @@ class Grid:
     def keys(self, x, axis):
         """Returns the keys beside each query block, zeros outside the sequence: (..., S, ...) to (..., G, s, ...)."""
         num_blocks, reach = self.num_blocks, self.before + 1 + self.after
-        x = pad_axis(x, axis, self.before * self.block_size, 0)
+        missing = self.before * self.block_size - self.lead
+        x = pad_axis(x, axis, missing, 0) if missing >= 0 else slice_axis(x, axis, -missing, shape(x)[axis])
         x = split(x, self.block_size, axis, num_blocks + reach - 1)
         shifted = [slice_axis(x, axis - 1, first, first + num_blocks) for first in range(reach)]
         return ops.concatenate(shifted, axis) if reach > 1 else x
 
     def key_positions(self):
-        """Returns the position of each key place, int32 (G, s): negative or >= S outside the sequence."""
-        starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.block_size
+        """Returns which key each key place holds, int32 (G, s): negative or >= S outside the sequence."""
+        starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.block_size + self.lead
         return starts[:, None] + ops.arange(self.width, dtype="int32")
 
     def query_positions(self):
-        """Returns the position of each query place, int32 (G, t)."""
+        """Returns which query each query place holds, int32 (G, t)."""
         starts = ops.arange(self.num_blocks, dtype="int32") * self.block_size
         return starts[:, None] + ops.arange(self.block_size, dtype="int32")
 

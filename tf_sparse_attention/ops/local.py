@@ -9,7 +9,7 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 
 
-def window_grid(query_length, key_length, window, causal):
+def window_grid(query_length, key_length, window, causal, lead=0):
     """Returns the `Grid` that covers an exact window at the least cost, whatever block size a user has in mind.
 
     Half the window to a block, between 16 and 128: smaller blocks waste fewer keys outside the band, larger ones make
@@ -19,15 +19,15 @@ def window_grid(query_length, key_length, window, causal):
     while block_size < 128 and 2 * block_size < window:
         block_size *= 2
     before = -(-(window - 1) // block_size)
-    return Grid(query_length, key_length, block_size, before, 0 if causal else before)
+    return Grid(query_length, key_length, block_size, before, 0 if causal else before, lead)
 
 
-def block_grid(query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal):
+def block_grid(query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal, lead=0):
     """Returns the `Grid` of local blocks; a sequence known to be shorter than a block is one block of its own."""
     known = isinstance(query_length, int) and isinstance(key_length, int)
-    if known and max(query_length, key_length) <= block_size:
+    if known and lead == 0 and max(query_length, key_length) <= block_size:
         return Grid(query_length, key_length, max(query_length, key_length), 0, 0)
-    return Grid(query_length, key_length, block_size, num_blocks_before, 0 if causal else num_blocks_after)
+    return Grid(query_length, key_length, block_size, num_blocks_before, 0 if causal else num_blocks_after, lead)
 
 
 def band(offsets, window, causal, see_self=True):
@@ -59,7 +59,8 @@ def local_attention(
 
     Blocks: query i of block g = i // block_size sees the keys of the blocks g - before .. g + after, up to itself if
     causal (Roy et al. 2021, section 3). Window: the keys with 0 <= i - j < window if causal, |i - j| < window
-    otherwise. Positions count from the start of both sequences, which may differ in length.
+    otherwise. Positions count from the start of both sequences, which may differ in length; the keys of earlier text,
+    of which `masks.num_memory` tells the number, come before.
 
     Args:
         query: scaled queries (B, N, T, H).
@@ -82,11 +83,11 @@ def local_attention(
     """
     lengths = shape(query)[-2], shape(key)[-2]
     if window is None:
-        grid = block_grid(*lengths, block_size, num_blocks_before, num_blocks_after, causal)
+        grid = block_grid(*lengths, block_size, num_blocks_before, num_blocks_after, causal, masks.num_memory)
     else:
-        grid = window_grid(*lengths, window, causal)
+        grid = window_grid(*lengths, window, causal, masks.num_memory)
     if slots is not None:
         options["slots"] = Slots(*slots)._replace(query=grid.queries(query, -2))  # they have no position to turn
-    query, key = rotate_both(position, query, key)
+    query, key = rotate_both(position, query, key, masks.num_memory)
     pattern = band(grid.offsets, window, causal, see_self)
     return attend_arranged(grid, query, key, value, pattern, masks, position, **options)

@@ -16,6 +16,7 @@ class TokenMasks(NamedTuple):
         attention_mask: bool (B or 1, N or 1, T or 1, S or 1). A pair masked out keeps its place.
         query_segments: int (B, T), the document of each query; tokens attend within their document.
         key_segments: int (B, S).
+        num_memory: keys before the position of the first query, an integer: those of earlier text.
     """
 
     query_mask: Any = None
@@ -23,6 +24,7 @@ class TokenMasks(NamedTuple):
     attention_mask: Any = None
     query_segments: Any = None
     key_segments: Any = None
+    num_memory: int = 0
 
     def of_heads(self, heads):
         """Returns the masks of some of the heads, a slice of theirs."""
@@ -102,23 +104,27 @@ def causal_mask(query_length, key_length):
     return _differences(query_length, key_length) <= 0
 
 
-def window_mask(query_length, key_length, window, causal):
-    """Returns the dense sliding window, bool (T, S): 0 <= i - j < window if causal, otherwise |i - j| < window."""
-    difference = _differences(query_length, key_length)
+def window_mask(query_length, key_length, window, causal, num_memory=0):
+    """Returns the dense sliding window, bool (T, S): 0 <= i - j < window if causal, otherwise |i - j| < window.
+
+    The first `num_memory` keys are at the positions before the first query.
+    """
+    difference = _differences(query_length, key_length) - num_memory
     near = difference > -window
     return ops.logical_and(near, difference <= 0 if causal else difference < window)
 
 
-def block_mask(query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal):
+def block_mask(query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal, num_memory=0):
     """Returns the dense mask of local blocks, bool (T, S).
 
     Query i in block g = i // block_size sees the keys of the blocks g - before .. g + after, up to itself if causal.
+    The first `num_memory` keys are at the positions before the first query, in blocks of negative numbers.
     """
     query_blocks = _offsets(query_length)[:, None] // block_size
-    key_blocks = _offsets(key_length)[None, :] // block_size
+    key_blocks = (_offsets(key_length)[None, :] - num_memory) // block_size
     difference = key_blocks - query_blocks
     mask = ops.logical_and(difference >= -num_blocks_before, difference <= num_blocks_after)
-    return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
+    return ops.logical_and(mask, _differences(query_length, key_length) <= num_memory) if causal else mask
 
 
 def stride_mask(query_length, key_length, stride, causal):

@@ -155,10 +155,10 @@ class Alibi(NoPosition):
         return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
 
 
-def rotate_both(position, query, key):
-    """Returns queries (B, N, T, H) and keys (B, N, S, H), each turned by its place in its sequence."""
+def rotate_both(position, query, key, num_memory=0):
+    """Returns queries (B, N, T, H) and keys (B, N, S, H) turned by their places, the first key `num_memory` before."""
     at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))
-    return position.rotate(query, at_queries), position.rotate(key, at_keys)
+    return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
 
 
 def alibi_slopes(num_heads):

@@ -35,10 +35,10 @@ class Span:
         distance = ops.convert_to_tensor(abs(distances.offsets), self.fraction.dtype)
         return self._share(distance)[:, None]
 
-    def seen(self, query_length, key_length):
-        """Returns the dense mask of the keys that count at all, bool (N, T, S)."""
+    def seen(self, query_length, key_length, num_memory=0):
+        """Returns the dense mask of the keys that count at all, bool (N, T, S), the first key `num_memory` before."""
         at_queries, at_keys = (ops.arange(length, dtype=self.fraction.dtype) for length in (query_length, key_length))
-        return self._share(ops.abs(at_queries[:, None] - at_keys[None, :])) > 0
+        return self._share(ops.abs(at_queries[:, None] + num_memory - at_keys[None, :])) > 0
 
     def _share(self, distance):
         """Returns m of distances (t, s) for each head, (N, t, s)."""

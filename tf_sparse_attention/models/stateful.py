@@ -1,0 +1,92 @@
+"""A model that goes on, with every batch, where it stopped in the one before."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers import replicas
+from tf_sparse_attention.models.language_model import LanguageModel
+from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.segments import EMPTY
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class StatefulModel(Model):
+    """A language model whose rows read on from batch to batch, as those of a stateful RNN of Keras do.
+
+    Row b of a batch is the segment after row b of the batch before. Every call, in training or not, reads the memory
+    and moves it on; it is made of non-trainable weights, so a checkpoint of this model holds it and a run goes on
+    exactly. A document of another id begins with nothing remembered: there is no need to reset between documents.
+    Validation needs a `StatefulModel` of its own around the same model, for its text is another one.
+
+    Args:
+        model: a `LanguageModel` whose backbone has a `memory_length`. It is the one that is trained: save, export and
+            sample from it.
+        batch_size: B, rows of every batch.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: as for the model, with B rows, such as `tf_sparse_attention.data.SegmentBatches` makes.
+        training: as for the model.
+
+    Returns:
+        Logits (B, T, V).
+
+    Raises:
+        ValueError: for a wrong argument, for a batch of another size, and in a strategy of several replicas, whose
+            memories would have to be kept apart.
+
+    Example:
+        >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
+        >>> model = LanguageModel(Backbone(258, 2, 16, [part], intermediate_dim=64, memory_length=63))
+        >>> training = StatefulModel(model, batch_size=4)
+        >>> training.compile("adam", loss=language_model_loss())
+    """
+
+    def __init__(self, model, batch_size, **kwargs):
+        super().__init__(**kwargs)
+        checks.check_count("batch_size", batch_size)
+        if not isinstance(model, LanguageModel):
+            raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+        if replicas.replica_count() > 1:
+            raise ValueError(
+                "A `StatefulModel` must be made on one device: each replica would need the memory of its own rows. "
+                f"Received: a strategy with {replicas.replica_count()} replicas."
+            )
+        self.model = model
+        self.batch_size = batch_size
+        empty = model.init_memory(batch_size)
+        self._memory = {name: self._keep(name, value) for name, value in empty.items()}
+        self.built = True
+
+    def _keep(self, name, value):
+        start = keras.initializers.Constant(EMPTY) if name == "segment_ids" else "zeros"
+        dtype = keras.backend.standardize_dtype(value.dtype)
+        return self.add_weight(
+            name=f"memory_{name}", shape=value.shape, initializer=start, dtype=dtype, trainable=False, autocast=False
+        )
+
+    def call(self, inputs, training=None):
+        token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        checks.check_static("inputs", token_ids.shape, ((self.batch_size,), (None,)))
+        memory = {name: ops.convert_to_tensor(variable) for name, variable in self._memory.items()}
+        logits, memory = self.model.read_on(inputs, memory, training=training)
+        for name, variable in self._memory.items():
+            variable.assign(memory[name])
+        return logits
+
+    def reset_state(self):
+        """Forgets all that was read."""
+        for name, variable in self._memory.items():
+            variable.assign(ops.full(variable.shape, EMPTY if name == "segment_ids" else 0, dtype=variable.dtype))
+
+    def compute_output_shape(self, input_shape):
+        return self.model.compute_output_shape(input_shape)
+
+    def get_config(self):
+        base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
+        return {**base, "model": keras.saving.serialize_keras_object(self.model), "batch_size": self.batch_size}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "model": keras.saving.deserialize_keras_object(config["model"])})
