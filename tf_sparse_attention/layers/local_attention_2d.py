@@ -13,11 +13,11 @@ from tf_sparse_attention.ops.local_2d import local_attention_2d
 class LocalAttention2D(AttentionLayer):
     """Multi-head attention of each pixel over its block of an image and the blocks around it, in O(T s).
 
-    The sequence holds the pixels of an image of `width` columns, from its first one on, and may end anywhere. Pixel i
-    in block (R, C) of h x w pixels sees the pixels j of the blocks R - before .. R + after, C - before .. C + after, each
-    with the numbers of its dimension, and in a causal call those of them with j <= i, positions in the sequence. That is
-    s = (rows of blocks) (columns of blocks) h w keys, 6 blocks of 64 by default in a causal call and 9 otherwise,
-    however large the image is. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
+    The sequence holds the pixels of an image of `width` columns, from its first one on, and may end anywhere. A pixel i
+    in the block (R, C) of h x w pixels sees the pixels j of the blocks R - before .. R + after, C - before .. C +
+    after, each with the numbers of its dimension, and in a causal call those of them with j <= i, positions in the
+    sequence. That is s = (rows of blocks) (columns of blocks) h w keys, 6 blocks of 64 by default in a causal call and
+    9 otherwise, however large the image is. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
     Two orders: "raster" is row by row; a causal call sees of the blocks to the right the rows above its own (Parmar et
     al. 2018, Image Transformer, section 3.3, has the same neighbourhoods in a layout of its own). "blocks" is block by
