@@ -19,10 +19,13 @@ class LocalAttention2D(AttentionLayer):
     sequence. That is s = (rows of blocks) (columns of blocks) h w keys, 6 blocks of 64 by default in a causal call and
     9 otherwise, however large the image is. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
-    Two orders: "raster" is row by row; a causal call sees of the blocks to the right the rows above its own (Parmar et
-    al. 2018, Image Transformer, section 3.3, has the same neighbourhoods in a layout of its own). "blocks" is block by
-    block, row by row inside each; a causal call sees whole blocks before its own and its own up to itself, as the
-    published code of Roy et al. 2021 does. Whatever makes the sequence has to know the order.
+    Two orders: "blocks" is block by block, row by row inside each; a causal call sees whole blocks before its own and
+    its own up to itself, as Parmar et al. 2018 (Image Transformer, section 3.3) and the published code of Roy et al.
+    2021 have it. "raster" is row by row, the order of pixels in a file; a causal call sees of its own block and of
+    those to the left and right the rows above, and of its row what comes before. Whatever makes the sequence has to
+    know the order.
+
+    Note: differs from Parmar et al. in that what is seen around a block is whole blocks.
 
     A block at an edge that the block's shape does not divide holds the pixels that are left. Queries and values of
     different lengths are parts of images of the same width. A query with nothing to attend to gets zeros. Evaluation
