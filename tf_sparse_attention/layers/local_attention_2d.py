@@ -16,8 +16,9 @@ class LocalAttention2D(AttentionLayer):
     The sequence holds the pixels of an image of `width` columns, from its first one on, and may end anywhere. A pixel i
     in the block (R, C) of h x w pixels sees the pixels j of the blocks R - before .. R + after, C - before .. C +
     after, each with the numbers of its dimension, and in a causal call those of them with j <= i, positions in the
-    sequence. That is s = (rows of blocks) (columns of blocks) h w keys, 6 blocks of 64 by default in a causal call and
-    9 otherwise, however large the image is. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
+    sequence. That is s = (rows of blocks) (columns of blocks) h w keys, 9 blocks of 64 by default, 6 in a causal call
+    (5 in the order "blocks"), however large the image is. Softmax of q . k / sqrt(key_dim), as in
+    `keras.layers.MultiHeadAttention`.
 
     Two orders: "blocks" is block by block, row by row inside each; a causal call sees whole blocks before its own and
     its own up to itself, as Parmar et al. 2018 (Image Transformer, section 3.3) and the published code of Roy et al.
@@ -48,7 +49,7 @@ class LocalAttention2D(AttentionLayer):
             farthest key; its cost is O(T max_distance), so give it less where blocks are large.
 
     Raises:
-        ValueError: for a wrong argument, and for more pixels than `height` rows have.
+        ValueError: for a wrong argument, and for a length that is known to be more than `height` rows have.
 
     Example:
         >>> x = keras.random.normal((2, 32 * 32, 64))
