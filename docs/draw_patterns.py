@@ -17,6 +17,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     FixedAttention,
     LocalAttention,
+    LocalAttention2D,
     MixedAttention,
     RoutingAttention,
     StridedAttention,
@@ -67,6 +68,7 @@ def spanned(**arguments):
     return layer
 
 
+IMAGE = {**HEAD, "width": 8, "block_shape": (2, 2)}  # LENGTH pixels are eight rows of it
 HEADS = {"num_heads": 2, "key_dim": 16, "seed": 0}
 # A file of docs/pictures: for each panel its caption, the layer, whether it is causal, and the head that is drawn.
 PICTURES = {
@@ -74,6 +76,12 @@ PICTURES = {
         ("blocks of 16, causal", lambda: LocalAttention(**HEAD, block_size=16), True, 0),
         ("window of 16, causal", lambda: LocalAttention(**HEAD, window=16), True, 0),
         ("window of 8, both sides", lambda: LocalAttention(**HEAD, window=8), False, 0),
+    ],
+    "image": [
+        ("rows of 8 pixels, causal", lambda: LocalAttention2D(**IMAGE), True, 0),
+        ("rows of 8 pixels, both sides", lambda: LocalAttention2D(**IMAGE), False, 0),
+        ("2 x 2 blocks in order, causal", lambda: LocalAttention2D(**IMAGE, order="blocks"), True, 0),
+        ("2 x 2 blocks in order, both sides", lambda: LocalAttention2D(**IMAGE, order="blocks"), False, 0),
     ],
     "strided": [
         ("split: first half of the heads", lambda: StridedAttention(**HEADS, stride=8), True, 0),

@@ -26,6 +26,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     FixedAttention,
     LocalAttention,
+    LocalAttention2D,
     LSHAttention,
     MixedAttention,
     RoutingAttention,
@@ -70,6 +71,10 @@ def local(**own):
     return lambda **common: LocalAttention(2, 4, **own, **common)
 
 
+def local_2d(**own):
+    return lambda **common: LocalAttention2D(2, 4, width=5, **own, **common)
+
+
 def all_attention(**own):
     return lambda **common: AllAttention(2, 4, num_persistent=3, window=4, **own, **common)
 
@@ -102,6 +107,18 @@ MAKERS = {
     "local_window": Maker(local(window=5), crosses=True),
     "local_window_relative": Maker(local(window=4, position="relative", max_distance=2), crosses=True),
     "local_window_alibi": Maker(local(window=3, position="alibi"), causal=False, crosses=True),
+    "local_2d": Maker(local_2d(block_shape=(2, 2), position="rotary"), crosses=True, packs=False),
+    "local_2d_both_sides": Maker(
+        local_2d(block_shape=(1, 2), num_blocks_after=(2, 0), position="alibi"), causal=False, crosses=True, packs=False
+    ),
+    "local_2d_blocks": Maker(
+        local_2d(block_shape=(4, 3), height=15, order="blocks", position="relative", max_distance=6),
+        crosses=True,
+        packs=False,
+    ),
+    "local_2d_blocks_both_sides": Maker(
+        local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
+    ),
     "all": Maker(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
     "all_span": Maker(
         all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True

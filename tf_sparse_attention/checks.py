@@ -19,6 +19,18 @@ def check_optional_count(name, value, minimum=1):
         check_count(name, value, minimum)
 
 
+def checked_pair(name, value, minimum=1):
+    """Returns `value` as a tuple of two integers of at least `minimum`, or raises a `ValueError`."""
+    try:
+        first, second = value
+        check_count(name, first, minimum)
+        check_count(name, second, minimum)
+    except (TypeError, ValueError):
+        expected = "positive integers" if minimum == 1 else f"integers of at least {minimum}"
+        raise ValueError(f"`{name}` must be a pair of {expected}. Received: {name}={value!r}.") from None
+    return first, second
+
+
 def check_choice(name, value, choices):
     """Raises a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:

@@ -15,6 +15,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     FixedAttention,
     LocalAttention,
+    LocalAttention2D,
     LSHAttention,
     MixedAttention,
     RoutingAttention,
@@ -143,6 +144,14 @@ def _local(head):
         share = np.clip((reach - distance) / layer.adaptive_span["ramp"] + 1, 0, 1)
     # A factor in the softmax is its logarithm in the scores, save where it is zero.
     return _by_positions(head, pattern & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+
+
+def _local_2d(head):
+    layer = head.layer
+    before = layer.num_blocks_before or (1, 1)
+    own = layer.width, layer.block_shape, before, layer.num_blocks_after or before
+    lengths = len(head.query), len(head.key)
+    return _by_positions(head, twins.image_blocks(*lengths, *own, head.causal, layer.order, layer.height))
 
 
 def _strided(head):
@@ -298,6 +307,7 @@ CASES = {
     FixedAttention: _fixed,
     LSHAttention: _lsh,
     LocalAttention: _local,
+    LocalAttention2D: _local_2d,
     RoutingAttention: _routing,
     StridedAttention: _strided,
 }

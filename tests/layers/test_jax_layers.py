@@ -8,7 +8,7 @@ import pytest
 from tests.contracts import MAKERS, SIZE, built, normal, to_numpy
 from tests.layers.remat_models import train
 
-COMPARED = ("strided", "fixed", "top_k", "mixed")
+COMPARED = ("local_2d_blocks", "strided", "fixed", "top_k", "mixed")
 
 
 def run_checks(run_python, *checks):

@@ -8,7 +8,9 @@ from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
+from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.local import local_attention
+from tf_sparse_attention.ops.local_2d import local_attention_2d
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention
 from tf_sparse_attention.ops.routing_separate import separate_attention
 from tf_sparse_attention.ops.strided import strided_attention
@@ -24,6 +26,15 @@ def local(query, key, value, dropout=None):
 
 def blocks(query, key, value, dropout=None):
     return local_attention(query, key, value, block_size=16, num_blocks_before=2, causal=True, dropout=dropout)[0]
+
+
+def raster(query, key, value, dropout=None):
+    return local_attention_2d(query, key, value, Image(11, (3, 4)), causal=True, dropout=dropout)[0]
+
+
+def image_blocks(query, key, value, dropout=None):
+    image = Image(11, (3, 4), "blocks", height=10)
+    return local_attention_2d(query, key, value, image, causal=True, dropout=dropout)[0]
 
 
 def strided(query, key, value, dropout=None):
@@ -60,6 +71,8 @@ def with_another_future(x):
 FORMS = {
     "local": local,
     "blocks": blocks,
+    "raster": raster,
+    "image_blocks": image_blocks,
     "strided": strided,
     "fixed": fixed,
     "nearest": nearest,

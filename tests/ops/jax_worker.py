@@ -1,6 +1,6 @@
 """What the tests want to know of JAX, in a process of its own: `python -m tests.ops.jax_worker CHECK ...`.
 
-`families` compiles twelve programs, feeds them many numbers, masks and documents, and compares with the dense twins;
+`families` compiles fourteen programs, feeds them many numbers, masks and documents, and compares with the dense twins;
 `free` compiles a program for each configuration that Hypothesis draws; the others return what
 tests compare. Prints {check: result} as JSON.
 """
@@ -18,15 +18,20 @@ from tests.ops.compare import assert_equals_dense
 from tests.ops.jax_gather import compare_gathers
 from tests.ops.linear_memory import quadratic_arrays
 from tests.ops.plans import Plan
+from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.routing import random_clusters
 
 MASKED = {"key_mask": True, "segments": True, "return_weights": True}
 CROSS = {"num_queries": 31, "num_keys": 41, "attention_mask": (2, 31, 41)}
+RASTER = {"image": Image(6, (2, 4)), "before": (1, 1), "after": (1, 0)}
+BLOCKS = {"image": Image(7, (4, 3), "blocks", height=6), "before": (1, 1), "after": (1, 1)}
 SELF = {"num_queries": 37, "num_keys": 37, "attention_mask": (37, 37)}
-# Each family has at least 200 draws, on twelve shapes in all.
+# Each family has at least 200 draws, on fourteen shapes in all.
 FIXED = [
     (100, "local", Plan("local", window=9, position="relative", **SELF, **MASKED)),
     (100, "local", Plan("local", causal=False, block_size=5, after=2, position="alibi", heads=3, **CROSS, **MASKED)),
+    (100, "local_2d", Plan("local_2d", **RASTER, position="relative", **SELF, **MASKED)),
+    (100, "local_2d", Plan("local_2d", causal=False, **BLOCKS, position="alibi", heads=3, **CROSS, **MASKED)),
     (100, "strided", Plan("strided", stride=5, position="relative", **SELF, **MASKED)),
     (100, "strided", Plan("strided", causal=False, stride=7, position="alibi", heads=3, **CROSS, **MASKED)),
     (100, "fixed", Plan("fixed", block_size=4, num_summary=2, group=1, position="relative", **SELF, **MASKED)),
@@ -48,6 +53,7 @@ FIXED = [
 ]
 FREE = {
     "local": strategies.local_plans(),
+    "local_2d": strategies.local_2d_plans(),
     "strided": strategies.strided_plans(),
     "fixed": strategies.fixed_plans(),
     "nearest": strategies.nearest_plans(shared=True),

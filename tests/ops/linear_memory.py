@@ -8,16 +8,23 @@ from tests.ops import arrays
 from tests.ops.compare import differentiate
 from tests.ops.plans import Plan, draw, sparse
 from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.images import Image
 
 LENGTH, WINDOW, BLOCK, HEADS = 2048, 64, 32, 2  # windows of 64 are computed in blocks of 32
 BASE = {"batch": 1, "heads": HEADS, "num_queries": LENGTH, "num_keys": LENGTH, "size": 16, "value_size": 16, "reach": 8}
 MASKS = {"key_mask": True, "segments": True, "attention_mask": (1, 1, 1, LENGTH)}
 ROUTED = {"cluster_size": WINDOW, "num_clusters": LENGTH // WINDOW}
+AROUND = {"before": (1, 1), "after": (1, 1)}  # of blocks of 32 pixels: 6 of them in a causal raster, 9 on both sides
+RASTER, BLOCKS, CUT = Image(32, (4, 8)), Image(32, (4, 8), "blocks"), Image(31, (4, 8), "blocks", height=67)
 PLANS = {
     "window": Plan("local", window=WINDOW, **BASE, **MASKS),
     "window_relative": Plan("local", window=WINDOW, position="relative", **BASE, **MASKS),
     "window_both_sides": Plan("local", window=WINDOW, causal=False, position="alibi", **BASE, **MASKS),
     "blocks": Plan("local", block_size=WINDOW, position="rotary", **BASE, **MASKS),
+    "raster": Plan("local_2d", image=RASTER, position="relative", **AROUND, **BASE, **MASKS),
+    "raster_both_sides": Plan("local_2d", image=RASTER, causal=False, position="alibi", **AROUND, **BASE, **MASKS),
+    "image_blocks": Plan("local_2d", image=BLOCKS, position="rotary", **AROUND, **BASE, **MASKS),
+    "cut_image_blocks": Plan("local_2d", image=CUT, causal=False, position="relative", **AROUND, **BASE, **MASKS),
     "strided": Plan("strided", stride=WINDOW, position="relative", **BASE, **MASKS),
     "strided_both_sides": Plan("strided", stride=WINDOW, causal=False, position="alibi", **BASE, **MASKS),
     "fixed": Plan("fixed", block_size=WINDOW, num_summary=3, position="relative", **BASE, **MASKS),
@@ -38,6 +45,10 @@ FACTOR = {
     "window_both_sides": 2,
     "nearest_both_sides": 2,
     "strided_both_sides": 2,
+    "raster": 2,
+    "raster_both_sides": 3,
+    "image_blocks": 2,
+    "cut_image_blocks": 3,
 }
 
 

@@ -27,7 +27,7 @@ class Part(NamedTuple):
 def parts_of(plan, masks, b, n):
     """Returns the parts that head n of row b consists of."""
     queries, keys = range(plan.num_queries), range(plan.num_keys)
-    if plan.op in ("local", "strided", "fixed"):
+    if plan.op in ("local", "local_2d", "strided", "fixed"):
         allowed = _pattern_of_positions(plan)
         if plan.key_mask:
             allowed = allowed & masks["key_mask"][b]
@@ -45,6 +45,10 @@ def parts_of(plan, masks, b, n):
 def _pattern_of_positions(plan):
     """Returns where query i may see key j in a pattern of positions alone, bool (T, S)."""
     lengths = plan.num_queries, plan.num_keys
+    if plan.op == "local_2d":
+        image = plan.image
+        blocks = image.block_shape, plan.before, plan.after
+        return twins.image_blocks(*lengths, image.width, *blocks, plan.causal, image.order, image.height)
     if plan.op == "strided":
         return twins.strided(*lengths, plan.stride, plan.part, plan.causal)
     if plan.op == "fixed":

@@ -8,6 +8,7 @@ from keras import ops
 from tf_sparse_attention.ops import masks as library_masks
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.local import local_attention
+from tf_sparse_attention.ops.local_2d import local_attention_2d
 from tf_sparse_attention.ops.positions import Alibi, NoPosition, Relative, Rotary
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention, random_clusters, segment_ranks
 from tf_sparse_attention.ops.routing_separate import separate_attention
@@ -18,10 +19,11 @@ from tf_sparse_attention.ops.strided import strided_attention
 class Plan(NamedTuple):
     """What a compiled program would be made for: shapes and switches, no numbers.
 
-    `op` is "local", "strided", "fixed", "nearest", "random" or "top_k"; `shared` queries are the keys too. `causal` is
-    a bool, for top_k "position", "rank" or None. `window` None means blocks. `part`, of strided and fixed, is "local",
-    "far" or "merged". `attention_mask` is the shape of that mask, or None. `relative_key` has no value table,
-    `relative_token` counts in tokens.
+    `op` is "local", "local_2d", "strided", "fixed", "nearest", "random" or "top_k"; `shared` queries are the keys too.
+    `causal` is a bool, for top_k "position", "rank" or None. `window` None means blocks. `image`, of local_2d, is an
+    `Image`, and `before` and `after` are pairs there. `part`, of strided and fixed, is "local", "far" or "merged".
+    `attention_mask` is the shape of that mask, or None. `relative_key` has no value table, `relative_token` counts in
+    tokens.
     """
 
     op: str
@@ -35,8 +37,9 @@ class Plan(NamedTuple):
     causal: Any = True
     window: Any = None
     block_size: int = 4
-    before: int = 1
-    after: int = 1
+    before: Any = 1
+    after: Any = 1
+    image: Any = None
     part: str = "merged"
     stride: int = 3
     num_summary: int = 1
@@ -154,6 +157,8 @@ def sparse(plan, inputs, masks):
     if plan.op == "local":
         blocks = plan.block_size, plan.before, plan.after
         return local_attention(query, key, value, *blocks, window=plan.window, **common)[:2]
+    if plan.op == "local_2d":
+        return local_attention_2d(query, key, value, plan.image, plan.before, plan.after, **common)[:2]
     if plan.op == "strided":
         return strided_attention(query, key, value, plan.stride, plan.part, **common)[:2]
     if plan.op == "fixed":

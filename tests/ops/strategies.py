@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from tests.ops.plans import Plan
+from tf_sparse_attention.ops.images import ORDERS, Image
 
 LENGTH = st.integers(1, 300)
 PART = st.sampled_from(["local", "far", "merged"])
@@ -62,6 +63,21 @@ def local_plans(draw):
         before=draw(st.integers(0, 3)),
         after=draw(st.integers(0, 3)),
     )
+
+
+@st.composite
+def local_2d_plans(draw):
+    plan = draw(_common("local_2d", POSITION))
+    width = draw(st.integers(1, 20))
+    rows = -(-max(plan.num_queries, plan.num_keys) // width)
+    image = Image(
+        width,
+        block_shape=(draw(st.integers(1, 7)), draw(st.integers(1, 7))),
+        order=draw(st.sampled_from(ORDERS)),
+        height=draw(st.none() | st.integers(rows, rows + 3)),
+    )
+    steps = st.tuples(st.integers(0, 2), st.integers(0, 2))
+    return plan._replace(causal=draw(st.booleans()), image=image, before=draw(steps), after=draw(steps))
 
 
 @st.composite

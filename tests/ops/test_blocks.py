@@ -34,6 +34,15 @@ def test_a_mask_is_padded_with_false():
     assert numbers(blocks.pad_axis(mask, -1, 1, 2)) == [False, True, True, False, False]
 
 
+def test_a_sequence_of_unknown_length_is_cut_into_a_known_number_of_blocks():
+    tf = pytest.importorskip("tensorflow")
+    # Without autograph, as Keras calls layers: a comparison with an unknown length would be an error.
+    cut = tf.function(lambda x: blocks.split(x, 2, -1, 2), [tf.TensorSpec((None,), "int32")], autograph=False)
+    for length in (1, 4, 7):
+        expected = [[1, 0], [0, 0]] if length == 1 else [[1, 2], [3, 4]]
+        assert numbers(cut(np.arange(1, length + 1, dtype="int32"))) == expected
+
+
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2))
 def test_joining_undoes_splitting(length, block_size, trailing):

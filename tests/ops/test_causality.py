@@ -6,6 +6,7 @@ from keras import ops
 
 from tests.ops.causal_forms import DROPOUT, FORMS, look_ahead_of_all, vectors
 from tests.ops.plans import Plan, draw, sparse
+from tf_sparse_attention.ops.images import Image
 
 BACKENDS = ["tensorflow", "jax"]
 every_form = pytest.mark.parametrize("form", [f"{name}_{kind}" for name in FORMS for kind in DROPOUT])
@@ -50,6 +51,7 @@ def test_a_row_does_not_depend_on_its_batch_mates(name):
 PADDED = [
     Plan("local", window=9, key_mask=True, causal=False),
     Plan("local", block_size=7, key_mask=True, causal=False),
+    Plan("local_2d", image=Image(5, (2, 2)), before=(1, 1), after=(1, 1), key_mask=True, causal=False),
     Plan("strided", stride=4, key_mask=True, causal=False),
     Plan("fixed", block_size=4, key_mask=True, causal=False),
     Plan("nearest", shared=True, key_mask=True, causal=False, cluster_size=4),

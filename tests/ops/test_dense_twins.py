@@ -24,6 +24,10 @@ def test_local_equals_dense_attention():
     assert_all_equal_dense(strategies.local_plans())
 
 
+def test_local_on_images_equals_dense_attention():
+    assert_all_equal_dense(strategies.local_2d_plans(), wanted=100)
+
+
 def test_strided_equals_dense_attention():
     assert_all_equal_dense(strategies.strided_plans(), wanted=100)
 

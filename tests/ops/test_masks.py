@@ -1,15 +1,18 @@
 """The dense masks of the library equal the twins, and masks are read at pairs of positions without being expanded."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from tests.ops import twins
+from tests.ops import strategies, twins
 from tests.ops.oracle import allowed_pairs, parts_of
 from tests.ops.plans import Plan, draw
 from tf_sparse_attention.ops import masks
+from tf_sparse_attention.ops.images import image_mask
 
 LENGTH = st.integers(1, 24)
 
@@ -30,6 +33,15 @@ def test_the_dense_window_equals_its_twin(num_queries, num_keys, window, causal)
 def test_dense_blocks_equal_their_twin(num_queries, num_keys, block_size, before, after, causal):
     expected = twins.local_blocks(num_queries, num_keys, block_size, before, after, causal)
     assert_same(masks.block_mask(num_queries, num_keys, block_size, before, after, causal), expected)
+
+
+@settings(max_examples=100)
+@given(strategies.local_2d_plans())
+def test_the_dense_blocks_of_an_image_equal_their_twin(plan):
+    lengths, around = (plan.num_queries % 40 + 1, plan.num_keys % 40 + 1), (plan.before, plan.after)
+    image = dataclasses.replace(plan.image, height=plan.image.height and max(lengths) // plan.image.width + 1)
+    own = image.width, image.block_shape, *around, plan.causal, image.order, image.height
+    assert_same(image_mask(*lengths, image, *around, plan.causal), twins.image_blocks(*lengths, *own))
 
 
 @settings(max_examples=100)

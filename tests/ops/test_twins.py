@@ -6,11 +6,13 @@ import pytest
 from tests.ops import twins
 from tests.ops.oracle import expected
 from tests.ops.plans import Plan, draw
+from tf_sparse_attention.ops.images import Image
 
 SMALL = {"num_queries": 6, "num_keys": 6, "batch": 1, "dtype": "float64", "key_mask": True, "segments": True}
 PLANS = [
     Plan("local", window=3, position="relative", attention_mask=(6, 6), **SMALL),
     Plan("local", causal=False, block_size=2, position="rotary", heads=3, **SMALL),
+    Plan("local_2d", image=Image(2, (2, 1)), before=(0, 1), after=(0, 1), position="relative", **SMALL),
     Plan("strided", stride=2, position="relative", **SMALL),
     Plan("fixed", block_size=3, causal=False, position="rotary", **SMALL),
     Plan("nearest", shared=True, mask_self=True, position="rotary", num_clusters=2, **SMALL),
@@ -57,6 +59,23 @@ def test_causal_blocks_see_the_block_before_and_their_own_up_to_the_query():
 def test_blocks_on_both_sides_see_whole_blocks():
     rows = pattern("xxxx..", "xxxx..", "..xxxx", "..xxxx", "....xx", "....xx")
     assert twins.local_blocks(6, 6, 2, before=0, after=1, causal=False).tolist() == rows
+
+
+def test_pixels_go_row_by_row_or_block_by_block():
+    assert twins.pixels(5, 3, (2, 2), "raster") == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    whole = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
+    assert twins.pixels(8, 3, (2, 2), "blocks") == [*whole, (2, 0), (2, 1)]
+    assert twins.pixels(9, 3, (2, 2), "blocks", height=4)[6:] == [(2, 0), (2, 1), (3, 0)]
+    assert twins.pixels(9, 3, (2, 2), "blocks", height=3)[6:] == [(2, 0), (2, 1), (2, 2)]
+
+
+def test_blocks_of_an_image_see_their_neighbours_up_to_the_query():
+    # Two rows of three pixels, blocks of one row and one column each, the block above and that to the left are seen.
+    rows = pattern("x.....", "xx....", ".xx...", "x..x..", "xx.xx.", ".xx.xx")
+    around = {"before": (1, 1), "after": (1, 0)}
+    assert twins.image_blocks(6, 6, 3, (1, 1), **around, causal=True, order="raster").tolist() == rows
+    rows = pattern("x..x..", "xx.xx.", ".xx.xx", "x..x..", "xx.xx.", ".xx.xx")
+    assert twins.image_blocks(6, 6, 3, (1, 1), **around, causal=False, order="raster").tolist() == rows
 
 
 def test_causal_strides_count_back_from_the_query_itself():

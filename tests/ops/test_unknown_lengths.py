@@ -8,7 +8,9 @@ from tests.ops.compare import TOLERANCE, differentiate
 from tests.ops.plans import Plan, draw, make_position
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
+from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.local import local_attention
+from tf_sparse_attention.ops.local_2d import local_attention_2d
 from tf_sparse_attention.ops.masks import TokenMasks, with_heads
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention, random_clusters, segment_ranks
 from tf_sparse_attention.ops.routing_separate import separate_attention
@@ -33,6 +35,23 @@ def by_window(x, position, exists, segments, pairs):
 def by_blocks(x, position, exists, segments, pairs):
     options = {"masks": masks_of(exists, segments, pairs), "position": position}
     return local_attention(x["query"], x["key"], x["value"], 5, 1, 2, **options, return_weights=True)[:2]
+
+
+def by_raster(x, position, exists, segments, pairs):
+    options = {"causal": True, "masks": masks_of(exists, segments, pairs), "position": position}
+    return local_attention_2d(x["query"], x["key"], x["value"], Image(7, (2, 3)), **options, return_weights=True)[:2]
+
+
+def by_image_blocks(x, position, exists, segments, pairs):
+    options = {"masks": masks_of(exists, segments, pairs), "position": position}
+    image = Image(6, (3, 2), "blocks")
+    return local_attention_2d(x["query"], x["key"], x["value"], image, **options, return_weights=True)[:2]
+
+
+def by_cut_blocks(x, position, exists, segments, pairs):
+    options = {"causal": True, "masks": masks_of(exists, segments, pairs), "position": position}
+    image = Image(7, (3, 2), "blocks", height=10)
+    return local_attention_2d(x["query"], x["key"], x["value"], image, **options, return_weights=True)[:2]
 
 
 def by_strides(x, position, exists, segments, pairs):
@@ -78,7 +97,19 @@ def by_top_k(x, position, exists, segments, pairs):
     return top_k_attention(query, key, x["value"], *members, **options, return_weights=True)
 
 
-FORMS = [by_window, by_blocks, by_strides, by_summaries, by_nearest, by_separate, by_random, by_top_k]
+FORMS = [
+    by_window,
+    by_blocks,
+    by_raster,
+    by_image_blocks,
+    by_cut_blocks,
+    by_strides,
+    by_summaries,
+    by_nearest,
+    by_separate,
+    by_random,
+    by_top_k,
+]
 # Tables are what depends most on the shape; the others are tried where distances are computed differently.
 CASES = [
     *((form, "relative") for form in FORMS),

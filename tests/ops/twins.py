@@ -69,6 +69,40 @@ def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
     return allowed
 
 
+def pixels(num_pixels, width, block_shape, order, height=None):
+    """Returns the (row, column) of the first pixels of an image: row by row, or block by block and so inside a block.
+
+    Args:
+        num_pixels: T.
+        width: W.
+        block_shape: (h, w). Blocks at the right and lower edges hold what is left.
+        order: "raster" or "blocks".
+        height: rows of the image, or None for enough of them, a multiple of h.
+    """
+    if height is None:
+        height = -(-num_pixels // (width * block_shape[0])) * block_shape[0]
+    if order == "raster":
+        block_shape = (height, width)  # one block is the image
+    found = []
+    for top in range(0, height, block_shape[0]):
+        for left in range(0, width, block_shape[1]):
+            for row in range(top, min(top + block_shape[0], height)):
+                found += [(row, column) for column in range(left, min(left + block_shape[1], width))]
+    return found[:num_pixels]
+
+
+def image_blocks(num_queries, num_keys, width, block_shape, before, after, causal, order, height=None):
+    """Returns local attention on an image, bool (T, S): blocks at most `before` back and `after` ahead, each a pair."""
+    places = pixels(max(num_queries, num_keys), width, block_shape, order, height)
+    allowed = np.zeros((num_queries, num_keys), bool)
+    for i in range(num_queries):
+        for j in range(num_keys):
+            ahead = [y // size - x // size for x, y, size in zip(places[i], places[j], block_shape, strict=True)]
+            near = all(-b <= a <= c for a, b, c in zip(ahead, before, after, strict=True))
+            allowed[i, j] = near and (j <= i or not causal)
+    return allowed
+
+
 def bands(query_groups, key_groups, size, causal):
     """Returns the band inside groups and how far apart its members rank.
 

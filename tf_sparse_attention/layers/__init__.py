@@ -8,6 +8,7 @@ from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.feed_forward import FeedForward
 from tf_sparse_attention.layers.fixed_attention import FixedAttention
 from tf_sparse_attention.layers.local_attention import LocalAttention
+from tf_sparse_attention.layers.local_attention_2d import LocalAttention2D
 from tf_sparse_attention.layers.lsh_attention import LSHAttention
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.routing_attention import RoutingAttention
@@ -25,6 +26,7 @@ __all__ = [
     "FixedAttention",
     "LSHAttention",
     "LocalAttention",
+    "LocalAttention2D",
     "MixedAttention",
     "RoutingAttention",
     "SoftmaxFeedForward",

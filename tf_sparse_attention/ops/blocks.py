@@ -16,7 +16,7 @@ def slice_axis(x, axis, start, stop):
     """Returns `x[..., start:stop, ...]` along the (negative) `axis`; the bounds may be tensors, but must lie inside."""
     # Not by indexing: TensorFlow's gradient of that costs more than the attention around it.
     sizes = list(shape(x))
-    if is_zero(start) and isinstance(stop, int) and sizes[axis] == stop:
+    if is_zero(start) and isinstance(stop, int) and isinstance(sizes[axis], int) and sizes[axis] == stop:
         return x
     begins = [0] * len(sizes)
     begins[axis], sizes[axis] = start, stop - start

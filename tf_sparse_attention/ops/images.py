@@ -1,0 +1,101 @@
+"""Images as sequences of pixels: two orders, where a position lies in them, and the dense mask of local blocks."""
+
+import dataclasses
+
+from keras import ops
+
+ORDERS = ("raster", "blocks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """How a sequence goes over the pixels of an image that is cut into blocks.
+
+    "raster": row by row. "blocks": block by block, these row by row, and row by row inside a block. A block at the
+    right or lower edge holds the pixels that are left. A sequence may end anywhere.
+
+    Args:
+        width: W, pixels in a row.
+        block_shape: (h, w), rows and columns of a block.
+        order: "raster" or "blocks".
+        height: rows of the image, or None for as many as the sequence fills. It matters in the order "blocks" where h
+            does not divide it, since the pixels of its last, lower blocks come in another order.
+
+    Example:
+        >>> row, column = Image(width=3, block_shape=(2, 2), order="blocks").coordinates(ops.arange(6))
+        >>> row.numpy().tolist(), column.numpy().tolist()
+        ([0, 0, 1, 1, 0, 1], [0, 1, 0, 1, 2, 2])
+    """
+
+    width: int
+    block_shape: tuple = (8, 8)
+    order: str = "raster"
+    height: int | None = None
+
+    @property
+    def block_height(self):
+        """h, no more than the image has rows."""
+        return self.block_shape[0] if self.height is None else min(self.block_shape[0], self.height)
+
+    @property
+    def block_width(self):
+        """w, no more than the image has columns."""
+        return min(self.block_shape[1], self.width)
+
+    @property
+    def block_size(self):
+        """t, the places of a block."""
+        return self.block_height * self.block_width
+
+    @property
+    def band_size(self):
+        """Pixels of a band, a row of whole blocks."""
+        return self.block_height * self.width
+
+    @property
+    def num_columns(self):
+        """C, the blocks beside each other."""
+        return -(-self.width // self.block_width)
+
+    @property
+    def cut_height(self):
+        """Rows of pixels of the last band if its blocks are cut off and the order shows it, else 0."""
+        return 0 if self.height is None or self.order == "raster" else self.height % self.block_height
+
+    def coordinates(self, positions):
+        """Returns the row and the column of the pixel at each of some positions, int tensors like them."""
+        if self.order == "raster":
+            return positions // self.width, positions % self.width
+        band, place = positions // self.band_size, positions % self.band_size
+        rows = self.block_height
+        if self.cut_height:
+            is_cut = band == self.height // self.block_height
+            rows = ops.where(is_cut, self.cut_height, rows)
+        column = place // (rows * self.block_width)
+        place = place - column * rows * self.block_width
+        columns = ops.minimum(self.block_width, self.width - column * self.block_width)
+        return band * self.block_height + place // columns, column * self.block_width + place % columns
+
+
+def image_mask(query_length, key_length, image, num_blocks_before, num_blocks_after, causal):
+    """Returns the dense mask of local blocks of an image, bool (T, S), from positions alone.
+
+    A query in block (R, C) sees the keys of the blocks R - before .. R + after, C - before .. C + after, each with the
+    numbers of its dimension, and if causal those of them that do not come after it in the sequence.
+
+    Args:
+        query_length: T.
+        key_length: S.
+        image: an `Image`.
+        num_blocks_before: pair, the blocks seen above and to the left.
+        num_blocks_after: pair, the blocks seen below and to the right.
+        causal: whether later keys are hidden.
+    """
+    queries, keys = (ops.arange(length, dtype="int32") for length in (query_length, key_length))
+    mask = queries[:, None] >= keys[None, :] if causal else ops.ones((query_length, key_length), dtype="bool")
+    of_queries, of_keys = image.coordinates(queries), image.coordinates(keys)
+    for axis, size in enumerate((image.block_height, image.block_width)):
+        ahead = of_keys[axis][None, :] // size - of_queries[axis][:, None] // size
+        near = ops.logical_and(ahead >= -num_blocks_before[axis], ahead <= num_blocks_after[axis])
+        mask = ops.logical_and(mask, near)
+    return mask
