@@ -56,8 +56,9 @@ class Case:
             [attention],
             intermediate_dim=None if given["pers_mem"] else given["inner"],
             activation="relu",
-            embedding_cutoffs=given["cutoffs"],
-            embedding_div_value=given["div_val"],
+            adaptive_embedding={"cutoffs": given["cutoffs"], "div_value": given["div_val"]}
+            if given["adapt_io"]
+            else None,
             norm="post",
             epsilon=1e-5,
             memory_length=given["L"],

@@ -27,9 +27,8 @@ class Backbone(Model):
         activation: of the feed-forward: "relu", "gelu" or "geglu". Default "gelu".
         skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
             `num_layers`. Default 0.
-        embedding_cutoffs: first ids of the clusters of rarer words, for an `AdaptiveEmbedding` of ids that go by
-            frequency. None: one table.
-        embedding_div_value: factor from the size of a cluster's vectors to that of the next. Default 4.
+        adaptive_embedding: dictionary of "cutoffs" and, if wanted, "div_value" of an `AdaptiveEmbedding`, for ids that
+            go by frequency. None: one table.
         embedding_dim: size of the embedding, from which a dense layer leads to `hidden_dim`. None: `hidden_dim`, and no
             such layer.
         norm: "pre" (and a norm after the last block) or "post". Default "pre".
@@ -81,8 +80,7 @@ class Backbone(Model):
         intermediate_dim=None,
         activation="gelu",
         skip_first=0,
-        embedding_cutoffs=None,
-        embedding_div_value=4,
+        adaptive_embedding=None,
         embedding_dim=None,
         norm="pre",
         causal=True,
@@ -125,9 +123,8 @@ class Backbone(Model):
         given = self._arguments
         common = {"dtype": self.dtype_policy, "name": "embedding"}
         sizes = given["vocabulary_size"], self.embedding_dim
-        if given["embedding_cutoffs"] is not None:
-            clusters = given["embedding_cutoffs"], given["embedding_div_value"]
-            return layers.AdaptiveEmbedding(*sizes, *clusters, seed=given["seed"], **common)
+        if given["adaptive_embedding"] is not None:
+            return layers.AdaptiveEmbedding(*sizes, **given["adaptive_embedding"], seed=given["seed"], **common)
         start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=given["seed"])
         return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
 

@@ -2,6 +2,8 @@
 
 from tf_sparse_attention import checks, layers
 
+CLUSTERS = {"cutoffs", "div_value"}
+
 
 def unpack(inputs, padding_mask=None, segment_ids=None):
     """Returns token ids, padding mask and segment ids of a model's inputs, a tensor or a dictionary of them."""
@@ -38,6 +40,12 @@ def check_arguments(arguments):
     checks.check_optional_count("embedding_dim", arguments["embedding_dim"])
     checks.check_count("skip_first", arguments["skip_first"], minimum=0)
     checks.check_count("memory_length", arguments["memory_length"], minimum=0)
+    clusters = arguments["adaptive_embedding"]
+    if clusters is not None and not (isinstance(clusters, dict) and {"cutoffs"} <= set(clusters) <= CLUSTERS):
+        raise ValueError(
+            f"`adaptive_embedding` must be None or a dictionary of {sorted(CLUSTERS)}, of which 'cutoffs' is needed. "
+            f"Received: adaptive_embedding={clusters!r}."
+        )
     for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
         checks.check_rate(name, arguments[name])
     parts = arguments["attention"]
