@@ -49,6 +49,7 @@ class Case:
             "use_bias": False,
             "adaptive_span": {"ramp": given["ramp"], "loss": given["adapt_span_loss"]} if given["span"] else None,
         }
+        clusters = {"cutoffs": given["cutoffs"], "div_value": given["div_val"]}
         backbone = Backbone(
             given["vocab"],
             given["layers"],
@@ -56,9 +57,7 @@ class Case:
             [attention],
             intermediate_dim=None if given["pers_mem"] else given["inner"],
             activation="relu",
-            adaptive_embedding={"cutoffs": given["cutoffs"], "div_value": given["div_val"]}
-            if given["adapt_io"]
-            else None,
+            adaptive_embedding=clusters if given["adapt_io"] else None,
             norm="post",
             epsilon=1e-5,
             memory_length=given["L"],

@@ -3,6 +3,7 @@
 from tf_sparse_attention.data.byte_tokenizer import ByteTokenizer
 from tf_sparse_attention.data.evaluation_batches import evaluation_batches
 from tf_sparse_attention.data.packing import pack_windows
+from tf_sparse_attention.data.segments import SegmentBatches, evaluation_segments
 from tf_sparse_attention.data.sharding import distribute_batches, shard_rows
 from tf_sparse_attention.data.text_source import TextSource, load_documents, open_source
 from tf_sparse_attention.data.token_store import TokenStore
@@ -11,11 +12,13 @@ from tf_sparse_attention.data.training_batches import TrainingBatches
 
 __all__ = [
     "ByteTokenizer",
+    "SegmentBatches",
     "TextSource",
     "TokenStore",
     "TrainingBatches",
     "distribute_batches",
     "evaluation_batches",
+    "evaluation_segments",
     "load_documents",
     "open_source",
     "open_token_store",

@@ -37,11 +37,7 @@ def evaluation_batches(
     """
     import tensorflow as tf
 
-    if sequence_length < 1 or (max_windows is not None and max_windows < 1):
-        raise ValueError(
-            "`sequence_length` and `max_windows` must be positive. "
-            f"Received: sequence_length={sequence_length}, max_windows={max_windows}."
-        )
+    check_sizes(sequence_length=sequence_length, max_windows=max_windows)
     first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     all_windows = -(-store.num_tokens // sequence_length)
     num_windows = all_windows if max_windows is None else min(all_windows, max_windows)
@@ -60,3 +56,10 @@ def evaluation_batches(
 
     dataset = tf.data.Dataset.range(num_batches * num_parts)
     return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+
+def check_sizes(**sizes):
+    """Raises a `ValueError` unless the sizes, by name, are positive or None."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"`{name}` must be positive. Received: {name}={size}.")

@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 
+from tf_sparse_attention.data.evaluation_batches import check_sizes
 from tf_sparse_attention.data.packing import pack_windows
 from tf_sparse_attention.data.sharding import shard_rows
 from tf_sparse_attention.data.token_store import read_windows
@@ -42,9 +43,7 @@ class TrainingBatches:
     """
 
     def __init__(self, store, batch_size, sequence_length, seed=0, packed=True):
-        for name, value in {"batch_size": batch_size, "sequence_length": sequence_length}.items():
-            if value < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
+        check_sizes(batch_size=batch_size, sequence_length=sequence_length)
         if not 0 <= seed < 2**63:
             raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
         self.store, self.batch_size, self.sequence_length = store, batch_size, sequence_length
