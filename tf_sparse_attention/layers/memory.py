@@ -24,12 +24,13 @@ def with_memory(layer, masks, query, value, memory, memory_segment_ids):
     """
     if memory is None:
         return masks, value
-    _check(layer, query, value, memory)
+    memory_segment_ids = as_tensor(memory_segment_ids)
+    _check(layer, query, value, memory, memory_segment_ids)
     batch, length = shape(query)[:2]
     num_memory = min(memory.shape[1], layer.reach)  # what lies before is out of sight
     if num_memory == 0:
         return masks, value
-    memory, memory_segment_ids = (latest(x, num_memory) for x in (memory, as_tensor(memory_segment_ids)))
+    memory, memory_segment_ids = (latest(x, num_memory) for x in (memory, memory_segment_ids))
     key_mask, attention_mask = masks.key_mask, masks.attention_mask
     if key_mask is not None:
         seen = ops.ones((batch, num_memory), dtype="bool")
@@ -37,7 +38,7 @@ def with_memory(layer, masks, query, value, memory, memory_segment_ids):
     if attention_mask is not None and attention_mask.shape[-1] != 1:
         seen = ops.ones((*shape(attention_mask)[:-1], num_memory), dtype="bool")
         attention_mask = ops.concatenate([seen, attention_mask], axis=-1)
-    segments = _segments(masks, query, memory_segment_ids, num_memory)
+    segments = _segments(masks, query, memory_segment_ids)
     masks = masks._replace(key_mask=key_mask, attention_mask=attention_mask, num_memory=num_memory, **segments)
     return masks, ops.concatenate([ops.stop_gradient(memory), query], axis=1)
 
@@ -50,20 +51,19 @@ def latest(x, count):
     return ops.slice(x, (0, sizes[1] - count) + (0,) * (len(sizes) - 2), (sizes[0], count) + sizes[2:])
 
 
-def _segments(masks, query, memory_segment_ids, num_memory):
+def _segments(masks, query, memory_segment_ids):
     """Returns the documents of queries and keys as fields of `TokenMasks`."""
     own = masks.query_segments
     if memory_segment_ids is None:
         if own is not None:
             raise ValueError("`memory_segment_ids` must be given where `segment_ids` are. Received: None.")
         return {}
-    check_static("memory_segment_ids", memory_segment_ids.shape, ((query.shape[0],), (num_memory,)))
     own = ops.zeros(shape(query)[:2], dtype="int32") if own is None else own
     keys = ops.concatenate([ops.cast(memory_segment_ids, own.dtype), own], axis=1)
     return {"query_segments": own, "key_segments": keys}
 
 
-def _check(layer, query, value, memory):
+def _check(layer, query, value, memory, memory_segment_ids):
     if not layer.supports_memory:
         raise ValueError(
             "`memory` must be None for a pattern that does not go by distance alone; LocalAttention and AllAttention "
@@ -74,3 +74,5 @@ def _check(layer, query, value, memory):
     check_static("memory", memory.shape, ((query.shape[0],), (memory.shape[1],), (query.shape[2],)))
     if memory.shape[1] is None:
         raise ValueError(f"`memory` must have a known length. Received: memory of shape {tuple(memory.shape)}.")
+    if memory_segment_ids is not None:
+        check_static("memory_segment_ids", memory_segment_ids.shape, ((query.shape[0],), (memory.shape[1],)))

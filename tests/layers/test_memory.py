@@ -1,0 +1,104 @@
+"""Calls with a memory: what a layer gives for the last positions of the joined sequence."""
+
+import numpy as np
+import pytest
+
+from tests.contracts import CLOSE, SIZE, assert_close, normal, with_random_weights
+from tf_sparse_attention.layers import (
+    AllAttention,
+    FixedAttention,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    TransformerBlock,
+)
+
+LAYERS = {
+    "window": lambda: LocalAttention(2, 4, window=5, position="rotary"),
+    "window wider than the memory": lambda: LocalAttention(2, 4, window=40, position="relative"),
+    "both sides": lambda: LocalAttention(2, 4, window=4, position="alibi"),
+    "blocks": lambda: LocalAttention(2, 4, block_size=4, num_blocks_before=2),
+    "span": lambda: LocalAttention(2, 4, window=6, adaptive_span={"ramp": 2, "initial": 0.4}),
+    "all": lambda: AllAttention(2, 4, num_persistent=3, window=5, see_self=False, position="relative"),
+    "head_split": lambda: AllAttention(3, 4, num_persistent=3, window=5, variant="head_split"),
+    "mixed": lambda: MixedAttention([LocalAttention(1, 4, window=3), AllAttention(1, 4, num_persistent=2, window=6)]),
+}
+MEMORY, LENGTH = 8, 11  # a multiple of the blocks, so that those of both calls are the same
+
+
+def make(name):
+    layer = LAYERS[name]()
+    layer.build((2, LENGTH, SIZE))
+    return with_random_weights(layer)
+
+
+def join(memory, x):
+    return np.concatenate([memory, x], axis=1)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_result_is_that_of_the_joined_sequence(name, masked):
+    layer, memory, x = make(name), normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
+    causal = name != "both sides"
+    given, joined = {}, {}
+    if masked:
+        rng = np.random.default_rng(2)
+        own = np.sort(rng.integers(1, 3, (2, LENGTH))).astype("int32")
+        before = np.array([[-1, -1, -1, 0, 0, 1, 1, 1], [0] * MEMORY], "int32")
+        seen = rng.random((2, 1, LENGTH, LENGTH)) < 0.7
+        everything = np.ones((2, 1, MEMORY + LENGTH, MEMORY + LENGTH), bool)
+        everything[:, :, MEMORY:, MEMORY:] = seen
+        keys = rng.random((2, LENGTH)) < 0.8
+        given = {"segment_ids": own, "attention_mask": seen, "key_mask": keys, "memory_segment_ids": before}
+        joined = {"segment_ids": join(before, own), "attention_mask": everything}
+        joined["key_mask"] = join(np.ones((2, MEMORY), bool), keys)
+    actual = layer(x, memory=memory, use_causal_mask=causal, **given)
+    expected = layer(join(memory, x), use_causal_mask=causal, **joined)[:, MEMORY:]
+    assert_close(actual, expected, CLOSE)
+
+
+def test_scores_have_the_memory_in_front():
+    layer, memory, x = make("window"), normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
+    weights = layer(x, memory=memory, use_causal_mask=True, return_attention_scores=True)[1]
+    expected = layer(join(memory, x), use_causal_mask=True, return_attention_scores=True)[1]
+    reach = layer.reach  # what lies before is out of sight and left out
+    assert_close(weights, np.asarray(expected)[:, :, MEMORY:, MEMORY - reach :], CLOSE)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_block_remembers_its_inputs(norm, remat):
+    block = TransformerBlock(LAYERS["window"](), norm=norm, causal=True, remat=remat)
+    memory, x = normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
+    actual = block(x, memory=memory, memory_segment_ids=np.zeros((2, MEMORY), "int32"), training=True)
+    assert_close(actual, block(join(memory, x))[:, MEMORY:], CLOSE)
+
+
+def test_an_empty_memory_is_as_none():
+    layer, x = make("window"), normal(2, LENGTH, SIZE)
+    empty = {"memory": normal(2, MEMORY, SIZE), "memory_segment_ids": np.full((2, MEMORY), -1)}
+    assert_close(layer(x, use_causal_mask=True, **empty), layer(x, use_causal_mask=True), CLOSE)
+
+
+@pytest.mark.parametrize(
+    "layer", [FixedAttention(2, 4, block_size=4, num_summary=1), RoutingAttention(2, 4, num_clusters=2, cluster_size=4)]
+)
+def test_other_patterns_say_which_ones_take_a_memory(layer):
+    with pytest.raises(ValueError, match=r"`memory` must be None .*LocalAttention and AllAttention take one"):
+        layer(normal(2, LENGTH, SIZE), memory=normal(2, MEMORY, SIZE), use_causal_mask=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"value": normal(2, LENGTH, SIZE), "memory": normal(2, MEMORY, SIZE)}, "memory"),
+        ({"memory": normal(3, MEMORY, SIZE)}, "memory"),
+        ({"memory": normal(2, MEMORY, SIZE + 1)}, "memory"),
+        ({"memory": normal(2, MEMORY, SIZE), "segment_ids": np.zeros((2, LENGTH), "int32")}, "memory_segment_ids"),
+        ({"memory": normal(2, MEMORY, SIZE), "memory_segment_ids": np.zeros((2, 3), "int32")}, "memory_segment_ids"),
+    ],
+)
+def test_a_wrong_memory_is_named(arguments, named):
+    with pytest.raises(ValueError, match=f"`{named}`"):
+        make("window")(normal(2, LENGTH, SIZE, seed=1), use_causal_mask=True, **arguments)
