@@ -12,6 +12,10 @@ from tf_sparse_attention.layers import FeedForward
 X = normal(2, 5, SIZE)
 
 
+def quick_gelu(x):
+    return x / (1 + np.exp(-1.702 * x))
+
+
 def gelu(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
@@ -22,8 +26,11 @@ def ready(**own):
     return with_random_weights(layer)
 
 
-@pytest.mark.parametrize(("activation", "function"), [("relu", lambda x: np.maximum(x, 0)), ("gelu", gelu)])
-def test_relu_and_gelu_lie_between_two_dense_layers_with_biases(activation, function):
+FUNCTIONS = {"relu": lambda x: np.maximum(x, 0), "gelu": gelu, "quick_gelu": quick_gelu}
+
+
+@pytest.mark.parametrize(("activation", "function"), FUNCTIONS.items())
+def test_activations_lie_between_two_dense_layers_with_biases(activation, function):
     layer = ready(activation=activation)
     inner, inner_bias, output, output_bias = layer.get_weights()
     assert_close(to_numpy(layer(X)), function(X @ inner + inner_bias) @ output + output_bias, 1e-5)

@@ -57,7 +57,7 @@ class Case:
             [attention],
             intermediate_dim=None if given["pers_mem"] else given["inner"],
             activation="relu",
-            adaptive_embedding=clusters if given["adapt_io"] else None,
+            embedding=clusters if given["adapt_io"] else None,
             norm="post",
             epsilon=1e-5,
             memory_length=given["L"],

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from tf_sparse_attention.models import presets
+from tf_sparse_attention.models import Backbone, LanguageModel, presets
 
 
 class Row(NamedTuple):
@@ -26,6 +27,23 @@ class Row(NamedTuple):
     activation: str = "geglu"
 
 
+class SparseRow(NamedTuple):
+    """The numbers of a published Sparse Transformer."""
+
+    length: int
+    layers: int
+    heads: int
+    hidden: int
+    dropout: float
+    millions: float  # of parameters
+
+
+SPARSE_ROWS = {
+    "sparse_transformer_cifar10": SparseRow(3072, 128, 2, 256, 0.25, 59),
+    "sparse_transformer_enwik8": SparseRow(12288, 30, 8, 512, 0.4, 95),
+    "sparse_transformer_imagenet64": SparseRow(12288, 48, 16, 512, 0.01, 152),
+    "sparse_transformer_music": SparseRow(65536, 48, 16, 512, 0.0, 152),
+}
 NONE = (0, 0, 0, 0)
 ROWS = {
     "enwik8_local8k": Row(8192, 1024, 1024, 3072, 22, 8, 0, 0, 0, 0, 256, (0.4, 0.4, 0, 0), 513),
@@ -70,7 +88,33 @@ def row_of(name):
 
 
 def test_every_preset_has_a_row():
-    assert set(presets.PRESETS) == set(ROWS)
+    assert set(presets.PRESETS) == {*ROWS, *SPARSE_ROWS}
+
+
+@pytest.mark.parametrize("name", SPARSE_ROWS)
+def test_a_sparse_transformer_has_the_published_numbers(name):
+    arguments, row = presets.preset_arguments(name), SPARSE_ROWS[name]
+    (part,) = arguments["attention"]
+    assert presets.PRESETS[name]["sequence_length"] == row.length == np.prod(arguments["embedding"]["grid"])
+    assert (arguments["num_layers"], part["num_heads"], arguments["hidden_dim"]) == (row.layers, row.heads, row.hidden)
+    assert part.get("stride", part.get("block_size")) == 128
+    assert arguments["dropout"] == row.dropout and arguments["activation"] == "quick_gelu" and arguments["remat"]
+    assert part["value_dim"] * row.heads == row.hidden
+
+
+@pytest.mark.parametrize("name", SPARSE_ROWS)
+def test_the_parameters_of_a_sparse_transformer_are_as_many_as_published(name):
+    # Those of a block times the blocks, so that nothing large is built; a large test counts those of whole models.
+    arguments, row = presets.preset_arguments(name), SPARSE_ROWS[name]
+    counts = [Backbone(256, **{**arguments, "num_layers": layers}).count_params() for layers in (1, 2)]
+    head = row.hidden * 256 + 256
+    total = counts[0] + (row.layers - 1) * (counts[1] - counts[0]) + head
+    assert total / 1e6 == pytest.approx(row.millions, rel=0.02)
+
+
+def test_a_sparse_transformer_begins_with_equal_probabilities():
+    model = LanguageModel.from_preset("sparse_transformer_cifar10", 256, num_layers=1, seed=0)
+    np.testing.assert_array_equal(model(np.arange(200)[None]), np.zeros((1, 200, 256)))
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -7,19 +7,20 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.projections import fresh
 from tf_sparse_attention.layers.replicas import SeedGenerator
 
-ACTIVATIONS = ("relu", "gelu", "geglu")
+ACTIVATIONS = ("relu", "gelu", "quick_gelu", "geglu")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class FeedForward(keras.layers.Layer):
     """Two dense layers with an activation between them, applied to each position.
 
-    relu and gelu: f(x W_inner + b) W_output + b. geglu (Shazeer 2020): (gelu(x W_gate) * (x W_inner)) W_output. GELU is
-    the tanh form, as in the published Routing Transformer.
+    relu, gelu and quick_gelu: f(x W_inner + b) W_output + b. geglu (Shazeer 2020): (gelu(x W_gate) * (x W_inner))
+    W_output. GELU is the tanh form, as in the published Routing Transformer; quick_gelu is x sigmoid(1.702 x), as in
+    the Sparse Transformer (Child et al. 2019, section 5.2).
 
     Args:
         intermediate_dim: size between the layers.
-        activation: "relu", "gelu" or "geglu". Default "gelu".
+        activation: "relu", "gelu", "quick_gelu" or "geglu". Default "gelu".
         dropout: rate in [0, 1) after the activation, in training. Default 0.
         use_bias: whether the dense layers have biases. None: yes, but not for "geglu", as published.
         kernel_initializer: of the kernels, default "glorot_uniform".
@@ -85,6 +86,8 @@ class FeedForward(keras.layers.Layer):
         x = self._inner(inputs)
         if self.activation == "geglu":
             x = ops.gelu(self._gate(inputs), approximate=True) * x
+        elif self.activation == "quick_gelu":
+            x = x * ops.sigmoid(1.702 * x)
         else:
             x = ops.relu(x) if self.activation == "relu" else ops.gelu(x, approximate=True)
         if training and self._seeds is not None:

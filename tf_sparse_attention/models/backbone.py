@@ -27,8 +27,8 @@ class Backbone(Model):
         activation: of the feed-forward: "relu", "gelu" or "geglu". Default "gelu".
         skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
             `num_layers`. Default 0.
-        adaptive_embedding: dictionary of "cutoffs" and, if wanted, "div_value" of an `AdaptiveEmbedding`, for ids that
-            go by frequency. None: one table.
+        embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by
+            frequency, and "grid", the shape of a `GridEmbedding` of positions that is added. None: one table.
         embedding_dim: size of the embedding, from which a dense layer leads to `hidden_dim`. None: `hidden_dim`, and no
             such layer.
         norm: "pre" (and a norm after the last block) or "post". Default "pre".
@@ -80,7 +80,7 @@ class Backbone(Model):
         intermediate_dim=None,
         activation="gelu",
         skip_first=0,
-        adaptive_embedding=None,
+        embedding=None,
         embedding_dim=None,
         norm="pre",
         causal=True,
@@ -105,7 +105,13 @@ class Backbone(Model):
         self.memory_length = memory_length
         self.embedding_dropout = embedding_dropout
         self.token_dropout = token_dropout
+        self._embedding_options = embedding or {}
         self.embedding = self._embedding()
+        self.grid_embedding = None
+        if "grid" in self._embedding_options:
+            self.grid_embedding = layers.GridEmbedding(
+                self._embedding_options["grid"], seed=seed, dtype=self.dtype_policy, name="grid_embedding"
+            )
         self.embedding_projection = None
         if embedding_dim is not None:
             self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
@@ -123,8 +129,9 @@ class Backbone(Model):
         given = self._arguments
         common = {"dtype": self.dtype_policy, "name": "embedding"}
         sizes = given["vocabulary_size"], self.embedding_dim
-        if given["adaptive_embedding"] is not None:
-            return layers.AdaptiveEmbedding(*sizes, **given["adaptive_embedding"], seed=given["seed"], **common)
+        if "cutoffs" in self._embedding_options:
+            clusters = {name: value for name, value in self._embedding_options.items() if name != "grid"}
+            return layers.AdaptiveEmbedding(*sizes, **clusters, seed=given["seed"], **common)
         start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=given["seed"])
         return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
 
@@ -169,6 +176,8 @@ class Backbone(Model):
         self.embedding.build((None, None))
         if self.embedding_projection is not None:
             self.embedding_projection.build((None, None, self.embedding_dim))
+        if self.grid_embedding is not None:
+            self.grid_embedding.build((None, None, self.embedding_dim))
         for block in self.blocks:
             block.build(hidden)
         if self.final_norm is not None:
@@ -221,6 +230,8 @@ class Backbone(Model):
             keep = keras.random.uniform(ops.shape(token_ids), seed=self._seeds) >= self.token_dropout
             token_ids = ops.where(keep, token_ids, 0)
         x = self.embedding(token_ids)
+        if self.grid_embedding is not None:
+            x = self.grid_embedding(x)
         if training and self.embedding_dropout:
             x = keras.random.dropout(x, self.embedding_dropout, seed=self._seeds)
         if self.embedding_projection is not None:

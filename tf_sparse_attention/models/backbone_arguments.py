@@ -2,7 +2,7 @@
 
 from tf_sparse_attention import checks, layers
 
-CLUSTERS = {"cutoffs", "div_value"}
+EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid")
 
 
 def unpack(inputs, padding_mask=None, segment_ids=None):
@@ -40,12 +40,7 @@ def check_arguments(arguments):
     checks.check_optional_count("embedding_dim", arguments["embedding_dim"])
     checks.check_count("skip_first", arguments["skip_first"], minimum=0)
     checks.check_count("memory_length", arguments["memory_length"], minimum=0)
-    clusters = arguments["adaptive_embedding"]
-    if clusters is not None and not (isinstance(clusters, dict) and {"cutoffs"} <= set(clusters) <= CLUSTERS):
-        raise ValueError(
-            f"`adaptive_embedding` must be None or a dictionary of {sorted(CLUSTERS)}, of which 'cutoffs' is needed. "
-            f"Received: adaptive_embedding={clusters!r}."
-        )
+    _check_embedding(arguments["embedding"], arguments["memory_length"])
     for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
         checks.check_rate(name, arguments[name])
     parts = arguments["attention"]
@@ -69,4 +64,23 @@ def check_arguments(arguments):
         raise ValueError(
             "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
             f"Received: skip_first={arguments['skip_first']}, attention={parts!r}."
+        )
+
+
+def _check_embedding(embedding, memory_length):
+    if embedding is None:
+        return
+    if not isinstance(embedding, dict) or set(embedding) - set(EMBEDDING_OPTIONS):
+        raise ValueError(
+            f"`embedding` must be None or a dictionary with some of {list(EMBEDDING_OPTIONS)}. "
+            f"Received: embedding={embedding!r}."
+        )
+    if "div_value" in embedding and "cutoffs" not in embedding:
+        raise ValueError(
+            f"`embedding` must have 'cutoffs' where it has 'div_value'. Received: embedding={embedding!r}."
+        )
+    if "grid" in embedding and memory_length:
+        raise ValueError(
+            "`memory_length` must be 0 with an embedding of positions, which tells of the place in one segment alone. "
+            f"Received: memory_length={memory_length}, embedding={embedding!r}."
         )

@@ -5,8 +5,9 @@ from keras import ops
 
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.presets import preset_arguments
+from tf_sparse_attention.models.presets import PRESETS, preset_arguments
 
 SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
 
@@ -91,7 +92,10 @@ class LanguageModel(Model):
         arguments = preset_arguments(name, reproduce_reference)
         dtype = overrides.get("dtype")
         backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
-        return cls(backbone, tie_embeddings, use_output_bias, dtype=dtype)
+        model = cls(backbone, tie_embeddings, use_output_bias, dtype=dtype)
+        if PRESETS[name].get("initialization") == "depth":
+            initialize_by_depth(model, overrides.get("seed"))
+        return model
 
     @property
     def is_adaptive(self):

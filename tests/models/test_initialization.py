@@ -1,0 +1,60 @@
+"""The initial weights by depth are those of the paper."""
+
+import numpy as np
+import pytest
+
+from tf_sparse_attention.models import Backbone, LanguageModel, initialize_by_depth
+
+ATTENTION = {"layer": "StridedAttention", "num_heads": 4, "key_dim": 16, "value_dim": 32, "stride": 4}
+
+
+def make(**changes):
+    arguments = {"intermediate_dim": 512, "embedding": {"grid": (8, 4, 2)}, **changes}
+    return LanguageModel(Backbone(300, 2, 128, [ATTENTION], **arguments))
+
+
+@pytest.fixture(scope="module")
+def weights():
+    model = make()
+    initialize_by_depth(model, seed=0)
+    return {weight.path: weight.numpy() for weight in model.weights}
+
+
+@pytest.mark.parametrize(
+    ("end", "stddev"),
+    [
+        ("embedding/embeddings", 0.125 / 128**0.5),
+        ("grid_embedding/axis_0", 0.125 / (3 * 128) ** 0.5),
+        ("query/kernel", 0.125 / 128**0.5),
+        ("value/kernel", 0.125 / 128**0.5),
+        ("attention_output/kernel", 0.125 / 128**0.5 / 2),  # 4 heads of 32 values; two blocks have four additions
+        ("inner/kernel", 0.125 / 128**0.5),
+        ("output/kernel", 0.125 / 512**0.5 / 2),
+    ],
+)
+def test_kernels_and_tables_have_the_spread_of_the_paper(weights, end, stddev):
+    found = [weight for path, weight in weights.items() if path.endswith(f"/{end}")]
+    assert found
+    for weight in found:
+        assert np.std(weight) == pytest.approx(stddev, rel=0.1) and abs(np.mean(weight)) < 0.2 * stddev
+
+
+def test_a_new_model_finds_every_token_equally_likely(weights):
+    model = make()
+    initialize_by_depth(model, seed=0)
+    np.testing.assert_array_equal(model(np.arange(20)[None]), np.zeros((1, 20, 300)))
+    assert all(not np.any(weight) for path, weight in weights.items() if path.endswith("/bias"))
+
+
+def test_two_runs_with_one_seed_agree():
+    first, second = make(), make()
+    for model in (first, second):
+        initialize_by_depth(model, seed=7)
+    for one, other in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_tied_embedding_is_not_zero():
+    model = LanguageModel(make().backbone, tie_embeddings=True)
+    initialize_by_depth(model, seed=0)
+    assert np.any(model(np.arange(20)[None]))

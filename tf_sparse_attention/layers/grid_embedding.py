@@ -1,0 +1,80 @@
+"""An embedding of positions by their coordinates in a grid."""
+
+import math
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.blocks import shape
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class GridEmbedding(keras.layers.Layer):
+    """Adds one learned vector for each coordinate of a position in a grid, the last axis running fastest.
+
+    y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes are those of the data, (rows, columns, channels)
+    of an image, or of a factorized attention: (T / stride, stride), its block and the place in it. Source: Child et al.
+    2019, "Generating Long Sequences with Sparse Transformers", section 5.3.
+
+    Args:
+        grid: sizes of the axes, the last one running fastest; their product is the longest sequence.
+        seed: integer for the initial vectors, of variance 1 / (number of axes * D).
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: float (B, T, D), T at most the product of the axes.
+
+    Returns:
+        Float (B, T, D).
+
+    Raises:
+        ValueError: for a wrong argument, and for a sequence longer than the grid.
+
+    Example:
+        >>> image = keras.random.normal((2, 32 * 32 * 3, 64))
+        >>> tuple(GridEmbedding(grid=(32, 32, 3))(image).shape)
+        (2, 3072, 64)
+    """
+
+    def __init__(self, grid, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        for size in grid:
+            checks.check_count("grid", size)
+        checks.check_optional_count("seed", seed, minimum=0)
+        self.supports_masking = True
+        self.grid = tuple(grid)
+        self.seed = seed
+
+    def build(self, inputs_shape):
+        size = inputs_shape[-1]
+        self.tables = [
+            self.add_weight(
+                name=f"axis_{axis}",
+                shape=(length, size),
+                initializer=keras.initializers.RandomNormal(
+                    stddev=(len(self.grid) * size) ** -0.5, seed=None if self.seed is None else self.seed + axis
+                ),
+            )
+            for axis, length in enumerate(self.grid)
+        ]
+
+    def call(self, inputs):
+        length = shape(inputs)[1]
+        longest = math.prod(self.grid)
+        if isinstance(length, int) and length > longest:
+            raise ValueError(
+                "`inputs` must be no longer than the grid. "
+                f"Received: {length} positions, grid={self.grid} with {longest} places."
+            )
+        positions, total = ops.arange(length, dtype="int32"), inputs
+        for table, size in zip(reversed(self.tables), reversed(self.grid), strict=True):
+            total = total + ops.cast(ops.take(table, positions % size, axis=0), inputs.dtype)
+            positions = positions // size
+        return total
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
+    def get_config(self):
+        return {**super().get_config(), "grid": self.grid, "seed": self.seed}
