@@ -40,6 +40,15 @@ def make_source(config):
     return tsa.data.open_source(**{name: settings[name] for name in SOURCE_SETTINGS if name in settings})
 
 
+def make_batches(config, store):
+    """Returns the batches of a token store that `config` describes: windows, or segments that go on."""
+    data = config.data
+    sizes = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
+    if config.model.memory_length:
+        return tsa.data.SegmentBatches(store, **sizes, seed=config.seed, packed=data.packed)
+    return tsa.data.TrainingBatches(store, **sizes, seed=config.seed, packed=data.packed, mask_rate=data.mask_rate)
+
+
 def make_model(config, vocabulary_size):
     """Returns a new `LanguageModel`, seeded by `config.seed`.
 
@@ -51,13 +60,40 @@ def make_model(config, vocabulary_size):
     head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
     if not settings["attention"]:
         del settings["attention"]
+    grid, initialization = settings.pop("grid"), settings.pop("initialization", None)
+    if grid:
+        settings["embedding"] = {"grid": tuple(grid)}
+    _check_objective(config)
     settings = {"seed": config.seed, "dtype": config.train.dtype, **settings}
     if preset is not None:
         return LanguageModel.from_preset(preset, vocabulary_size, reproduce, **head, **settings)
     missing = [name for name in ("num_layers", "hidden_dim", "attention") if name not in settings]
     if missing:
         raise ValueError(f"`config.model` must have a preset or {', '.join(missing)}. Received: {given(config.model)}.")
-    return LanguageModel(Backbone(vocabulary_size, **settings), dtype=config.train.dtype, **head)
+    model = LanguageModel(Backbone(vocabulary_size, **settings), dtype=config.train.dtype, **head)
+    if initialization == "depth":
+        tsa.models.initialize_by_depth(model, config.seed)
+    elif initialization is not None:
+        raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
+    return model
+
+
+def _check_objective(config):
+    """Raises a `ValueError` unless what the model sees and what it has to say go together."""
+    if config.model.causal == bool(config.data.mask_rate):
+        raise ValueError(
+            "`config.data.mask_rate` must be positive with config.model.causal=False, whose targets are hidden tokens, "
+            f"and 0 otherwise. Received: mask_rate={config.data.mask_rate}, causal={config.model.causal}."
+        )
+    if config.model.memory_length and config.data.mask_rate:
+        raise ValueError("`config.model.memory_length` must be 0 with a mask rate. Received: both.")
+
+
+def make_trained(config, model):
+    """Returns what `fit` is called on: the language model, or one around it that remembers from batch to batch."""
+    if config.model.memory_length:
+        return tsa.models.StatefulModel(model, config.data.batch_size, name="reader")  # in names of checkpoints
+    return model
 
 
 def make_schedule(config, hidden_dim):

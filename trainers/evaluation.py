@@ -10,7 +10,7 @@ from trainers import components, compression, scoring, strategy, workdir
 from trainers.configs import base
 from trainers.files import write_json
 
-WINDOWS = ("batch_size", "sequence_length", "packed")
+WINDOWS = ("batch_size", "sequence_length", "packed", "mask_rate")
 # By section: all that an evaluation reads, save what the trained model is made of.
 SETTINGS = {
     "data": (*components.SOURCE_SETTINGS, *WINDOWS),
@@ -38,7 +38,12 @@ def define_flags(flag_values=flags.FLAGS):
         Function that gives `changeable()` with what the flags say, to be called once they are parsed.
     """
     # Flags of absl itself: those of `config_flags` meet a name that there is not with a bare AttributeError.
-    define = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, str: flags.DEFINE_string}
+    define = {
+        bool: flags.DEFINE_boolean,
+        float: flags.DEFINE_float,
+        int: flags.DEFINE_integer,
+        str: flags.DEFINE_string,
+    }
     changes = changeable()
     holders = {}
     for section, names in SETTINGS.items():
@@ -78,7 +83,9 @@ def evaluate(folder, split="test", changes=None):
     devices = strategy.choose(config)
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
-        scorer = scoring.make_scorer(workdir.load_model(folder), execution)
+        model = workdir.load_model(folder)
+        model.fit_windows()
+        scorer = scoring.make_scorer(model, execution, config.data.batch_size)
         figures = scoring.score(scorer, store, devices, **sizes)
     result = {"split": split, "data": source.name, **figures}
     result |= compression.compressed_bits_per_byte(source.documents(split))

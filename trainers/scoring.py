@@ -8,11 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.data import evaluation_batches
+from tf_sparse_attention.data import evaluation_batches, evaluation_segments
+from tf_sparse_attention.models import StatefulModel
 
 
 class Scorer(keras.Model):
-    """Nats of the targets of each window: what `predict` returns is a float32 vector of one number a window.
+    """Nats of the targets of each window, and how many targets: what `predict` returns is float32 (windows, 2).
 
     Args:
         model: Language model from token ids to logits.
@@ -28,22 +29,23 @@ class Scorer(keras.Model):
         targets, weights = inputs.pop("targets"), inputs.pop("weights")
         logits = self.model(inputs, training=False)
         nats = keras.losses.sparse_categorical_crossentropy(targets, logits, from_logits=True)
-        return ops.sum(ops.cast(nats, "float32") * weights, axis=-1)
+        return ops.stack([ops.sum(ops.cast(nats, "float32") * weights, axis=-1), ops.sum(weights, axis=-1)], axis=-1)
 
 
-def make_scorer(model, execution):
+def make_scorer(model, execution, batch_size):
     """Returns a compiled `Scorer`.
 
     Args:
-        model: Language model.
+        model: Language model; one with a memory reads the text as segments that go on.
+        batch_size: Windows in a batch.
         execution: Arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
-    scorer = Scorer(model)
+    scorer = Scorer(StatefulModel(model, batch_size) if model.backbone.memory_length else model)
     scorer.compile(**execution)
     return scorer
 
 
-def score(scorer, store, devices, batch_size, sequence_length, packed, max_windows=None, callbacks=None):
+def score(scorer, store, devices, batch_size, sequence_length, packed, mask_rate=0.0, max_windows=None, callbacks=None):
     """Returns how well a model predicts a token store, as plain data.
 
     Args:
@@ -51,8 +53,9 @@ def score(scorer, store, devices, batch_size, sequence_length, packed, max_windo
         store: `TokenStore`.
         devices: Of `strategy.choose`.
         batch_size: Windows in a batch, over all replicas.
-        sequence_length: Tokens in a window; each begins without context.
+        sequence_length: Tokens in a window; each begins without context, unless the model has a memory.
         packed: Whether documents in a window do not see each other.
+        mask_rate: Share of the tokens that is hidden and scored; 0: all are, each after those before it.
         max_windows: Only so many windows, evenly spread over the text; None: all.
         callbacks: Of Keras, for `predict`; one that stops it makes the result worthless.
 
@@ -61,19 +64,23 @@ def score(scorer, store, devices, batch_size, sequence_length, packed, max_windo
         "windows", "seconds", "bits_per_byte", "perplexity" (per token) and "perplexity_per_word".
     """
     begin = time.perf_counter()
+    sizes = {"batch_size": batch_size, "sequence_length": sequence_length, "packed": packed, "max_windows": max_windows}
+    if isinstance(scorer.model, StatefulModel):
+        scorer.model.reset_state()
+        make = functools.partial(evaluation_segments, store, **sizes)
+    else:
+        make = functools.partial(evaluation_batches, store, **sizes, mask_rate=mask_rate)
     num_windows = -(-store.num_tokens // sequence_length)
     windows = num_windows if max_windows is None else min(num_windows, max_windows)
-    make = functools.partial(
-        evaluation_batches, store, batch_size, sequence_length, packed=packed, max_windows=max_windows
-    )
     batches = devices.distribute(lambda **shard: make(**shard).map(_as_inputs))
-    nats = scorer.predict(batches, steps=-(-windows // batch_size), verbose=0, callbacks=callbacks)
-    tokens = min(windows * sequence_length, store.num_tokens)
+    result = scorer.predict(batches, steps=-(-windows // batch_size), verbose=0, callbacks=callbacks)
+    nats, tokens = (float(total) for total in np.sum(result, axis=0, dtype=np.float64))
+    tokens = int(tokens)
     whole = tokens == store.num_tokens
     num_bytes, num_words = (
         count if whole else count * tokens / store.num_tokens for count in (store.num_bytes, store.num_words)
     )
-    sums = figures(float(np.sum(nats, dtype=np.float64)), tokens, num_bytes, num_words)
+    sums = figures(nats, tokens, num_bytes, num_words)
     return {**sums, "windows": windows, "seconds": time.perf_counter() - begin}
 
 

@@ -78,10 +78,11 @@ class Run:
         # After the data: preparing it, which only the first start does, draws random numbers.
         keras.utils.set_random_seed(config.seed)
         self.model = components.make_model(config, self.tokenizer.vocabulary_size)
+        self._trained = components.make_trained(config, self.model)
         optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
-        self.model.compile(optimizer, loss=tsa.models.language_model_loss(), **execution)
-        self.model.optimizer.build(self.model.trainable_variables)
-        self._scorer = scoring.make_scorer(self.model, execution)
+        self._trained.compile(optimizer, loss=tsa.models.language_model_loss(), **execution)
+        self._trained.optimizer.build(self.model.trainable_variables)
+        self._scorer = scoring.make_scorer(self.model, execution, config.data.batch_size)
         self._checkpoints = Checkpoints(folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
         self._saved_step = None
 
@@ -91,9 +92,7 @@ class Run:
         self._source = source = components.make_source(self.config)
         self._description = resume.describe(self.config, source.fingerprint)
         store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)
-        self._batches = tsa.data.TrainingBatches(
-            store, data.batch_size, data.sequence_length, seed=self.config.seed, packed=data.packed
-        )
+        self._batches = components.make_batches(self.config, store)
         if store.num_tokens < data.sequence_length:
             logging.warning(
                 "The text has %d tokens, less than one window of config.data.sequence_length=%d: the rest is padding.",
@@ -116,6 +115,7 @@ class Run:
         if newest is not None:
             resume.check_same(newest, self._description)
             self._checkpoints.load(step, self._variables())
+            self._trained.computed_windows = newest.get("windows", self._trained.computed_windows)
             self._saved_step = step
         if self.devices.is_chief:
             remove_incomplete(self.folder)
@@ -134,12 +134,14 @@ class Run:
         return step
 
     def _variables(self):
-        return state_variables(self.model, self.model.optimizer)
+        return state_variables(self._trained, self._trained.optimizer)
 
     def save(self, step):
         """Writes the checkpoint of a step unless it is there."""
         if step != self._saved_step and self.devices.is_chief:
-            self._checkpoints.save(step, self._variables(), self._description)
+            # How much of its window a span computes is no weight, and yet goes into the rounding.
+            windows = {"windows": self._trained.computed_windows}
+            self._checkpoints.save(step, self._variables(), {**self._description, **windows})
         self._saved_step = step
 
     def fit(self, step):
@@ -155,26 +157,42 @@ class Run:
         saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
         with callbacks.StopOnSignal() as stop:
             while step < settings.num_steps and stop.received is None:
-                self._fit_part(step, self._next_evaluation(step), [report, saver, stop])
+                self._fit_windows(step)
+                self._fit_part(step, self._next_stop(step), [report, saver, stop])
                 step = stop.step
                 self._evaluate(step, stop, outputs)
             self.save(step)
         return step, stop.received
 
-    def _next_evaluation(self, step):
-        every, last = self.config.train.evaluate_every, self.config.train.num_steps
-        return min(last, (step // every + 1) * every) if every else last
+    def _next_stop(self, step):
+        """Returns the next step before which something has to be done between two calls of `fit`."""
+        settings = self.config.train
+        intervals = [every for every in (settings.evaluate_every, settings.fit_windows_every) if every]
+        return min([settings.num_steps, *((step // every + 1) * every for every in intervals)])
+
+    def _fit_windows(self, step):
+        """Lets adaptive spans decide what is computed, where it is time."""
+        settings = self.config.train
+        # Not in between, where a run may be that goes on: what is computed has to be what it was before.
+        if settings.fit_windows_every and step % settings.fit_windows_every == 0:
+            before = self._trained.computed_windows
+            window = self._trained.fit_windows(settings.fit_windows_margin)
+            if self._trained.computed_windows != before:
+                logging.info("Step %d: adaptive spans compute %d positions at most.", step, window)
+                self._scorer.predict_function = None  # it holds the former sizes
 
     def _fit_part(self, step, end, used):
         for callback in used:
             callback.begin_at(step)
         make_dataset = functools.partial(self._batches.dataset, start_step=step, num_steps=end - step)
         batches = self.devices.distribute(make_dataset)
-        self.model.fit(batches, steps_per_epoch=end - step, callbacks=used, verbose=0, shuffle=False)
+        self._trained.fit(batches, steps_per_epoch=end - step, callbacks=used, verbose=0, shuffle=False)
 
     def _evaluate(self, step, stop, outputs):
-        """Scores the validation split, unless the process is to stop."""
-        if self._validation is None or stop.received is not None:
+        """Scores the validation split where it is time, unless the process is to stop."""
+        settings = self.config.train
+        is_time = settings.evaluate_every and (step % settings.evaluate_every == 0 or step == settings.num_steps)
+        if not is_time or stop.received is not None:
             return
         data = self.config.data
         figures = scoring.score(
@@ -184,6 +202,7 @@ class Run:
             data.batch_size,
             data.sequence_length,
             data.packed,
+            data.mask_rate,
             max_windows=self.config.train.evaluation_windows or None,
             callbacks=[stop],
         )

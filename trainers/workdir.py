@@ -126,8 +126,9 @@ def load_model(workdir):
         raise ValueError(
             f"`workdir` must hold {MODEL} or a checkpoint, which `trainers.train` writes. Received: workdir={workdir}."
         )
-    model = components.make_model(load_config(folder), load_tokenizer(folder).vocabulary_size)
-    checkpoints.load(newest["step"], state_variables(model))
+    config = load_config(folder)
+    model = components.make_model(config, load_tokenizer(folder).vocabulary_size)
+    checkpoints.load(newest["step"], state_variables(components.make_trained(config, model)))
     return model
 
 

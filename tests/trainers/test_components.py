@@ -114,3 +114,28 @@ def test_a_setting_that_an_optimizer_does_not_have_is_an_error():
 def test_an_unknown_optimizer_is_an_error():
     with pytest.raises(ValueError, match=r"`config.optimizer.name` must be one of adafactor, adagrad, adam, adamw"):
         components.make_optimizer(make_config(optimizer={"name": "lion"}), hidden_dim=16)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ({"causal": False}, {}, "`config.data.mask_rate` must be positive with config.model.causal=False"),
+        ({}, {"mask_rate": 0.1}, "`config.data.mask_rate` must be .* and 0 otherwise"),
+        ({"causal": False, "memory_length": 4}, {"mask_rate": 0.1}, "`config.model.memory_length` must be 0"),
+        ({"initialization": "width"}, {}, "`config.model.initialization` must be None or 'depth'"),
+    ],
+)
+def test_what_a_model_sees_and_says_must_go_together(model, data, message):
+    config = make_config()
+    config.model.update(num_layers=1, hidden_dim=8, attention=PARTS, **model)
+    config.data.update(data)
+    with pytest.raises(ValueError, match=message):
+        components.make_model(config, 258)
+
+
+def test_an_embedding_of_positions_and_an_initialisation_follow_the_configuration():
+    config = make_config()
+    config.model.update(num_layers=1, hidden_dim=8, attention=PARTS, grid=[4, 4], initialization="depth")
+    model = components.make_model(config, 258)
+    assert model.backbone.grid_embedding.grid == (4, 4)
+    assert not np.any(model(np.ones((1, 5), "int32")))

@@ -8,15 +8,41 @@ import pytest
 
 import tf_sparse_attention as tsa
 from trainers import components
-from trainers.configs import base, demo, enwik8
+from trainers.configs import (
+    all_attention_enwik8,
+    base,
+    clustered_text,
+    demo,
+    enwik8,
+    sparse_transformer_enwik8,
+)
 
 FOLDER = Path(base.__file__).parent
-CONFIGURATIONS = ("books", "demo", "enwik8", "pg19")
+CONFIGURATIONS = (
+    "all_attention_enwik8",
+    "books",
+    "clustered_text",
+    "demo",
+    "enwik8",
+    "pg19",
+    "sparse_transformer_enwik8",
+)
 ALL = [
     ("books", ()),
+    *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
+    *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
+    *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
     *(("enwik8", (preset,)) for preset in enwik8.SEQUENCE_LENGTHS),
     *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
+]
+SMALL = [
+    ("books", ()),
+    ("demo", ("mixed",)),
+    ("demo", ("local",)),
+    *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
+    *(("sparse_transformer_enwik8", (variant,)) for variant in ("tiny", "tiny_strided")),
+    ("all_attention_enwik8", ("tiny",)),
 ]
 
 
@@ -52,7 +78,7 @@ def test_an_optimizer_can_be_made(name, arguments):
     assert optimizer.name
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("books", ()), ("demo", ("mixed",)), ("demo", ("local",))])
+@pytest.mark.parametrize(("name", "arguments"), SMALL)
 def test_a_small_model_can_be_built(name, arguments):
     model = components.make_model(load(name, arguments), vocabulary_size=258)
     assert 100_000 < model.count_params() < 5_000_000
@@ -66,6 +92,21 @@ def test_a_published_size_can_be_built_with_one_layer(name, preset):
     backbone = components.make_model(config, vocabulary_size=258).backbone
     assert backbone.hidden_dim == tsa.models.PRESETS[preset]["arguments"]["hidden_dim"]
     assert config.data.sequence_length == tsa.models.PRESETS[preset]["sequence_length"]
+
+
+def test_the_large_all_attention_model_can_be_built_with_one_layer():
+    config = load("all_attention_enwik8", ("large",))
+    config.model.update(num_layers=1, memory_length=16)
+    config.model.attention[0]["window"] = 16
+    config.train.dtype = "float32"
+    assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
+
+
+def test_the_published_sparse_transformer_has_its_preset():
+    config = load("sparse_transformer_enwik8")
+    assert config.data.sequence_length == tsa.models.PRESETS["sparse_transformer_enwik8"]["sequence_length"]
+    config.model.num_layers = 1
+    assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
 
 
 def test_local_heads_alone_are_as_many_as_local_and_routed_ones():
@@ -83,7 +124,16 @@ def test_two_configurations_do_not_share_their_parts():
     assert load("demo").model.attention[0]["num_heads"] != 99
 
 
-@pytest.mark.parametrize(("name", "message"), [("demo", "mixed, local, tiny"), ("enwik8", "enwik8_local_cluster8k")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("demo", "mixed, local, tiny"),
+        ("enwik8", "enwik8_local_cluster8k"),
+        ("all_attention_enwik8", "small, large, tiny"),
+        ("clustered_text", "improved, plain, lsh, tiny"),
+        ("sparse_transformer_enwik8", "published, tiny, tiny_strided"),
+    ],
+)
 def test_an_unknown_variant_is_an_error(name, message):
     with pytest.raises(ValueError, match=rf"must be one of {message}.*Received: .*=big"):
         load(name, ("big",))

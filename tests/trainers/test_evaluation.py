@@ -32,7 +32,7 @@ def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
     assert result["bytes"] == sum(len(text) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
     assert result["words"] == sum(len(text.split()) for text in texts)
-    assert result["settings"] == {"batch_size": 2, "sequence_length": 64, "packed": True}
+    assert result["settings"] == {"batch_size": 2, "sequence_length": 64, "packed": True, "mask_rate": 0.0}
     assert {name: result[name] for name in ("gzip -9", "xz -9")} == compressed_bits_per_byte(texts)
     assert 3 < result["bits_per_byte"] < 9
     assert result["path"] == str(run / "evaluation-test.json")
@@ -41,7 +41,7 @@ def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
 
 def test_windows_may_be_others_than_in_training(run):
     result = evaluation.evaluate(run, "validation", changes())
-    assert result["settings"] == {"batch_size": 8, "sequence_length": 128, "packed": True}
+    assert result["settings"] == {"batch_size": 8, "sequence_length": 128, "packed": True, "mask_rate": 0.0}
     assert result["windows"] == -(-result["tokens"] // 128)
     assert (run / "evaluation-validation.json").exists()
 
@@ -79,7 +79,7 @@ def test_what_an_evaluation_does_not_read_is_not_offered():
     settings = evaluation.changeable().to_dict()
     source = {"tfds", "path", "pattern", "local_dir", "text_feature", "data_dir"}
     assert set(settings) == {"data", "train"}
-    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "packed"}
+    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "packed", "mask_rate"}
     assert set(settings["train"]) == {"jit_compile", "steps_per_execution", "num_logical_cpus"}
 
 

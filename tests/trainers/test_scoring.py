@@ -39,7 +39,7 @@ def nats_one_by_one(model, store, sequence_length, num_windows):
 def test_nats_are_those_of_one_window_after_the_other(store, batch_size, max_windows):
     model = make_model()
     devices = strategy.OneDevice()
-    scorer = scoring.make_scorer(model, devices.execution(False, 1))
+    scorer = scoring.make_scorer(model, devices.execution(False, 1), batch_size)
     result = scoring.score(scorer, store, devices, batch_size, 100, packed=True, max_windows=max_windows)
     num_windows = -(-store.num_tokens // 100) if max_windows is None else max_windows
     assert result["nats"] == pytest.approx(nats_one_by_one(model, store, 100, num_windows), rel=1e-6)
@@ -49,7 +49,7 @@ def test_nats_are_those_of_one_window_after_the_other(store, batch_size, max_win
 
 def test_the_whole_text_has_its_own_counts(store):
     devices = strategy.OneDevice()
-    scorer = scoring.make_scorer(make_model(), devices.execution(False, 1))
+    scorer = scoring.make_scorer(make_model(), devices.execution(False, 1), 8)
     result = scoring.score(scorer, store, devices, 8, 64, packed=True)
     assert (result["bytes"], result["words"], result["tokens"]) == (store.num_bytes, store.num_words, store.num_tokens)
     assert result["tokens"] == result["bytes"] + store.num_documents
@@ -61,7 +61,7 @@ def test_two_replicas_score_as_one_device(store):
     results = []
     for devices in (strategy.OneDevice(), strategy.choose(config)):
         with devices.scope():
-            scorer = scoring.make_scorer(make_model(), devices.execution(False, 1))
+            scorer = scoring.make_scorer(make_model(), devices.execution(False, 1), 4)
             results.append(scoring.score(scorer, store, devices, 4, 100, packed=True))
     assert results[1]["nats"] == pytest.approx(results[0]["nats"], rel=1e-6)
     assert results[1]["windows"] == results[0]["windows"]

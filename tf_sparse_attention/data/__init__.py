@@ -2,6 +2,7 @@
 
 from tf_sparse_attention.data.byte_tokenizer import ByteTokenizer
 from tf_sparse_attention.data.evaluation_batches import evaluation_batches
+from tf_sparse_attention.data.masking import pack_masked
 from tf_sparse_attention.data.packing import pack_windows
 from tf_sparse_attention.data.segments import SegmentBatches, evaluation_segments
 from tf_sparse_attention.data.sharding import distribute_batches, shard_rows
@@ -22,6 +23,7 @@ __all__ = [
     "load_documents",
     "open_source",
     "open_token_store",
+    "pack_masked",
     "pack_windows",
     "shard_rows",
 ]

@@ -1,12 +1,24 @@
 """Batches for evaluation that score every token exactly once."""
 
+import numpy as np
+
+from tf_sparse_attention.checks import check_rate
+from tf_sparse_attention.data.masking import hidden_places, pack_masked
 from tf_sparse_attention.data.packing import pack_windows
 from tf_sparse_attention.data.sharding import shard_rows
 from tf_sparse_attention.data.token_store import read_windows
 
 
 def evaluation_batches(
-    store, batch_size, sequence_length, packed=True, max_windows=None, num_shards=1, shard_index=0, num_parts=1
+    store,
+    batch_size,
+    sequence_length,
+    packed=True,
+    max_windows=None,
+    mask_rate=0.0,
+    num_shards=1,
+    shard_index=0,
+    num_parts=1,
 ):
     """Cuts a token store into consecutive windows; the targets of weight 1 in order are exactly its tokens.
 
@@ -22,6 +34,8 @@ def evaluation_batches(
         sequence_length: Tokens in a window.
         packed: Whether documents are kept apart inside a window; see `pack_windows`.
         max_windows: Score only so many windows, evenly spread over the text; `None` is all.
+        mask_rate: Share of the tokens that is hidden and scored, the same ones each time; see `pack_masked`. 0: all
+            are, each after those before it.
         num_shards, shard_index, num_parts: See `shard_rows`.
 
     Returns:
@@ -37,6 +51,7 @@ def evaluation_batches(
     """
     import tensorflow as tf
 
+    check_rate("mask_rate", mask_rate)
     check_sizes(sequence_length=sequence_length, max_windows=max_windows)
     first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     all_windows = -(-store.num_tokens // sequence_length)
@@ -49,10 +64,17 @@ def evaluation_batches(
         starts = [number * all_windows // num_windows * sequence_length for number in numbers]
         return read_windows(store.tokens, starts, sequence_length)
 
+    def hide(first_window):
+        return hidden_places(first_window + np.arange(rows), sequence_length, mask_rate)
+
     def element(counter):
         first_window = counter // num_parts * batch_size + first_row + counter % num_parts * rows
         tokens = tf.numpy_function(read, [first_window], tf.int32, stateful=False)
-        return pack_windows(tf.ensure_shape(tokens, (rows, sequence_length)), store.end_id, packed)
+        tokens = tf.ensure_shape(tokens, (rows, sequence_length))
+        if not mask_rate:
+            return pack_windows(tokens, store.end_id, packed)
+        hidden = tf.numpy_function(hide, [first_window], tf.bool, stateful=False)
+        return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), store.end_id, packed)
 
     dataset = tf.data.Dataset.range(num_batches * num_parts)
     return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)

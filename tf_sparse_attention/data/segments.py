@@ -105,7 +105,9 @@ def read_segments(store, starts, length, epoch=0, packed=True, stop=None):
     return tuple(np.where(is_token, x, 0).astype(np.int32) for x in (tokens[:, 1:], ids, segments))
 
 
-def evaluation_segments(store, batch_size, sequence_length, packed=True):
+def evaluation_segments(
+    store, batch_size, sequence_length, packed=True, max_windows=None, num_shards=1, shard_index=0, num_parts=1
+):
     """Cuts a token store into segments that score every token once, each row going on in the next batch.
 
     As `evaluation_batches`, but row b of all batches together is one stretch of the text, so that a model that
@@ -116,6 +118,8 @@ def evaluation_segments(store, batch_size, sequence_length, packed=True):
         batch_size: Rows of a batch.
         sequence_length: Tokens in a segment.
         packed: Whether documents are kept apart.
+        max_windows: Read only so many segments (rounded up to whole batches), the first of each row; `None` is all.
+        num_shards, shard_index, num_parts: See `shard_rows`.
 
     Returns:
         Finite `tf.data.Dataset` of `(inputs, targets, weights)` as `SegmentBatches` has them, of known cardinality.
@@ -129,17 +133,20 @@ def evaluation_segments(store, batch_size, sequence_length, packed=True):
     """
     import tensorflow as tf
 
-    check_sizes(sequence_length=sequence_length)
-    shard_rows(batch_size)
+    check_sizes(sequence_length=sequence_length, max_windows=max_windows)
+    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     num_batches = -(-store.num_tokens // (sequence_length * batch_size))
     begins = np.minimum(np.arange(batch_size + 1) * num_batches * sequence_length, store.num_tokens)
 
-    def read(batch, rows):
-        starts = begins[:-1] + batch * sequence_length
-        return read_segments(store, starts, sequence_length, packed=packed, stop=begins[1:])
+    def read(batch, first, rows):
+        starts = begins[first : first + rows] + batch * sequence_length
+        return read_segments(store, starts, sequence_length, packed=packed, stop=begins[first + 1 : first + rows + 1])
 
-    def element(batch):
-        return segment_element(read, [batch], batch_size, sequence_length)
+    def element(counter):
+        first = first_row + counter % num_parts * rows
+        return segment_element(read, [counter // num_parts, first], rows, sequence_length)
 
-    dataset = tf.data.Dataset.range(num_batches)
+    if max_windows is not None:
+        num_batches = min(num_batches, -(-max_windows // batch_size))
+    dataset = tf.data.Dataset.range(num_batches * num_parts)
     return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)

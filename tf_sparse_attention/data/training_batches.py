@@ -4,7 +4,9 @@ import hashlib
 
 import numpy as np
 
+from tf_sparse_attention.checks import check_rate
 from tf_sparse_attention.data.evaluation_batches import check_sizes
+from tf_sparse_attention.data.masking import hidden_places, pack_masked
 from tf_sparse_attention.data.packing import pack_windows
 from tf_sparse_attention.data.sharding import shard_rows
 from tf_sparse_attention.data.token_store import read_windows
@@ -28,6 +30,8 @@ class TrainingBatches:
         sequence_length: Tokens in a window.
         seed: Integer in [0, 2**63).
         packed: Whether documents are kept apart inside a window; see `pack_windows`.
+        mask_rate: Share of the tokens that is hidden, for models that see both sides; see `pack_masked`. 0: inputs and
+            targets for the next token.
 
     Attributes:
         num_windows: Windows in an epoch.
@@ -42,12 +46,13 @@ class TrainingBatches:
     >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
     """
 
-    def __init__(self, store, batch_size, sequence_length, seed=0, packed=True):
+    def __init__(self, store, batch_size, sequence_length, seed=0, packed=True, mask_rate=0.0):
         check_sizes(batch_size=batch_size, sequence_length=sequence_length)
         if not 0 <= seed < 2**63:
             raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
         self.store, self.batch_size, self.sequence_length = store, batch_size, sequence_length
-        self.seed, self.packed = seed, packed
+        check_rate("mask_rate", mask_rate)
+        self.seed, self.packed, self.mask_rate = seed, packed, mask_rate
         self.num_windows = max(1, store.num_tokens // sequence_length)
         self.steps_per_epoch = -(-self.num_windows // batch_size)
 
@@ -93,6 +98,9 @@ class TrainingBatches:
         window = shuffled_index(place, self.seed, epoch, self.num_windows)
         tokens = tf.numpy_function(self._read, [epoch, window], tf.int32, stateful=False)
         tokens = tf.ensure_shape(tokens, (rows, self.sequence_length))
+        if self.mask_rate:
+            hidden = tf.numpy_function(self._hidden, [visit], tf.bool, stateful=False)
+            return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), self.store.end_id, self.packed)
         # Windows go on at the beginning of the stream, so that only one shorter than a window leaves padding.
         padded = self.store.num_tokens < self.sequence_length
         return pack_windows(tokens, self.store.end_id, self.packed, padded)
@@ -101,6 +109,9 @@ class TrainingBatches:
         offsets = np.array([self._offset(int(number)) for number in epoch])
         starts = (offsets + window * self.sequence_length) % self.store.num_tokens
         return read_windows(self.store.tokens, starts, self.sequence_length, wrap=True)
+
+    def _hidden(self, visit):
+        return hidden_places(visit, self.sequence_length, self.mask_rate, self.seed)
 
     def _offset(self, epoch):
         # A hash, unlike NumPy's or TensorFlow's generators, is the same in every version of every library.

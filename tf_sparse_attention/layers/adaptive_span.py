@@ -116,9 +116,7 @@ class AdaptiveSpan(keras.layers.Layer):
         reached = np.ceil(ops.convert_to_numpy(self.fraction) * self.window).astype(int) + self.ramp
         return np.minimum(reached, self.window)
 
-    def fit_window(self):
-        """Sets `computed_window` to what the spans need; returns whether that changed it."""
-        before = self.computed_window
+    def fit_window(self, margin=0):
+        """Sets `computed_window` to what the spans need, and `margin` positions more."""
         largest = float(np.max(ops.convert_to_numpy(self.fraction)))
-        self.computed_window = needed_window(largest, self.window, self.ramp)
-        return self.computed_window != before
+        self.computed_window = needed_window(largest, self.window, self.ramp + margin)

@@ -171,6 +171,11 @@ class Backbone(Model):
             made.append(getattr(layers, part["layer"])(**arguments, dtype=self.dtype_policy))
         return layers.MixedAttention(made, dtype=self.dtype_policy, name="attention")
 
+    @property
+    def causal(self):
+        """Whether later tokens are hidden."""
+        return self._arguments["causal"]
+
     def build(self, input_shape):
         hidden = (None, None, self.hidden_dim)
         self.embedding.build((None, None))

@@ -58,6 +58,11 @@ class Generator(keras.Model):
         super().__init__(name="generator", dtype="float32", autocast=False)
         if not isinstance(model, LanguageModel):
             raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+        if not model.backbone.causal:
+            raise ValueError(
+                "`model` must be causal to continue a text; one that sees later tokens guesses hidden ones. "
+                "Received: a model with causal=False."
+            )
         self.model = model
         self.step = full_pass_step(model)
         self.built = True

@@ -18,22 +18,46 @@ class _DeferredUpdates:
     def test_step(self, *args, **kwargs):
         return replicas.logs_to_average(super().test_step(*args, **kwargs))
 
-    def fit_windows(self):
+    def fit_windows(self, margin=0):
         """Makes layers with an adaptive span compute no more of their window than their spans need now.
 
         What the model computes stays the same, to rounding; it takes less time and memory. To be called between
         training phases, not during `fit`, and before inference or export. A window has one of 16 sizes (see
         `ops.span.needed_window`), so that at most so many programs are made while spans grow or shrink.
 
+        Args:
+            margin: positions more than the spans need now, for training: in the next phase spans can grow by so many.
+
         Returns:
             The largest window that is computed now, None if no layer has an adaptive span.
         """
-        spans = [layer for layer in self._flatten_layers() if isinstance(layer, AdaptiveSpan)]
-        changed = [span.fit_window() for span in spans]
-        if any(changed):
-            # Traced programs hold the former sizes.
+        before = self.computed_windows
+        for span in self._spans():
+            span.fit_window(margin)
+        self._forget_programs(before)
+        return max(self.computed_windows, default=None)
+
+    @property
+    def computed_windows(self):
+        """The positions that each layer with an adaptive span computes, a list of integers; may be assigned to."""
+        return [span.computed_window for span in self._spans()]
+
+    @computed_windows.setter
+    def computed_windows(self, windows):
+        before = self.computed_windows
+        if len(windows) != len(before):
+            raise ValueError(f"`windows` must have a number for each of {len(before)} layers. Received: {windows}.")
+        for span, window in zip(self._spans(), windows, strict=True):
+            span.computed_window = window
+        self._forget_programs(before)
+
+    def _spans(self):
+        return [layer for layer in self._flatten_layers() if isinstance(layer, AdaptiveSpan)]
+
+    def _forget_programs(self, windows):
+        """Lets programs be traced again unless the windows they hold are those of now."""
+        if self.computed_windows != windows:
             self.train_function = self.test_function = self.predict_function = None
-        return max((span.computed_window for span in spans), default=None)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Keras averages a batch over the workers to learn its shapes, which fails (keras#20585).

@@ -33,6 +33,7 @@ def _data():
         "train_split": "train",
         "validation_split": "validation",
         "packed": True,  # documents in one window do not see each other
+        "mask_rate": 0.0,  # share of hidden tokens to guess, with model.causal=False; 0: the next token is the target
         "sequence_length": 1024,  # tokens in a window
         "batch_size": 8,  # windows in a step, over all replicas
     }
@@ -50,6 +51,10 @@ def _model():
         "activation": placeholder(str),
         "attention": [],  # parts, each a dictionary with "layer" and its arguments
         "skip_first": placeholder(int),
+        "causal": True,
+        "memory_length": 0,  # positions of earlier segments that are seen; rows then go on in the next batch
+        "grid": [],  # axes of an embedding of positions that is added
+        "initialization": placeholder(str),  # "depth": that of the Sparse Transformer
         "norm": placeholder(str),
         "dropout": placeholder(float),
         "embedding_dropout": placeholder(float),
@@ -92,6 +97,8 @@ def _train():
         "jit_compile": placeholder(bool),  # None: as the device wants it
         "steps_per_execution": 1,
         "num_logical_cpus": 1,  # more: as many replicas on one CPU, to try what several devices do
+        "fit_windows_every": 0,  # steps after which adaptive spans decide anew what is computed; 0: all of the window
+        "fit_windows_margin": 64,  # positions by which spans can grow until then
         "deterministic": True,  # whether two runs agree bit for bit, which costs time on a GPU
     }
 

@@ -1,0 +1,31 @@
+"""Each kind of attention trains by its configuration for a few hundred steps on the embedded data."""
+
+import importlib
+import json
+
+import pytest
+
+from trainers import evaluation, training
+
+# The loss that the last steps stay under, in nats a byte; an untrained model has ln 258 = 5.6. Seen: 1.73, 2.44, 2.51
+# and 2.92.
+CONFIGURATIONS = {
+    ("all_attention_enwik8", "tiny"): 2.0,
+    ("sparse_transformer_enwik8", "tiny"): 2.7,
+    ("sparse_transformer_enwik8", "tiny_strided"): 2.7,
+    ("clustered_text", "tiny"): 3.1,
+}
+
+
+@pytest.mark.large
+@pytest.mark.parametrize(("name", "variant"), CONFIGURATIONS, ids="-".join)
+def test_the_loss_falls(name, variant, tmp_path):
+    config = importlib.import_module(f"trainers.configs.{name}").get_config(variant)
+    config.train.update(evaluate_every=0, checkpoint_every=0, deterministic=False)
+    outcome = training.train(config, tmp_path / "run")
+    assert outcome.step == config.train.num_steps
+    rows = [line for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
+    assert rows
+    losses = [json.loads(line)["loss"] for line in rows]
+    assert losses[-1] < CONFIGURATIONS[name, variant] < losses[0]
+    assert evaluation.evaluate(tmp_path / "run", "validation[:20]")["bits_per_byte"] < 5
