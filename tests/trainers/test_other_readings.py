@@ -1,11 +1,9 @@
 """Runs that read segments with a memory and adaptive spans, and runs that guess hidden tokens."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 
+from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers import callbacks, evaluation, sampling, training, workdir
 from trainers.checkpoints import Checkpoints
 
@@ -21,20 +19,6 @@ def segments(tiny_config):
     tiny_config.model.attention = [SPAN]
     tiny_config.train.update(fit_windows_every=3, fit_windows_margin=2)
     return tiny_config
-
-
-class SignalAt(callbacks.StopOnSignal):
-    """Gets a signal after step 5, which is no multiple of anything."""
-
-    def on_steps_end(self, before, logs):
-        if self.step == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        super().on_steps_end(before, logs)
-
-
-def arrays_of(folder, step):
-    with np.load(Checkpoints(folder / workdir.CHECKPOINTS).path(step)) as arrays:
-        return {name: arrays[name].tobytes() for name in arrays.files if "json" not in name}
 
 
 def test_a_run_with_memory_and_spans_goes_on_bit_for_bit(segments, tmp_path, monkeypatch):

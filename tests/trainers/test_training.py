@@ -1,7 +1,6 @@
 """A training run in one process: what it writes, how it goes on, how it stops."""
 
 import json
-import os
 import shutil
 import signal
 import zipfile
@@ -12,18 +11,13 @@ import pytest
 from keras import ops
 
 import tf_sparse_attention as tsa
+from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers import callbacks, training, workdir
 from trainers.checkpoints import Checkpoints
 
 
 def metrics_of(folder):
     return [json.loads(row) for row in (folder / workdir.METRICS).read_text().splitlines()]
-
-
-def arrays_of(folder, step):
-    """The content of a checkpoint in its order, without the metadata; names of layers count on within a process."""
-    with zipfile.ZipFile(Checkpoints(folder / workdir.CHECKPOINTS).path(step)) as archive:
-        return [archive.read(name) for name in archive.namelist() if name.endswith(".npy")]
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +83,6 @@ def test_without_the_saved_model_that_of_the_newest_checkpoint_is_loaded(finishe
     expected = ops.convert_to_numpy(finished[1].model(ids))
     (finished_copy / workdir.MODEL).unlink()
     np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(finished_copy)(ids)), expected)
-
-
-class SignalAt(callbacks.StopOnSignal):
-    """Gets a signal after step 5, which is no multiple of anything."""
-
-    def on_steps_end(self, before, logs):
-        if self.step == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        super().on_steps_end(before, logs)
 
 
 def test_a_run_that_was_stopped_and_goes_on_ends_bit_for_bit_as_one_that_was_not(
