@@ -104,6 +104,9 @@ def mixed(**common):
 MAKERS = {
     "local_blocks": Maker(local(block_size=4, position="rotary"), crosses=True, packs=False),
     "local_blocks_both_sides": Maker(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
+    "local_blocks_of_two_sizes": Maker(
+        local(block_size=3, key_block_size=4, position="rotary"), causal=False, crosses=True, packs=False
+    ),
     "local_window": Maker(local(window=5), crosses=True),
     "local_window_relative": Maker(local(window=4, position="relative", max_distance=2), crosses=True),
     "local_window_alibi": Maker(local(window=3, position="alibi"), causal=False, crosses=True),

@@ -136,7 +136,7 @@ def _local(head):
     else:
         before = 1 if layer.num_blocks_before is None else layer.num_blocks_before
         after = before if layer.num_blocks_after is None else layer.num_blocks_after
-        pattern = twins.local_blocks(*lengths, layer.block_size, before, after, head.causal)
+        pattern = twins.local_blocks(*lengths, layer.block_size, before, after, head.causal, layer.key_block_size)
     share = np.ones(lengths)
     if layer.adaptive_span is not None:
         distance = np.abs(_apart(np.arange(lengths[0]), np.arange(lengths[1])))

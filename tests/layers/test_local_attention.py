@@ -106,3 +106,18 @@ def test_weights_of_a_trained_keras_layer_give_its_outputs():
             rows = mask if "query_mask" in arguments else np.ones_like(mask)
             assert_close(actual[0][rows], expected[0][rows], 1e-5)
             assert_close(actual[1].swapaxes(1, 2)[rows], expected[1].swapaxes(1, 2)[rows], 1e-5)
+
+
+def test_blocks_of_an_encoder_go_with_those_of_the_decoder_whatever_their_sizes():
+    layer = LocalAttention(1, 4, block_size=2, key_block_size=3, num_blocks_before=0)
+    seen = layer.attention_pattern(np.zeros((1, 5, 8), "float32"), np.zeros((1, 8, 8), "float32"))
+    expected = [[1, 1, 1, 0, 0, 0, 0, 0]] * 2 + [[0, 0, 0, 1, 1, 1, 0, 0]] * 2 + [[0, 0, 0, 0, 0, 0, 1, 1]]
+    np.testing.assert_array_equal(seen[0, 0], expected)
+
+
+def test_blocks_of_two_sizes_are_neither_causal_nor_windows():
+    layer = LocalAttention(1, 4, block_size=2, key_block_size=3)
+    with pytest.raises(ValueError, match="`use_causal_mask` must be False with `key_block_size`"):
+        layer(np.zeros((1, 5, 8), "float32"), use_causal_mask=True)
+    with pytest.raises(ValueError, match="`key_block_size` must be None where `window` is given"):
+        LocalAttention(1, 4, window=3, key_block_size=3)

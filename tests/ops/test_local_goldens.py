@@ -72,31 +72,20 @@ class Case:
             bias = self.arrays["var/attention_nd/token_bias_weight"] * self.arrays["token_bias"]
             bias = np.broadcast_to(bias[:, None, :, None], (*key.shape[:3], 1))
             query, key = ops.concatenate([query, np.ones_like(bias)], -1), ops.concatenate([key, bias], -1)
-        length = query.shape[2]
-        if self.query_block != self.block:  # fill the blocks of queries up to the size of those of the memory
-            fill = -length % self.query_block
-            query = ops.pad(query, [(0, 0), (0, 0), (0, fill), (0, 0)])
-            query = ops.reshape(query, (*query.shape[:2], -1, self.query_block, query.shape[-1]))
-            query = ops.pad(query, [(0, 0)] * 3 + [(0, self.block - self.query_block), (0, 0)])
-            query = ops.reshape(query, (*query.shape[:2], -1, query.shape[-1]))
         blocks = self.flange // self.block
-        output = local_attention(
+        attended = local_attention(
             query,
             key,
             x["v"],
-            self.block,
+            self.query_block,
             blocks,
             blocks,
+            key_block_size=self.block,
             causal=self.settings["masked"],
             masks=TokenMasks(key_mask=ops.convert_to_tensor(self.exists)),
             position=self.position(x),
-        ).output
-        if self.query_block != self.block:
-            output = ops.reshape(output, (*output.shape[:2], -1, self.block, output.shape[-1]))[
-                :, :, :, : self.query_block
-            ]
-            output = ops.reshape(output, (*output.shape[:2], -1, output.shape[-1]))[:, :, :length]
-        return (output,)
+        )
+        return (attended.output,)
 
     def trusted(self):
         """Returns the queries that see something, bool (B, T), and the keys that no other query reaches, (B, S)."""

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-def local_blocks(num_queries, num_keys, block_size, before, after, causal):
+def local_blocks(num_queries, num_keys, block_size, before, after, causal, key_block_size=None):
     """Returns where query i may see key j, bool (T, S): blocks at most `before` back and `after` ahead."""
+    key_block_size = block_size if key_block_size is None else key_block_size
     allowed = np.zeros((num_queries, num_keys), bool)
     for i in range(num_queries):
         for j in range(num_keys):
-            ahead = j // block_size - i // block_size
+            ahead = j // key_block_size - i // block_size
             allowed[i, j] = j <= i and -before <= ahead if causal else -before <= ahead <= after
     return allowed
 

@@ -28,6 +28,8 @@ class LocalAttention(AttentionLayer):
         block_size: positions in a block, default 256. Ignored with `window`, for which the best one is taken.
         num_blocks_before: blocks seen before the own one. None: 1.
         num_blocks_after: blocks seen after the own one. None: 0 in a causal call, else as many as before.
+        key_block_size: positions in a block of values and keys that are another sequence, whose block g goes with block
+            g of the queries: encoder and decoder of different lengths; not in a causal call. None: `block_size`.
         window: positions a query sees on a side, counting itself; then `num_blocks_*` must be None. None: blocks.
         adaptive_span: True for spans that each head learns within `window` (Sukhbaatar et al. 2019), or a dictionary
             with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean
@@ -36,7 +38,8 @@ class LocalAttention(AttentionLayer):
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
-        ValueError: for a wrong argument, and for `num_blocks_*` together with `window`.
+        ValueError: for a wrong argument, for `num_blocks_*` or `key_block_size` together with `window`, and for a
+            causal call with `key_block_size`.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -55,6 +58,7 @@ class LocalAttention(AttentionLayer):
         block_size=256,
         num_blocks_before=None,
         num_blocks_after=None,
+        key_block_size=None,
         window=None,
         adaptive_span=None,
         **kwargs,
@@ -63,13 +67,20 @@ class LocalAttention(AttentionLayer):
         checks.check_count("block_size", block_size)
         checks.check_optional_count("num_blocks_before", num_blocks_before, minimum=0)
         checks.check_optional_count("num_blocks_after", num_blocks_after, minimum=0)
+        checks.check_optional_count("key_block_size", key_block_size)
         checks.check_optional_count("window", window)
         if window is not None and not (num_blocks_before is None and num_blocks_after is None):
             raise ValueError(
                 "`num_blocks_before` and `num_blocks_after` must be None where `window` is given. Received: "
                 f"window={window}, num_blocks_before={num_blocks_before}, num_blocks_after={num_blocks_after}."
             )
+        if window is not None and key_block_size is not None:
+            raise ValueError(
+                "`key_block_size` must be None where `window` is given. "
+                f"Received: window={window}, key_block_size={key_block_size}."
+            )
         self.block_size = block_size
+        self.key_block_size = key_block_size
         self.num_blocks_before = num_blocks_before
         self.num_blocks_after = num_blocks_after
         self.window = window
@@ -93,6 +104,11 @@ class LocalAttention(AttentionLayer):
         return before, before if self.num_blocks_after is None else self.num_blocks_after
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        if causal and self.key_block_size is not None:
+            raise ValueError(
+                "`use_causal_mask` must be False with `key_block_size`: the two sequences have other positions. "
+                f"Received: use_causal_mask=True, key_block_size={self.key_block_size}."
+            )
         before, after = self._blocks(causal)
         window, span = span_of_call(self, training)
         attended = local_attention(
@@ -102,6 +118,7 @@ class LocalAttention(AttentionLayer):
             block_size=self.block_size,
             num_blocks_before=before,
             num_blocks_after=after,
+            key_block_size=self.key_block_size,
             window=window,
             causal=causal,
             masks=masks,
@@ -119,8 +136,9 @@ class LocalAttention(AttentionLayer):
             if self.span is None:
                 return seen
             return ops.logical_and(seen, self.span.read().seen(*lengths, masks.num_memory))
-        return block_mask(*lengths, self.block_size, *self._blocks(causal), causal, masks.num_memory)
+        blocks = self.block_size, *self._blocks(causal), causal
+        return block_mask(*lengths, *blocks, masks.num_memory, self.key_block_size)
 
     def get_config(self):
-        names = ("block_size", "num_blocks_before", "num_blocks_after", "window", "adaptive_span")
+        names = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size", "window", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -94,6 +94,8 @@ class Grid:
         before: key blocks before the own one.
         after: key blocks after the own one.
         lead: keys before the position of the first query, an integer: those of earlier text.
+        key_block_size: positions in a block of keys, block g of which goes with block g of the queries whatever their
+            sizes are. None: `block_size`.
 
     Example:
         >>> grid = Grid(query_length=5, key_length=5, block_size=2, before=1, after=0)
@@ -108,6 +110,12 @@ class Grid:
     before: int
     after: int
     lead: int = 0
+    key_block_size: int | None = None
+
+    @property
+    def key_size(self):
+        """Positions in a block of keys."""
+        return self.block_size if self.key_block_size is None else self.key_block_size
 
     @property
     def num_blocks(self):
@@ -117,11 +125,13 @@ class Grid:
     @property
     def width(self):
         """s, the key places beside a query block."""
-        return (self.before + 1 + self.after) * self.block_size
+        return (self.before + 1 + self.after) * self.key_size
 
     @property
     def offsets(self):
-        """Key position minus query position, a constant array (t, s), the same for every block."""
+        """Key position minus query position, a constant array (t, s); None if blocks differ in it."""
+        if self.key_size != self.block_size:
+            return None
         keys = np.arange(self.width) - self.before * self.block_size
         return keys[None, :] - np.arange(self.block_size)[:, None]
 
@@ -132,15 +142,15 @@ class Grid:
     def keys(self, x, axis):
         """Returns the keys beside each query block, zeros outside the sequence: (..., S, ...) to (..., G, s, ...)."""
         num_blocks, reach = self.num_blocks, self.before + 1 + self.after
-        missing = self.before * self.block_size - self.lead
+        missing = self.before * self.key_size - self.lead
         x = pad_axis(x, axis, missing, 0) if missing >= 0 else slice_axis(x, axis, -missing, shape(x)[axis])
-        x = split(x, self.block_size, axis, num_blocks + reach - 1)
+        x = split(x, self.key_size, axis, num_blocks + reach - 1)
         shifted = [slice_axis(x, axis - 1, first, first + num_blocks) for first in range(reach)]
         return ops.concatenate(shifted, axis) if reach > 1 else x
 
     def key_positions(self):
         """Returns which key each key place holds, int32 (G, s): negative or >= S outside the sequence."""
-        starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.block_size + self.lead
+        starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.key_size + self.lead
         return starts[:, None] + ops.arange(self.width, dtype="int32")
 
     def query_positions(self):

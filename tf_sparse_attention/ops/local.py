@@ -22,8 +22,12 @@ def window_grid(query_length, key_length, window, causal, lead=0):
     return Grid(query_length, key_length, block_size, before, 0 if causal else before, lead)
 
 
-def block_grid(query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal, lead=0):
+def block_grid(
+    query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal, lead=0, key_block_size=None
+):
     """Returns the `Grid` of local blocks; a sequence known to be shorter than a block is one block of its own."""
+    if key_block_size not in (None, block_size):
+        return Grid(query_length, key_length, block_size, num_blocks_before, num_blocks_after, lead, key_block_size)
     known = isinstance(query_length, int) and isinstance(key_length, int)
     if known and lead == 0 and max(query_length, key_length) <= block_size:
         return Grid(query_length, key_length, max(query_length, key_length), 0, 0)
@@ -53,6 +57,7 @@ def local_attention(
     masks=TokenMasks(),
     position=NoPosition(),
     slots=None,
+    key_block_size=None,
     **options,
 ):
     """Computes local attention in O(T (window + block)) time and memory; no (T, S) array is formed.
@@ -74,6 +79,8 @@ def local_attention(
         see_self: whether a query sees the key of its own position.
         masks: a `TokenMasks`; its `query_mask` is not used here.
         position: a position object of `ops.positions`.
+        key_block_size: positions in a block of keys, of which block g goes with block g of the queries; not if causal.
+            None: `block_size`.
         slots: pair of keys (N, M, H) and values (N, M, Hv) that every query sees, without positions; or None.
         **options: `span` of `attend_arranged`; `dropout`, `return_weights` and `return_log_sum_exp` of `attend`.
 
@@ -83,11 +90,12 @@ def local_attention(
     """
     lengths = shape(query)[-2], shape(key)[-2]
     if window is None:
-        grid = block_grid(*lengths, block_size, num_blocks_before, num_blocks_after, causal, masks.num_memory)
+        around = num_blocks_before, num_blocks_after
+        grid = block_grid(*lengths, block_size, *around, causal, masks.num_memory, key_block_size)
     else:
         grid = window_grid(*lengths, window, causal, masks.num_memory)
     if slots is not None:
         options["slots"] = Slots(*slots)._replace(query=grid.queries(query, -2))  # they have no position to turn
     query, key = rotate_both(position, query, key, masks.num_memory)
-    pattern = band(grid.offsets, window, causal, see_self)
+    pattern = None if grid.offsets is None else band(grid.offsets, window, causal, see_self)
     return attend_arranged(grid, query, key, value, pattern, masks, position, **options)

@@ -114,14 +114,24 @@ def window_mask(query_length, key_length, window, causal, num_memory=0):
     return ops.logical_and(near, difference <= 0 if causal else difference < window)
 
 
-def block_mask(query_length, key_length, block_size, num_blocks_before, num_blocks_after, causal, num_memory=0):
+def block_mask(
+    query_length,
+    key_length,
+    block_size,
+    num_blocks_before,
+    num_blocks_after,
+    causal,
+    num_memory=0,
+    key_block_size=None,
+):
     """Returns the dense mask of local blocks, bool (T, S).
 
     Query i in block g = i // block_size sees the keys of the blocks g - before .. g + after, up to itself if causal.
-    The first `num_memory` keys are at the positions before the first query, in blocks of negative numbers.
+    The first `num_memory` keys are at the positions before the first query, in blocks of negative numbers. Blocks of
+    keys may have a size of their own.
     """
     query_blocks = _offsets(query_length)[:, None] // block_size
-    key_blocks = (_offsets(key_length)[None, :] - num_memory) // block_size
+    key_blocks = (_offsets(key_length)[None, :] - num_memory) // (key_block_size or block_size)
     difference = key_blocks - query_blocks
     mask = ops.logical_and(difference >= -num_blocks_before, difference <= num_blocks_after)
     return ops.logical_and(mask, _differences(query_length, key_length) <= num_memory) if causal else mask
