@@ -24,6 +24,7 @@ from tests.layers.dense import dense_call
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 from tf_sparse_attention.layers import (
     AllAttention,
+    ClusteredAttention,
     FixedAttention,
     LocalAttention,
     LocalAttention2D,
@@ -49,6 +50,8 @@ class Maker:
         causal: whether the checks call it with `use_causal_mask=True`.
         crosses: whether it takes a value and a key that are not the query, of other lengths too.
         packs: whether a packed document gets what it gets alone.
+        can_be_causal: whether later positions can be hidden at all; one where they cannot says so in an error.
+        pairs: whether it takes masks of pairs of tokens; one that does not takes attention masks of keys alone.
         vectors: whether every query also sees persistent vectors, whose weights are not among those returned.
     """
 
@@ -56,6 +59,8 @@ class Maker:
     causal: bool = True
     crosses: bool = False
     packs: bool = True
+    can_be_causal: bool = True
+    pairs: bool = True
     vectors: bool = False
 
     def call(self, layer, *inputs, **arguments):
@@ -87,6 +92,11 @@ def fixed(num_heads, **own):
     return lambda **common: FixedAttention(num_heads, 4, **own, **common)
 
 
+def clustered(**own):
+    options = {"num_clusters": 3, "num_bits": 16, "num_iterations": 3, **own}
+    return lambda **common: ClusteredAttention(2, 4, **options, **{"seed": 5, **common})
+
+
 def lsh(**own):
     options = {"num_buckets": 4, "bucket_size": 3, **own}
     return lambda **common: LSHAttention(2, 4, **options, **{"seed": 5, **common})
@@ -101,11 +111,13 @@ def mixed(**common):
     return MixedAttention(parts, dtype=common.get("dtype"))
 
 
+NEVER_CAUSAL = {"causal": False, "can_be_causal": False}
+CLUSTERED = {**NEVER_CAUSAL, "crosses": True, "packs": False, "pairs": False}
 MAKERS = {
     "local_blocks": Maker(local(block_size=4, position="rotary"), crosses=True, packs=False),
     "local_blocks_both_sides": Maker(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
     "local_blocks_of_two_sizes": Maker(
-        local(block_size=3, key_block_size=4, position="rotary"), causal=False, crosses=True, packs=False
+        local(block_size=3, key_block_size=4, position="rotary"), **NEVER_CAUSAL, crosses=True, packs=False
     ),
     "local_window": Maker(local(window=5), crosses=True),
     "local_window_relative": Maker(local(window=4, position="relative", max_distance=2), crosses=True),
@@ -131,6 +143,8 @@ MAKERS = {
     "local_span": Maker(
         local(window=5, position="relative", adaptive_span={"ramp": 2, "initial": 0.3}), causal=False, crosses=True
     ),
+    "clustered": Maker(clustered(), **CLUSTERED),
+    "improved_clustered": Maker(clustered(top_k=4, position="rotary"), **CLUSTERED),
     "strided": Maker(strided(3, stride=4, position="relative", max_distance=6), crosses=True),
     "strided_merged": Maker(strided(2, stride=3, heads="merged", position="rotary"), causal=False, crosses=True),
     "strided_far": Maker(strided(2, stride=4, heads="interleaved", layer_index=1, position="alibi"), crosses=True),
@@ -238,15 +252,22 @@ def gradients(layer, maker, x, **arguments):
     return to_numpy(pull_back([projection, ops.ones(())]))
 
 
-def random_masks(batch, heads, length, seed=2):
-    """Returns masks of every kind at once, as a call takes them: some queries are left with nothing to see."""
+def random_masks(batch, heads, length, seed=2, pairs=True):
+    """Returns masks of every kind at once, as a call takes them: some queries are left with nothing to see.
+
+    Without `pairs` the attention mask is one of keys for each head, and there are no segments.
+    """
     rng = np.random.default_rng(seed)
-    return {
+    masks = {
         "query_mask": np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1)),
         "key_mask": rng.random((batch, length)) < 0.8,
         "attention_mask": rng.random((batch, heads, length, length)) < 0.7,
         "segment_ids": np.sort(rng.integers(0, 3, (batch, length))).astype("int32"),
     }
+    if not pairs:
+        del masks["segment_ids"]
+        masks["attention_mask"] = masks["attention_mask"][:, :, :1]
+    return masks
 
 
 def check_config_round_trip(maker):

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from tests.layers.dense_clustered import clustered
 from tests.ops import twins
 from tf_sparse_attention.layers import (
     AllAttention,
+    ClusteredAttention,
     FixedAttention,
     LocalAttention,
     LocalAttention2D,
@@ -303,6 +305,7 @@ def _routing(head):
 
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
 CASES = {
+    ClusteredAttention: clustered,
     AllAttention: _all,
     FixedAttention: _fixed,
     LSHAttention: _lsh,

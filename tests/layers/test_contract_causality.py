@@ -21,7 +21,13 @@ def with_scores(layer):
     return call
 
 
-@every_layer()
+@every_layer(can_be_causal=False)
+def test_a_layer_that_cannot_hide_later_tokens_says_so(maker):
+    with pytest.raises(ValueError, match="`use_causal_mask` must be False"):
+        built(maker)(normal(2, 13, SIZE), use_causal_mask=True)
+
+
+@every_layer(can_be_causal=True)
 def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(maker):
     layer = built(maker)
     if layer.causal_selection:
@@ -36,14 +42,14 @@ def test_only_the_published_selection_declares_that_it_looks_ahead():
     assert declared == {"top_k_separate", "top_k_published"}
 
 
-@every_layer(slow=True)
+@every_layer(slow=True, can_be_causal=True)
 def test_with_dropout_no_gradient_comes_from_later_tokens(maker):
     layer = built(maker, dropout=0.3)
     report = causality_report(with_scores(layer), training=True, **AUDIT)
     assert report.max_gradient == 0
 
 
-@every_layer(slow=True)
+@every_layer(slow=True, can_be_causal=True)
 def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(maker):
     if not maker.make().causal_selection:
         pytest.skip("looks ahead, as it declares")

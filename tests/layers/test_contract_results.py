@@ -19,10 +19,10 @@ def test_a_layer_equals_its_dense_twin(maker):
 
 @every_layer()
 def test_a_layer_equals_its_dense_twin_under_all_masks(maker):
-    contracts.check_dense_twin(maker, **random_masks(2, built(maker).num_heads, 13))
+    contracts.check_dense_twin(maker, **random_masks(2, built(maker).num_heads, 13, pairs=maker.pairs))
 
 
-@every_layer(slow=True)
+@every_layer(slow=True, pairs=True)
 @pytest.mark.parametrize("shape", [(13, 13), (2, 13, 13), (1, 13, 13), (2, 1, 13), (1, 1, 1, 13), (2, 1, 13, 1)])
 def test_attention_masks_of_every_rank_are_those_of_rank_four(maker, shape):
     layer, x = built(maker), normal(2, 13, SIZE)

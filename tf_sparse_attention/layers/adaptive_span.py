@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.projections import state_dtype
 from tf_sparse_attention.ops.span import Span, needed_window
 
 DEFAULTS = {"ramp": 32, "loss": 1e-7, "initial": 0.0}
@@ -44,7 +45,9 @@ def make_span(layer, num_heads, first=0):
     """Returns the `AdaptiveSpan` of a layer with `adaptive_span` and `window`, None if it has none."""
     if layer.adaptive_span is None:
         return None
-    return AdaptiveSpan(num_heads, layer.window, **layer.adaptive_span, first=first, name="span")
+    return AdaptiveSpan(
+        num_heads, layer.window, **layer.adaptive_span, first=first, name="span", dtype=layer.dtype_policy
+    )
 
 
 def span_of_call(layer, training):
@@ -97,7 +100,7 @@ class AdaptiveSpan(keras.layers.Layer):
             shape=(num_heads,),
             initializer=keras.initializers.Constant(initial),
             constraint=UnitInterval(),
-            dtype="float32",
+            dtype=state_dtype(self),  # in half precision a long window would have few spans
             autocast=False,
         )
         self.built = True

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers import replicas
+from tf_sparse_attention.layers.projections import state_dtype
 from tf_sparse_attention.ops import kmeans
 
 NOISE = 0.1  # of the directions of revived centroids, whose channels have unit variance
@@ -36,7 +37,7 @@ class Centroids(keras.layers.Layer):
 
     def build(self, input_shape=None):
         sizes = (self.num_heads, self.num_clusters, self.size)
-        dtype = "float64" if self.variable_dtype == "float64" else "float32"
+        dtype = state_dtype(self)
         first = keras.initializers.RandomNormal(stddev=1.0, seed=self.seed)
 
         def directions(shape, dtype=None):

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
@@ -73,7 +74,7 @@ class ClusteredAttention(AttentionLayer):
             name="planes",
             shape=(self.num_bits, self.key_dim + 1),
             initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
-            dtype="float32",
+            dtype=projections.state_dtype(self),
             autocast=False,
             trainable=False,
         )

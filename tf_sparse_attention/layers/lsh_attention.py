@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import attention_checks
+from tf_sparse_attention.layers import attention_checks, projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops import lsh, routing
 from tf_sparse_attention.ops.masks import dense_mask, group_band_mask, self_only_when_alone
@@ -81,7 +81,7 @@ class LSHAttention(AttentionLayer):
             name="rotations",
             shape=(self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2),
             initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
-            dtype="float32",
+            dtype=projections.state_dtype(self),
             autocast=False,
             trainable=False,
         )

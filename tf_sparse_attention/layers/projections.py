@@ -24,6 +24,11 @@ def config_of(objects):
     return {name: module.serialize(objects[name]) for name, module in OBJECTS.items()}
 
 
+def state_dtype(layer):
+    """Returns the dtype of state that needs full precision: float32, or float64 in a float64 layer."""
+    return "float64" if layer.variable_dtype == "float64" else "float32"
+
+
 def fresh(initializer):
     """Returns a copy of an initializer: one with a seed gives the same values each time it is called."""
     return type(initializer).from_config(initializer.get_config())
