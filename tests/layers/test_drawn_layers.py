@@ -1,0 +1,24 @@
+"""Layers with state of their own equal NumPy over drawn arguments, lengths and masks, on both backends."""
+
+import json
+
+import pytest
+
+from tests.layers.drawn_layers import KINDS, compare_drawn
+
+JAX = """
+import json
+from tests.layers.drawn_layers import FIXED_LENGTHS, compare_drawn
+print(json.dumps(compare_drawn({kind!r}, {wanted}, FIXED_LENGTHS)))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_layers_equal_numpy(kind):
+    assert compare_drawn(kind, wanted=100) >= 100
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_layers_equal_numpy_on_jax(kind, run_python):
+    assert json.loads(run_python(JAX.format(kind=kind, wanted=100), KERAS_BACKEND="jax")) >= 100
