@@ -69,6 +69,10 @@ format: $(READY) ## Bring the code into form and mend what can be mended by mach
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
+.PHONY: goldens
+goldens: $(READY) ## Print how far results are from the published numbers (2 minutes)
+	$(RUN) -m tests.golden_table
+
 .PHONY: bench
 bench: $(READY) ## Time and memory of attention against length, beside dense attention
 	$(RUN) -m benchmarks.attention
