@@ -3,5 +3,14 @@
 from tf_sparse_attention.analysis.causality import assert_causal, causality_report
 from tf_sparse_attention.analysis.causality_report import CausalityError, CausalityReport, Leak
 from tf_sparse_attention.analysis.pictures import draw_pattern
+from tf_sparse_attention.analysis.spans import draw_spans
 
-__all__ = ["CausalityError", "CausalityReport", "Leak", "assert_causal", "causality_report", "draw_pattern"]
+__all__ = [
+    "CausalityError",
+    "CausalityReport",
+    "Leak",
+    "assert_causal",
+    "causality_report",
+    "draw_pattern",
+    "draw_spans",
+]

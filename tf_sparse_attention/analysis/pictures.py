@@ -37,11 +37,7 @@ def draw_pattern(
     Example:
         >>> draw_pattern(LocalAttention(2, 16, window=8), length=48).savefig("local.png")
     """
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError("Pictures need matplotlib: pip install 'tf_sparse_attention[plot]'.") from error
-
+    pyplot = import_pyplot()
     if inputs is None:
         shape = (1, length, layer.num_features if layer.built else features)
         inputs = np.random.default_rng(seed).normal(size=shape).astype("float32")
@@ -56,6 +52,19 @@ def draw_pattern(
     for axis, panel in zip(axes, panels, strict=True):
         _draw(axis, panel, use_causal_mask)
     return axes[0].figure
+
+
+def import_pyplot():
+    """Returns `matplotlib.pyplot`.
+
+    Raises:
+        ImportError: where matplotlib is not installed, saying how to.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("Pictures need matplotlib: pip install 'tf_sparse_attention[plot]'.") from error
+    return pyplot
 
 
 def _colored(seen, show_groups):
