@@ -18,6 +18,7 @@ PLANS = [
     Plan("nearest", shared=True, mask_self=True, position="rotary", num_clusters=2, **SMALL),
     Plan("nearest", causal=False, position="relative", num_clusters=2, **SMALL),
     Plan("top_k", shared=True, causal="position", cluster_size=4, position="relative", **SMALL),
+    Plan("chunks", shared=True, mask_self=True, num_rounds=2, num_clusters=2, position="relative", **SMALL),
     Plan("top_k", causal="rank", cluster_size=4, position="alibi", **SMALL),
 ]
 
@@ -129,6 +130,24 @@ def test_a_query_between_the_keys_of_its_group_ranks_with_the_last_one_passed():
 def test_a_token_that_does_not_exist_sees_nothing_and_takes_no_place():
     allowed, _ = twins.bands([*"aa", None, "a"], [*"aa", None, "a"], 2, causal=True)
     assert allowed.tolist() == pattern("x...", "xx..", "....", ".x.x")
+
+
+def test_a_chunk_sees_itself_and_the_one_before():
+    # By bucket: 0 3 | 1 4 | 2 5, and the first chunk looks back to the last one.
+    rows = pattern("x.xx.x", "xx.xx.", ".xx.xx", "x.xx.x", "xx.xx.", ".xx.xx")
+    assert (twins.chunks(["abcabc"], ["abcabc"], 2) > 0).tolist() == rows
+
+
+def test_the_first_chunk_of_a_round_looks_back_to_the_last_one_of_the_round_before():
+    # Round 0: 0 1 | 2. Round 1: 2 1 | 0. Token 2 sees 0 in one chunk, 1 in two, itself in three.
+    seen = twins.chunks(["abc", "cba"], ["abc", "cba"], 2)
+    assert seen.tolist() == [[3, 2, 1], [2, 2, 2], [1, 2, 3]]
+
+
+def test_the_last_chunk_is_that_of_the_tokens_that_exist():
+    tokens = ["a", "b", "c", None, None, None]
+    rows = pattern("x.x...", "xx....", ".xx...", "......", "......", "......")
+    assert (twins.chunks([tokens], [tokens], 1) > 0).tolist() == rows
 
 
 def test_the_best_members_of_equal_score_are_the_first_ones():

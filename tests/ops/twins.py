@@ -132,6 +132,33 @@ def bands(query_groups, key_groups, size, causal):
     return allowed, apart
 
 
+def chunks(query_rounds, key_rounds, size):
+    """Returns how often a query sees a key in chunks of the sorted tokens (Kitaev et al. 2020), int (T, S).
+
+    The tokens of each round, by (group, position), are cut into chunks of `size`. A query sees its chunk and the one
+    before; before the first chunk of a round is the last one of the round before, and before round 0 the last round.
+
+    Args:
+        query_rounds: list of R lists of T groups, which have an order; None is a token that does not exist.
+        key_rounds: list of R lists of S groups.
+        size: tokens of a chunk.
+    """
+    seen = np.zeros((len(query_rounds[0]), len(key_rounds[0])), int)
+    key_chunks = [_cut(groups, size) for groups in key_rounds]
+    for number, groups in enumerate(query_rounds):
+        row = [key_chunks[number - 1][-1], *key_chunks[number]]  # each chunk behind the one before it
+        for place, queries in enumerate(_cut(groups, size)):
+            for keys in row[place : place + 2]:
+                seen[np.ix_(queries, keys)] += 1
+    return seen
+
+
+def _cut(groups, size):
+    """Returns the tokens that exist by (group, position), in chunks: one that is empty if there are none."""
+    tokens = sorted((group, i) for i, group in enumerate(groups) if group is not None)
+    return [[i for _, i in tokens[start : start + size]] for start in range(0, max(len(tokens), 1), size)]
+
+
 def best_members(scores, size, exists):
     """Returns, for each cluster, the positions of its `size` best tokens in ascending order.
 

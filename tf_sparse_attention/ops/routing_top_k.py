@@ -7,7 +7,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import attend, lowest
 from tf_sparse_attention.ops.blocks import pad_axis, shape
-from tf_sparse_attention.ops.gather import take_members, take_numbers
+from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.local import band
 from tf_sparse_attention.ops.masks import TokenMasks, causal_mask, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
@@ -54,12 +54,6 @@ def best_members(scores, cluster_size, token_mask=None):
     return Members(ops.minimum(positions % beyond, length - 1), positions < beyond)
 
 
-def _take(x, positions):
-    """Returns numbers (B, N, S) at positions (B, N, K, w)."""
-    batch, heads, clusters, size = shape(positions)
-    return ops.reshape(take_numbers(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, clusters, size))
-
-
 def pairs_mask(queries, keys, causal, masks):
     """Returns which members of a cluster may attend to which, bool broadcastable to (B, N, K, t, s), or None.
 
@@ -84,7 +78,9 @@ def pairs_mask(queries, keys, causal, masks):
 
 def _documents(segments, members):
     batch, heads = shape(members.positions)[:2]
-    return _take(ops.broadcast_to(segments[:, None, :], (batch, heads, shape(segments)[-1])), members.positions)
+    return take_member_numbers(
+        ops.broadcast_to(segments[:, None, :], (batch, heads, shape(segments)[-1])), members.positions
+    )
 
 
 def _rank_offsets(queries, keys):
