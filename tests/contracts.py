@@ -151,6 +151,11 @@ MAKERS = {
     "lsh": Maker(lsh(num_rounds=2, position="relative")),
     "lsh_both_sides": Maker(lsh(num_rounds=3, position="alibi", mask_self=False), causal=False),
     "lsh_separate": Maker(lsh(num_rounds=2, share_qk=False, position="rotary")),
+    "lsh_chunks": Maker(lsh(selection="chunks", num_rounds=2, position="relative"), packs=False),
+    "lsh_chunks_both_sides": Maker(lsh(selection="chunks", num_rounds=3, position="alibi"), causal=False, packs=False),
+    "lsh_chunks_separate": Maker(
+        lsh(selection="chunks", num_rounds=2, share_qk=False, position="rotary"), causal=False, packs=False
+    ),
     "random": Maker(routing(selection="random", position="alibi"), packs=False),
     "top_k": Maker(routing(position="relative"), causal=False, packs=False),
     "top_k_separate": Maker(

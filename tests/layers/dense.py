@@ -217,7 +217,7 @@ def _window_of_all(head):
 
 
 def _lsh(head):
-    """Returns a head of hashing attention: every round adds the exponentials of what shares a bucket."""
+    """Returns a head of hashing attention: every round adds the exponentials of what it shows."""
     layer, positions = head.layer, (np.arange(len(head.query)), np.arange(len(head.key)))
     if layer.share_qk:
         head.query_exists = head.query_exists & head.key_exists
@@ -225,12 +225,10 @@ def _lsh(head):
     own = _apart(*positions) == 0
     total, output = np.zeros(own.shape), np.zeros((len(head.query), head.value.shape[-1]))
     pattern = np.zeros(own.shape, bool)
-    for rotation in head.weights["rotations"][:, head.index]:
-        groups = [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
-        seen, ranks_apart = twins.bands(*groups, layer.bucket_size, head.causal)
-        seen = seen & head.allowed
-        pattern |= seen
-        scores, value_rows = _scores_of_round(head, positions, ranks_apart)
+    for counts, apart in _counts_of_rounds(head, _apart(*positions)):
+        seen = counts * head.allowed
+        pattern |= seen > 0
+        scores, value_rows = _scores_of_round(head, positions, apart)
         shares = np.exp(scores) * seen * (~own if masks_self else 1.0)
         total += shares
         output += shares @ head.value + np.einsum("ts,tsh->th", shares, value_rows)
@@ -243,18 +241,31 @@ def _lsh(head):
     return output / sums, total / sums, pattern
 
 
-def _sides(head):
-    return (head.query, head.query_exists), (head.key, head.key_exists)
+def _counts_of_rounds(head, tokens_apart):
+    """Returns how often a query sees a key, and how far apart they are, (T, S) each: for each round, or for all."""
+    layer, sides = head.layer, ((head.query, head.query_exists), (head.key, head.key_exists))
+    rounds = [
+        [_buckets(head, x, exists, rotation) for x, exists in sides]
+        for rotation in head.weights["rotations"][:, head.index]
+    ]
+    if layer.selection == "band":
+        return [twins.bands(*groups, layer.bucket_size, head.causal) for groups in rounds]
+    counts = twins.chunks(*zip(*rounds, strict=True), layer.bucket_size)
+    if head.causal:
+        counts = counts * (tokens_apart <= 0)
+    if head.segments is not None:
+        counts = counts * (head.segments[:, None] == head.segments[None, :])
+    return [(counts, tokens_apart)]
 
 
 def _buckets(head, x, exists, rotation):
     turned = x @ rotation
     buckets = np.argmax(np.concatenate([turned, -turned], 1), 1)
     documents = np.zeros(len(x), int) if head.segments is None else head.segments
-    return [(int(buckets[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
+    return [(int(documents[i]), int(buckets[i])) if exists[i] else None for i in range(len(x))]
 
 
-def _scores_of_round(head, positions, ranks_apart):
+def _scores_of_round(head, positions, places_apart):
     """Returns the scores (T, S) with what positions add, and the rows that are added to the values, (T, S, Hv)."""
     layer, apart = head.layer, _apart(*positions)
     query = head.query * layer.key_dim**-0.5
@@ -268,7 +279,7 @@ def _scores_of_round(head, positions, ranks_apart):
         return scores, np.zeros((*apart.shape, head.value.shape[-1]))
     table = head.weights["relative_key"]
     reach = (len(table) - 1) // 2
-    rows = np.clip(ranks_apart, -reach, reach) + reach
+    rows = np.clip(places_apart, -reach, reach) + reach
     return scores + np.take_along_axis(query @ table.T, rows, 1), head.weights["relative_value"][rows]
 
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 import random
-import warnings
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers import attention_checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids
@@ -219,13 +219,8 @@ class RoutingAttention(AttentionLayer):
                 "`selection` must be 'top_k' where `query` and `value` have different lengths. "
                 f"Received: selection={selection!r}, lengths {lengths[0]} and {lengths[1]}."
             )
-        if selection == "top_k" and causal and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                "RoutingAttention with selection='top_k' under a causal mask is not causal: which tokens a cluster "
-                "holds depends on the whole sequence. Use selection='nearest' (the default of causal calls).",
-                stacklevel=2,
-            )
+        if selection == "top_k":
+            attention_checks.warn_of_causal_mask(self, causal, "which tokens a cluster holds", instead="nearest")
         return selection
 
     def _masks_self(self, selection):
