@@ -23,6 +23,7 @@ from tf_sparse_attention.layers import (
 )
 from tf_sparse_attention.ops.routing import random_clusters
 
+OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 PROJECTIONS = ("query", "key", "value", "attention_output")
 
 
@@ -243,9 +244,9 @@ def _lsh(head):
 
 def _counts_of_rounds(head, tokens_apart):
     """Returns how often a query sees a key, and how far apart they are, (T, S) each: for each round, or for all."""
-    layer, sides = head.layer, ((head.query, head.query_exists), (head.key, head.key_exists))
+    layer = head.layer
     rounds = [
-        [_buckets(head, x, exists, rotation) for x, exists in sides]
+        [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
         for rotation in head.weights["rotations"][:, head.index]
     ]
     if layer.selection == "band":
@@ -256,6 +257,10 @@ def _counts_of_rounds(head, tokens_apart):
     if head.segments is not None:
         counts = counts * (head.segments[:, None] == head.segments[None, :])
     return [(counts, tokens_apart)]
+
+
+def _sides(head):
+    return (head.query, head.query_exists), (head.key, head.key_exists)
 
 
 def _buckets(head, x, exists, rotation):
@@ -308,8 +313,8 @@ def _routing(head):
     selection = head.layer.selection or ("nearest" if head.causal else "top_k")
     mask_self = head.layer.mask_self
     if mask_self is None:
-        mask_self = head.layer.share_qk and selection != "top_k"
-    return _top_k(head, mask_self) if selection == "top_k" else _nearest(head, selection, mask_self)
+        mask_self = head.layer.share_qk and selection not in OF_ALL_TOKENS
+    return _of_all_tokens(head, mask_self) if selection in OF_ALL_TOKENS else _nearest(head, selection, mask_self)
 
 
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
@@ -347,14 +352,21 @@ def _groups(head, selection, x, exists):
     return [(int(clusters[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
 
 
-def _top_k(head, mask_self):
-    layer, centroids = head.layer, head.weights["centroids"][head.index]
+def _members(head, x, exists):
+    """Returns the members of each cluster, by ascending position."""
+    layer = head.layer
+    if layer.selection == "hash":
+        buckets = (x @ head.weights["planes"][head.index].T > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
+        return twins.bucket_members(buckets, layer.num_clusters, layer.cluster_size, exists)
+    choose = twins.strided_members if layer.selection == "strided" else twins.best_members
+    return choose(x @ head.weights["centroids"][head.index].T, layer.cluster_size, exists)
+
+
+def _of_all_tokens(head, mask_self):
+    layer = head.layer
     output, probabilities = np.zeros((len(head.query), head.value.shape[-1])), np.zeros(head.allowed.shape)
     count, seen = np.zeros((len(head.query), 1)), np.zeros(head.allowed.shape, bool)
-    members = [
-        twins.best_members(x @ centroids.T, layer.cluster_size, exists)
-        for x, exists in ((head.query, head.query_exists), (head.key, head.key_exists))
-    ]
+    members = [_members(head, x, exists) for x, exists in _sides(head)]
     for queries, keys in zip(*members, strict=True):
         pairs = np.ix_(queries, keys)
         ranks_apart = _apart(np.arange(len(queries)), np.arange(len(keys)))

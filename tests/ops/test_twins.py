@@ -156,6 +156,18 @@ def test_the_best_members_of_equal_score_are_the_first_ones():
     assert twins.best_members(scores, 3, [False, True, True, True, True]) == [[1, 2, 3]]
 
 
+def test_strided_members_are_near_and_far():
+    scores = np.array([[1.0], [5.0], [2.0], [4.0], [3.0], [0.0]])
+    assert twins.strided_members(scores, 2, [True] * 6) == [[1, 2]]  # the first and the fourth of 1 3 4 2 0 5
+    assert twins.strided_members(scores, 2, [True, True, False, True, False, False]) == [[1, 3]]
+    assert twins.strided_members(scores, 9, [True] * 6) == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_a_bucket_with_too_few_tokens_is_filled_with_the_first_others():
+    assert twins.bucket_members([1, 0, 1, 1, 1], 2, 3, [True] * 5) == [[0, 1, 2], [0, 2, 3]]
+    assert twins.bucket_members([1, 0, 1, 1, 1], 2, 3, [False, True, True, False, True]) == [[1, 2, 4], [1, 2, 4]]
+
+
 def test_self_is_left_out_unless_it_is_alone():
     allowed = np.array(pattern("x..", "xx.", "..."))
     assert twins.without_self(allowed, range(3), range(3)).tolist() == pattern("x..", "x..", "...")

@@ -167,12 +167,25 @@ def best_members(scores, size, exists):
         size: tokens of a cluster.
         exists: bool (T,); a token that does not exist is never taken.
     """
-    members = []
-    for cluster in range(scores.shape[1]):
-        tokens = [i for i in range(len(scores)) if exists[i]]
-        tokens.sort(key=lambda i: (-scores[i, cluster], i))
-        members.append(sorted(tokens[:size]))
-    return members
+    return [sorted(tokens[:size]) for tokens in _by_score(scores, exists)]
+
+
+def strided_members(scores, size, exists):
+    """Returns `best_members` of which each is as many places in the order by score from the next: all T // size."""
+    step = max(sum(exists) // size, 1)
+    return [sorted(tokens[::step][:size]) for tokens in _by_score(scores, exists)]
+
+
+def bucket_members(buckets, number, size, exists):
+    """Returns, for each of `number` buckets, its first `size` tokens and, if it has fewer, the first of the others."""
+    tokens = [i for i in range(len(buckets)) if exists[i]]
+    return [sorted(sorted(tokens, key=lambda i: (buckets[i] != bucket, i))[:size]) for bucket in range(number)]
+
+
+def _by_score(scores, exists):
+    """Returns the positions of the tokens that exist by falling score, for each cluster."""
+    tokens = [i for i in range(len(scores)) if exists[i]]
+    return [sorted(tokens, key=lambda i: (-scores[i, cluster], i)) for cluster in range(scores.shape[1])]
 
 
 def without_self(allowed, query_positions, key_positions):
