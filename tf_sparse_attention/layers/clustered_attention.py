@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
@@ -69,14 +70,7 @@ class ClusteredAttention(AttentionLayer):
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self.planes = self.add_weight(
-            name="planes",
-            shape=(self.num_bits, self.key_dim + 1),
-            initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
-            dtype="float32",
-            autocast=False,
-            trainable=False,
-        )
+        self.planes = projections.random_directions(self, "planes", (self.num_bits, self.key_dim + 1))
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
         self._check_call(masks, causal)

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import attention_checks
+from tf_sparse_attention.layers import attention_checks, projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops import lsh, routing
 from tf_sparse_attention.ops.lsh_chunks import chunk_attention
@@ -105,14 +105,8 @@ class LSHAttention(AttentionLayer):
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self.rotations = self.add_weight(
-            name="rotations",
-            shape=(self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2),
-            initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
-            dtype="float32",
-            autocast=False,
-            trainable=False,
-        )
+        sizes = self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2
+        self.rotations = projections.random_directions(self, "rotations", sizes)
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
         attention_checks.check_lengths(query, value)

@@ -6,7 +6,7 @@ import random
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import attention_checks, routing_checks
+from tf_sparse_attention.layers import attention_checks, projections, routing_checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids
@@ -164,14 +164,8 @@ class RoutingAttention(AttentionLayer):
             dtype=self.dtype_policy,
         )
         if self.selection == "hash":
-            self.planes = self.add_weight(
-                name="planes",
-                shape=(self.num_heads, self.num_clusters.bit_length() - 1, self.key_dim),
-                initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
-                dtype="float32",
-                autocast=False,
-                trainable=False,
-            )
+            sizes = self.num_heads, self.num_clusters.bit_length() - 1, self.key_dim
+            self.planes = projections.random_directions(self, "planes", sizes)
 
     @property
     def position_of_heads(self):
