@@ -103,7 +103,8 @@ def lsh(**own):
 
 
 def routing(**own):
-    return lambda **common: RoutingAttention(2, 4, num_clusters=3, cluster_size=4, **own, **{"seed": 5, **common})
+    options = {"num_clusters": 3, "cluster_size": 4, **own}
+    return lambda **common: RoutingAttention(2, 4, **options, **{"seed": 5, **common})
 
 
 def mixed(**common):
@@ -168,12 +169,28 @@ MAKERS = {
     "lsh": Maker(lsh(num_rounds=2, position="relative")),
     "lsh_both_sides": Maker(lsh(num_rounds=3, position="alibi", mask_self=False), causal=False),
     "lsh_separate": Maker(lsh(num_rounds=2, share_qk=False, position="rotary")),
+    "lsh_chunks": Maker(lsh(selection="chunks", num_rounds=2, position="relative"), packs=False),
+    "lsh_chunks_both_sides": Maker(lsh(selection="chunks", num_rounds=3, position="alibi"), causal=False, packs=False),
+    "lsh_chunks_separate": Maker(
+        lsh(selection="chunks", num_rounds=2, share_qk=False, position="rotary"), causal=False, packs=False
+    ),
     "random": Maker(routing(selection="random", position="alibi"), packs=False),
     "top_k": Maker(routing(position="relative"), causal=False, packs=False),
     "top_k_separate": Maker(
         routing(share_qk=False, selection="top_k", position="alibi"), causal=False, crosses=True, packs=False
     ),
     "top_k_published": Maker(routing(selection="top_k", reproduce_reference=True, position="relative"), packs=False),
+    "strided_clusters": Maker(routing(selection="strided", position="relative"), packs=False),
+    "strided_clusters_separate": Maker(
+        routing(share_qk=False, selection="strided", position="alibi"), causal=False, crosses=True, packs=False
+    ),
+    "hash_buckets": Maker(routing(selection="hash", num_clusters=4, cluster_size=9, position="rotary"), packs=False),
+    "hash_buckets_separate": Maker(
+        routing(share_qk=False, selection="hash", num_clusters=2, cluster_size=9, position="relative"),
+        causal=False,
+        crosses=True,
+        packs=False,
+    ),
     "mixed": Maker(mixed),
 }
 

@@ -25,6 +25,7 @@ from tf_sparse_attention.layers import (
 )
 from tf_sparse_attention.ops.routing import random_clusters
 
+OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 PROJECTIONS = ("query", "key", "value", "attention_output")
 
 
@@ -219,7 +220,7 @@ def _window_of_all(head):
 
 
 def _lsh(head):
-    """Returns a head of hashing attention: every round adds the exponentials of what shares a bucket."""
+    """Returns a head of hashing attention: every round adds the exponentials of what it shows."""
     layer, positions = head.layer, (np.arange(len(head.query)), np.arange(len(head.key)))
     if layer.share_qk:
         head.query_exists = head.query_exists & head.key_exists
@@ -227,12 +228,10 @@ def _lsh(head):
     own = _apart(*positions) == 0
     total, output = np.zeros(own.shape), np.zeros((len(head.query), head.value.shape[-1]))
     pattern = np.zeros(own.shape, bool)
-    for rotation in head.weights["rotations"][:, head.index]:
-        groups = [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
-        seen, ranks_apart = twins.bands(*groups, layer.bucket_size, head.causal)
-        seen = seen & head.allowed
-        pattern |= seen
-        scores, value_rows = _scores_of_round(head, positions, ranks_apart)
+    for counts, apart in _counts_of_rounds(head, _apart(*positions)):
+        seen = counts * head.allowed
+        pattern |= seen > 0
+        scores, value_rows = _scores_of_round(head, positions, apart)
         shares = np.exp(scores) * seen * (~own if masks_self else 1.0)
         total += shares
         output += shares @ head.value + np.einsum("ts,tsh->th", shares, value_rows)
@@ -245,6 +244,23 @@ def _lsh(head):
     return output / sums, total / sums, pattern
 
 
+def _counts_of_rounds(head, tokens_apart):
+    """Returns how often a query sees a key, and how far apart they are, (T, S) each: for each round, or for all."""
+    layer = head.layer
+    rounds = [
+        [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
+        for rotation in head.weights["rotations"][:, head.index]
+    ]
+    if layer.selection == "band":
+        return [twins.bands(*groups, layer.bucket_size, head.causal) for groups in rounds]
+    counts = twins.chunks(*zip(*rounds, strict=True), layer.bucket_size)
+    if head.causal:
+        counts = counts * (tokens_apart <= 0)
+    if head.segments is not None:
+        counts = counts * (head.segments[:, None] == head.segments[None, :])
+    return [(counts, tokens_apart)]
+
+
 def _sides(head):
     return (head.query, head.query_exists), (head.key, head.key_exists)
 
@@ -253,10 +269,10 @@ def _buckets(head, x, exists, rotation):
     turned = x @ rotation
     buckets = np.argmax(np.concatenate([turned, -turned], 1), 1)
     documents = np.zeros(len(x), int) if head.segments is None else head.segments
-    return [(int(buckets[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
+    return [(int(documents[i]), int(buckets[i])) if exists[i] else None for i in range(len(x))]
 
 
-def _scores_of_round(head, positions, ranks_apart):
+def _scores_of_round(head, positions, places_apart):
     """Returns the scores (T, S) with what positions add, and the rows that are added to the values, (T, S, Hv)."""
     layer, apart = head.layer, _apart(*positions)
     query = head.query * layer.key_dim**-0.5
@@ -270,7 +286,7 @@ def _scores_of_round(head, positions, ranks_apart):
         return scores, np.zeros((*apart.shape, head.value.shape[-1]))
     table = head.weights["relative_key"]
     reach = (len(table) - 1) // 2
-    rows = np.clip(ranks_apart, -reach, reach) + reach
+    rows = np.clip(places_apart, -reach, reach) + reach
     return scores + np.take_along_axis(query @ table.T, rows, 1), head.weights["relative_value"][rows]
 
 
@@ -299,8 +315,8 @@ def _routing(head):
     selection = head.layer.selection or ("nearest" if head.causal else "top_k")
     mask_self = head.layer.mask_self
     if mask_self is None:
-        mask_self = head.layer.share_qk and selection != "top_k"
-    return _top_k(head, mask_self) if selection == "top_k" else _nearest(head, selection, mask_self)
+        mask_self = head.layer.share_qk and selection not in OF_ALL_TOKENS
+    return _of_all_tokens(head, mask_self) if selection in OF_ALL_TOKENS else _nearest(head, selection, mask_self)
 
 
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
@@ -339,14 +355,21 @@ def _groups(head, selection, x, exists):
     return [(int(clusters[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
 
 
-def _top_k(head, mask_self):
-    layer, centroids = head.layer, head.weights["centroids"][head.index]
+def _members(head, x, exists):
+    """Returns the members of each cluster, by ascending position."""
+    layer = head.layer
+    if layer.selection == "hash":
+        buckets = (x @ head.weights["planes"][head.index].T > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
+        return twins.bucket_members(buckets, layer.num_clusters, layer.cluster_size, exists)
+    choose = twins.strided_members if layer.selection == "strided" else twins.best_members
+    return choose(x @ head.weights["centroids"][head.index].T, layer.cluster_size, exists)
+
+
+def _of_all_tokens(head, mask_self):
+    layer = head.layer
     output, probabilities = np.zeros((len(head.query), head.value.shape[-1])), np.zeros(head.allowed.shape)
     count, seen = np.zeros((len(head.query), 1)), np.zeros(head.allowed.shape, bool)
-    members = [
-        twins.best_members(x @ centroids.T, layer.cluster_size, exists)
-        for x, exists in ((head.query, head.query_exists), (head.key, head.key_exists))
-    ]
+    members = [_members(head, x, exists) for x, exists in _sides(head)]
     for queries, keys in zip(*members, strict=True):
         pairs = np.ix_(queries, keys)
         ranks_apart = _apart(np.arange(len(queries)), np.arange(len(keys)))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.contracts import CLOSE, SIZE, assert_close, built, every_layer, normal, to_numpy
 
-pytestmark = pytest.mark.filterwarnings("ignore:RoutingAttention with selection='top_k':UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 
 
 def model_of(maker, layer, length=None):

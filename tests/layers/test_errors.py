@@ -53,7 +53,8 @@ WRONG_ARGUMENTS = [
         routing,
         "selection",
         "best",
-        "`selection` must be one of [None, 'nearest', 'top_k', 'random']. Received: selection='best'.",
+        "`selection` must be one of [None, 'nearest', 'top_k', 'strided', 'hash', 'random']. Received: "
+        "selection='best'.",
     ),
     (routing, "distance", "true", "`distance` must be one of ['rank', 'token']. Received: distance='true'."),
     (routing, "ema_decay", 1.0, "`ema_decay` must be a number in [0, 1). Received: ema_decay=1.0."),
@@ -163,8 +164,8 @@ WRONG_CALLS = [
     (
         lambda: routing(share_qk=False, selection="nearest"),
         {"query": X, "value": SHORT},
-        "`selection` must be 'top_k' where `query` and `value` have different lengths. Received: selection='nearest', "
-        "lengths 6 and 4.",
+        "`selection` must be one of ['top_k', 'strided', 'hash'] where `query` and `value` have different lengths. "
+        "Received: selection='nearest', lengths 6 and 4.",
     ),
     (
         local,

@@ -1,10 +1,13 @@
 """Hashing attention: what is its own, beside the contract that all layers keep."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
 
 from tests.contracts import with_random_weights
+from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import LSHAttention
 from tf_sparse_attention.ops import lsh
 
@@ -35,6 +38,40 @@ def test_the_last_keys_of_the_own_bucket_are_seen():
     pattern = np.asarray(layer.attention_pattern(x, use_causal_mask=True))[0, 0]
     expected = [{0}, {1}, {0, 2}, {2, 3}, {1, 4}, {3, 5}]
     assert [set(np.flatnonzero(row)) for row in pattern] == expected
+
+
+def test_a_chunk_sees_itself_and_the_one_before_whatever_their_buckets():
+    # By sign and position: 0 2 | 3 5 | 1 4 in chunks of two, each sees the one before and the first the last.
+    layer = LSHAttention(1, 1, num_buckets=2, bucket_size=2, selection="chunks", share_qk=False, use_bias=False)
+    layer.build((None, None, 1))
+    layer.set_weights([np.ones(weight.shape) for weight in layer.weights])
+    x = np.array([[1, -1, 2, 3, -4, 5]], "float32")[..., None]
+    expected = [{0, 2, 1, 4}, {1, 4, 3, 5}, {0, 2, 1, 4}, {0, 2, 3, 5}, {1, 4, 3, 5}, {0, 2, 3, 5}]
+    pattern = np.asarray(layer.attention_pattern(x))[0, 0]
+    assert [set(np.flatnonzero(row)) for row in pattern] == expected
+
+
+def test_chunks_under_a_causal_mask_look_ahead_and_say_so_once():
+    layer, band = built(selection="chunks"), built()
+    assert band.causal_selection is True and layer.causal_selection is False
+    with pytest.warns(UserWarning, match="LSHAttention with selection='chunks' under a causal mask is not causal"):
+        layer(draw(), use_causal_mask=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(draw(), use_causal_mask=True)
+        built(selection="chunks")(draw())
+        band(draw(), use_causal_mask=True)
+    assert_causal(band, hidden_dim=8)
+    with pytest.raises(CausalityError):
+        assert_causal(layer, hidden_dim=8)
+
+
+def test_a_sequence_of_one_chunk_sees_all_of_itself():
+    layer, x = built(selection="chunks", bucket_size=30, mask_self=False), draw()
+    assert np.asarray(layer.attention_pattern(x)).all()
+    longer = built(selection="chunks", bucket_size=1000, mask_self=False)
+    longer.set_weights(layer.get_weights())
+    np.testing.assert_allclose(longer(x), layer(x), rtol=0, atol=2e-6)
 
 
 def test_more_rounds_see_more():
@@ -81,6 +118,10 @@ def test_axes_are_fixed_by_the_seed_and_saved(tmp_path):
         ({"num_buckets": 5}, "`num_buckets` must be even. Received: num_buckets=5."),
         ({"bucket_size": 0}, "`bucket_size` must be a positive integer. Received: bucket_size=0."),
         ({"num_rounds": 0}, "`num_rounds` must be a positive integer. Received: num_rounds=0."),
+        (
+            {"selection": "chunk"},
+            r"`selection` must be one of \['band', 'chunks'\]. Received: selection='chunk'.",
+        ),
         ({"share_qk": None}, "`share_qk` must be True or False. Received: share_qk=None."),
         ({"mask_self": 1}, "`mask_self` must be True or False. Received: mask_self=1."),
     ],

@@ -7,6 +7,7 @@ import pytest
 
 from tests.contracts import to_numpy
 from tests.layers.routing_state import X, ready, routing, state_of
+from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import RoutingAttention
 
 
@@ -86,6 +87,26 @@ def test_top_k_under_a_causal_mask_warns_once_and_declares_it():
         layer(X, use_causal_mask=True)
         routing(selection="top_k")(X)
         routing()(X, use_causal_mask=True)
+
+
+@pytest.mark.parametrize("selection", ["strided", "hash"])
+def test_selections_of_all_tokens_warn_and_are_found_to_look_ahead(selection):
+    layer = routing(selection=selection, num_clusters=4)
+    assert layer.causal_selection is False
+    with pytest.warns(UserWarning, match=f"selection='{selection}' under a causal mask is not causal"):
+        layer(X, use_causal_mask=True)
+    with pytest.raises(CausalityError):
+        assert_causal(layer, hidden_dim=X.shape[-1])
+
+
+def test_hash_buckets_learn_nothing_and_need_a_power_of_two():
+    layer = ready(routing(selection="hash", num_clusters=4))
+    before = state_of(layer)
+    layer(X, training=True)
+    assert layer.losses == [] and all(np.array_equal(a, b) for a, b in zip(before, state_of(layer), strict=True))
+    for number in (1, 3, 6):
+        with pytest.raises(ValueError, match=f"`num_clusters` must be 2, 4, 8 .* Received: num_clusters={number}"):
+            routing(selection="hash", num_clusters=number)
 
 
 def test_the_selection_follows_the_call_where_it_is_left_open():

@@ -26,7 +26,7 @@ CROSS = {"num_queries": 31, "num_keys": 41, "attention_mask": (2, 31, 41)}
 RASTER = {"image": Image(6, (2, 4)), "before": (1, 1), "after": (1, 0)}
 BLOCKS = {"image": Image(7, (4, 3), "blocks", height=6), "before": (1, 1), "after": (1, 1)}
 SELF = {"num_queries": 37, "num_keys": 37, "attention_mask": (37, 37)}
-# Each family has at least 200 draws, on fourteen shapes in all.
+# Each family has at least 200 draws, on sixteen shapes in all.
 FIXED = [
     (100, "local", Plan("local", window=9, position="relative", **SELF, **MASKED)),
     (100, "local", Plan("local", causal=False, block_size=5, after=2, position="alibi", heads=3, **CROSS, **MASKED)),
@@ -50,6 +50,8 @@ FIXED = [
         Plan("top_k", shared=True, causal="position", mask_self=True, position="relative", **SELF, **MASKED),
     ),
     (100, "top_k", Plan("top_k", causal=None, cluster_size=7, position="relative_token", **CROSS, **MASKED)),
+    (100, "chunks", Plan("chunks", shared=True, mask_self=True, num_rounds=3, position="relative", **SELF, **MASKED)),
+    (100, "chunks", Plan("chunks", causal=False, cluster_size=5, num_rounds=2, position="rotary", **SELF, **MASKED)),
 ]
 FREE = {
     "local": strategies.local_plans(),
@@ -60,6 +62,7 @@ FREE = {
     "separate": strategies.nearest_plans(shared=False),
     "random": strategies.random_plans(),
     "top_k": strategies.top_k_plans(),
+    "chunks": strategies.chunk_plans(),
 }
 
 

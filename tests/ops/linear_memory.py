@@ -34,6 +34,7 @@ PLANS = {
     "nearest_by_token": Plan("nearest", shared=True, position="relative_token", **ROUTED, **BASE, **MASKS),
     "separate": Plan("nearest", position="relative", **ROUTED, **BASE, **MASKS),
     "separate_both_sides": Plan("nearest", causal=False, position="alibi", **ROUTED, **BASE, **MASKS),
+    "chunks": Plan("chunks", shared=True, mask_self=True, num_rounds=2, position="relative", **ROUTED, **BASE, **MASKS),
     "top_k": Plan("top_k", causal="position", position="relative", **ROUTED, **BASE, **MASKS),
 }
 # Elements a query may cost in each head, in units of window + 2 block: places are computed twice with keys of their

@@ -16,12 +16,14 @@ class Part(NamedTuple):
         keys: list of s positions.
         allowed: bool (t, s), the pattern alone.
         apart: int (t, s), how far apart query and key rank.
+        counts: (t, s), how often a query sees a key, or 1: always once.
     """
 
     queries: Any
     keys: Any
     allowed: Any
     apart: Any
+    counts: Any = 1
 
 
 def parts_of(plan, masks, b, n):
@@ -36,6 +38,10 @@ def parts_of(plan, masks, b, n):
         asking = _members(plan, masks, "query", b, n)
         answering = asking if plan.shared else _members(plan, masks, "key", b, n)
         return [_cluster(plan, *pair) for pair in zip(asking, answering, strict=True)]
+    if plan.op == "chunks":
+        counts = twins.chunks(*_rounds_of_groups(plan, masks, b, n), plan.cluster_size)
+        allowed = (counts > 0) & (np.greater_equal.outer(queries, keys) | (not plan.causal))
+        return [Part(queries, keys, allowed, np.subtract.outer(keys, queries).T, np.maximum(counts, 1))]
     asking = _groups(plan, masks, "query", b, n)
     answering = asking if plan.shared else _groups(plan, masks, "key", b, n)
     return [Part(queries, keys, *twins.bands(asking, answering, plan.cluster_size, plan.causal))]
@@ -75,9 +81,18 @@ def _cluster(plan, queries, keys):
     return Part(queries, keys, allowed, apart)
 
 
-def _groups(plan, masks, side, b, n):
-    """Returns the group of each token: the pair of its document and its cluster, None if it does not exist."""
-    clusters = masks[side + "_clusters"]
+def _rounds_of_groups(plan, masks, b, n):
+    """Returns for queries and for keys the groups of every round."""
+    sides = ("query", "query") if plan.shared else ("query", "key")
+    return [[_groups(plan, masks, side, b, n, number) for number in range(plan.num_rounds)] for side in sides]
+
+
+def _groups(plan, masks, side, b, n, number=None):
+    """Returns the group of each token: the pair of its document and its cluster, None if it does not exist.
+
+    `number` is that of the round, of an attention that has rounds.
+    """
+    clusters = masks[side + "_clusters"] if number is None else masks[side + "_clusters"][number]
     groups = [(0, cluster) for cluster in clusters[b % len(clusters), n].tolist()]
     if plan.segments:
         documents = masks[side + "_segments"][b].tolist()
@@ -131,6 +146,7 @@ def _add_part(plan, inputs, masks, cotangent, b, n, part, held, result):
     if plan.position == "rotary":
         query, key = twins.rotate(query, queries), twins.rotate(key, keys)
     apart = tokens if plan.position == "relative_token" else part.apart
+    bias = -twins.slopes(plan.heads)[n] * np.abs(tokens) if plan.position == "alibi" else 0.0
     share = 1 / held[queries][:, None]
     attended = twins.attend(
         query,
@@ -138,7 +154,7 @@ def _add_part(plan, inputs, masks, cotangent, b, n, part, held, result):
         inputs["value"][b, n][keys],
         allowed_pairs(plan, masks, b, n, part),
         cotangent[queries] * share,
-        bias=-twins.slopes(plan.heads)[n] * np.abs(tokens) if plan.position == "alibi" else 0.0,
+        bias=bias + np.log(part.counts),  # what is seen twice weighs twice
         rows=np.clip(apart, -plan.reach, plan.reach) + plan.reach,
         key_table=inputs.get("key_table"),
         value_table=inputs.get("value_table"),

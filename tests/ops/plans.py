@@ -9,6 +9,7 @@ from tf_sparse_attention.ops import masks as library_masks
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.local_2d import local_attention_2d
+from tf_sparse_attention.ops.lsh_chunks import chunk_attention
 from tf_sparse_attention.ops.positions import Alibi, NoPosition, Relative, Rotary
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention, random_clusters, segment_ranks
 from tf_sparse_attention.ops.routing_separate import separate_attention
@@ -19,7 +20,8 @@ from tf_sparse_attention.ops.strided import strided_attention
 class Plan(NamedTuple):
     """What a compiled program would be made for: shapes and switches, no numbers.
 
-    `op` is "local", "local_2d", "strided", "fixed", "nearest", "random" or "top_k"; `shared` queries are the keys too.
+    `op` is "local", "local_2d", "strided", "fixed", "nearest", "random", "top_k" or "chunks"; `shared` queries are the
+    keys too. Chunks have `num_rounds` and `cluster_size` places.
     `causal` is a bool, for top_k "position", "rank" or None. `window` None means blocks. `image`, of local_2d, is an
     `Image`, and `before` and `after` are pairs there. `part`, of strided and fixed, is "local", "far" or "merged".
     `attention_mask` is the shape of that mask, or None. `relative_key` has no value table, `relative_token` counts in
@@ -46,6 +48,7 @@ class Plan(NamedTuple):
     group: int = 0
     num_clusters: int = 3
     cluster_size: int = 3
+    num_rounds: int = 1
     mask_self: bool = False
     position: Any = None
     reach: int = 2
@@ -89,6 +92,9 @@ def _draw_masks(plan, rng):
             continue
         if plan.op == "nearest":
             masks[side + "_clusters"] = rng.integers(plan.num_clusters, size=(plan.batch, plan.heads, length))
+        if plan.op == "chunks":
+            sizes = plan.num_rounds, plan.batch, plan.heads, length
+            masks[side + "_clusters"] = rng.integers(plan.num_clusters, size=sizes)
         if plan.op == "random":
             masks[side + "_clusters"] = random_of_all_heads(plan, length, int(rng.integers(2**31)))
         if plan.op == "top_k":
@@ -169,6 +175,9 @@ def sparse(plan, inputs, masks):
         queries = best_members(get("query_scores"), plan.cluster_size, get("query_mask"))
         keys = queries if plan.shared else best_members(get("key_scores"), plan.cluster_size, get("key_mask"))
         return top_k_attention(query, key, value, queries, keys, **common)
+    if plan.op == "chunks":
+        groups = rounds_of_groups(plan, get)
+        return chunk_attention(query, key, value, *groups, plan.cluster_size, **common)[:2]
     if plan.shared:
         rank = segment_ranks(get("query_segments"))[0] if plan.segments else None
         groups = groups_of(get("query_clusters"), plan.num_clusters, get("key_mask"), rank)
@@ -182,3 +191,15 @@ def sparse(plan, inputs, masks):
         for side, rank, length in zip(("query", "key"), ranks, (plan.num_queries, plan.num_keys), strict=True)
     ]
     return separate_attention(query, key, value, *groups, plan.cluster_size, **common)[:2]
+
+
+def rounds_of_groups(plan, get):
+    """Returns the groups of queries and of keys, a list of the rounds each, the same one where they are shared."""
+    sides = ("query",) if plan.shared else ("query", "key")
+    segments = [get(f"{side}_segments") for side in sides]
+    ranks = segment_ranks(*segments) if plan.segments else [None] * len(sides)
+    found = [
+        [groups_of(x, plan.num_clusters, get(f"{side}_mask"), rank) for x in ops.unstack(get(f"{side}_clusters"))]
+        for side, rank in zip(sides, ranks, strict=True)
+    ]
+    return found[0], found[-1]

@@ -126,3 +126,20 @@ def top_k_plans(draw):
         cluster_size=draw(st.integers(1, 12) | st.integers(13, 80)),
         mask_self=draw(st.booleans()),
     )
+
+
+@st.composite
+def chunk_plans(draw):
+    plan = draw(_common("chunks", POSITION, shared=draw(st.booleans())))
+    shape = plan.attention_mask
+    if shape is not None and shape[-1] == plan.num_keys:
+        shape = (*shape[:-1], plan.num_queries)
+    return plan._replace(
+        num_keys=plan.num_queries,
+        attention_mask=shape,
+        causal=draw(st.booleans()),
+        num_rounds=draw(st.integers(1, 4)),
+        num_clusters=draw(st.integers(1, 12)),
+        cluster_size=draw(st.integers(1, 12) | st.integers(13, 320)),
+        mask_self=draw(st.booleans()),
+    )

@@ -50,3 +50,7 @@ def test_random_equals_dense_attention():
 
 def test_top_k_equals_the_mean_of_dense_attentions():
     assert_all_equal_dense(strategies.top_k_plans())
+
+
+def test_chunks_equal_dense_attention():
+    assert_all_equal_dense(strategies.chunk_plans(), wanted=100)

@@ -15,6 +15,7 @@ PLANS = {
     "fixed": Plan("fixed", block_size=4, num_summary=2, causal=False, **BASE),
     "nearest": Plan("nearest", shared=True, mask_self=True, **BASE),
     "separate": Plan("nearest", mask_self=True, causal=False, **BASE),
+    "chunks": Plan("chunks", shared=True, mask_self=True, num_rounds=2, **BASE),
     "top_k": Plan("top_k", causal="position", mask_self=True, cluster_size=9, **BASE),
 }
 # In units of the largest number; about twice what was seen.

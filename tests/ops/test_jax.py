@@ -2,10 +2,10 @@
 
 import pytest
 
-FAMILIES = {"local", "local_2d", "strided", "fixed", "nearest", "separate", "random", "top_k"}
+FAMILIES = {"local", "local_2d", "strided", "fixed", "nearest", "separate", "random", "top_k", "chunks"}
 
 
-def test_fourteen_compiled_programs_equal_dense_attention_200_times_each_family(on_jax):
+def test_sixteen_compiled_programs_equal_dense_attention_200_times_each_family(on_jax):
     assert on_jax["families"].keys() == FAMILIES
     assert min(on_jax["families"].values()) >= 200
 

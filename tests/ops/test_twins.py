@@ -18,6 +18,7 @@ PLANS = [
     Plan("nearest", shared=True, mask_self=True, position="rotary", num_clusters=2, **SMALL),
     Plan("nearest", causal=False, position="relative", num_clusters=2, **SMALL),
     Plan("top_k", shared=True, causal="position", cluster_size=4, position="relative", **SMALL),
+    Plan("chunks", shared=True, mask_self=True, num_rounds=2, num_clusters=2, position="relative", **SMALL),
     Plan("top_k", causal="rank", cluster_size=4, position="alibi", **SMALL),
 ]
 
@@ -131,10 +132,40 @@ def test_a_token_that_does_not_exist_sees_nothing_and_takes_no_place():
     assert allowed.tolist() == pattern("x...", "xx..", "....", ".x.x")
 
 
+def test_a_chunk_sees_itself_and_the_one_before():
+    # By bucket: 0 3 | 1 4 | 2 5, and the first chunk looks back to the last one.
+    rows = pattern("x.xx.x", "xx.xx.", ".xx.xx", "x.xx.x", "xx.xx.", ".xx.xx")
+    assert (twins.chunks(["abcabc"], ["abcabc"], 2) > 0).tolist() == rows
+
+
+def test_the_first_chunk_of_a_round_looks_back_to_the_last_one_of_the_round_before():
+    # Round 0: 0 1 | 2. Round 1: 2 1 | 0. Token 2 sees 0 in one chunk, 1 in two, itself in three.
+    seen = twins.chunks(["abc", "cba"], ["abc", "cba"], 2)
+    assert seen.tolist() == [[3, 2, 1], [2, 2, 2], [1, 2, 3]]
+
+
+def test_the_last_chunk_is_that_of_the_tokens_that_exist():
+    tokens = ["a", "b", "c", None, None, None]
+    rows = pattern("x.x...", "xx....", ".xx...", "......", "......", "......")
+    assert (twins.chunks([tokens], [tokens], 1) > 0).tolist() == rows
+
+
 def test_the_best_members_of_equal_score_are_the_first_ones():
     scores = np.array([[1.0], [2.0], [1.0], [3.0], [1.0]])
     assert twins.best_members(scores, 3, [True] * 5) == [[0, 1, 3]]
     assert twins.best_members(scores, 3, [False, True, True, True, True]) == [[1, 2, 3]]
+
+
+def test_strided_members_are_near_and_far():
+    scores = np.array([[1.0], [5.0], [2.0], [4.0], [3.0], [0.0]])
+    assert twins.strided_members(scores, 2, [True] * 6) == [[1, 2]]  # the first and the fourth of 1 3 4 2 0 5
+    assert twins.strided_members(scores, 2, [True, True, False, True, False, False]) == [[1, 3]]
+    assert twins.strided_members(scores, 9, [True] * 6) == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_a_bucket_with_too_few_tokens_is_filled_with_the_first_others():
+    assert twins.bucket_members([1, 0, 1, 1, 1], 2, 3, [True] * 5) == [[0, 1, 2], [0, 2, 3]]
+    assert twins.bucket_members([1, 0, 1, 1, 1], 2, 3, [False, True, True, False, True]) == [[1, 2, 4], [1, 2, 4]]
 
 
 def test_self_is_left_out_unless_it_is_alone():

@@ -11,15 +11,18 @@ from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.local_2d import local_attention_2d
+from tf_sparse_attention.ops.lsh import buckets
+from tf_sparse_attention.ops.lsh_chunks import chunk_attention
 from tf_sparse_attention.ops.masks import TokenMasks, with_heads
 from tf_sparse_attention.ops.routing import groups_of, nearest_attention, random_clusters, segment_ranks
 from tf_sparse_attention.ops.routing_separate import separate_attention
-from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
+from tf_sparse_attention.ops.routing_top_k import best_members, strided_members, top_k_attention
 from tf_sparse_attention.ops.strided import strided_attention
 
 tf = pytest.importorskip("tensorflow")
 
 HEADS, SIZE, CLUSTERS, REACH = 2, 4, 3, 5
+ROTATIONS = np.random.default_rng(1).normal(size=(2, HEADS, SIZE, SIZE)).astype("float32")
 CENTROIDS = np.random.default_rng(0).normal(size=(HEADS, CLUSTERS, SIZE)).astype("float32")
 
 
@@ -97,6 +100,22 @@ def by_top_k(x, position, exists, segments, pairs):
     return top_k_attention(query, key, x["value"], *members, **options, return_weights=True)
 
 
+def by_strides_of_scores(x, position, exists, segments, pairs):
+    query, key = kmeans.normalize(x["query"]), kmeans.normalize(x["key"])
+    members = [strided_members(kmeans.scores(side, CENTROIDS), 5, exists) for side in (query, key)]
+    options = {"causal": "rank", "masks": masks_of(exists, segments, pairs), "position": position}
+    return top_k_attention(query, key, x["value"], *members, **options, return_weights=True)
+
+
+def by_chunks(x, position, exists, segments, pairs):
+    groups = [
+        [groups_of(one, 2 * SIZE, exists, rank) for one in buckets(x[side], ROTATIONS)]
+        for side, rank in zip(("query", "key"), segment_ranks(segments, segments), strict=True)
+    ]
+    options = {"masks": masks_of(exists, segments, pairs), "position": position, "return_weights": True}
+    return chunk_attention(x["query"], x["key"], x["value"], *groups, 6, **options)[:2]
+
+
 FORMS = [
     by_window,
     by_blocks,
@@ -109,6 +128,8 @@ FORMS = [
     by_separate,
     by_random,
     by_top_k,
+    by_strides_of_scores,
+    by_chunks,
 ]
 # Tables are what depends most on the shape; the others are tried where distances are computed differently.
 CASES = [

@@ -133,6 +133,33 @@ def bands(query_groups, key_groups, size, causal):
     return allowed, apart
 
 
+def chunks(query_rounds, key_rounds, size):
+    """Returns how often a query sees a key in chunks of the sorted tokens (Kitaev et al. 2020), int (T, S).
+
+    The tokens of each round, by (group, position), are cut into chunks of `size`. A query sees its chunk and the one
+    before; before the first chunk of a round is the last one of the round before, and before round 0 the last round.
+
+    Args:
+        query_rounds: list of R lists of T groups, which have an order; None is a token that does not exist.
+        key_rounds: list of R lists of S groups.
+        size: tokens of a chunk.
+    """
+    seen = np.zeros((len(query_rounds[0]), len(key_rounds[0])), int)
+    key_chunks = [_cut(groups, size) for groups in key_rounds]
+    for number, groups in enumerate(query_rounds):
+        row = [key_chunks[number - 1][-1], *key_chunks[number]]  # each chunk behind the one before it
+        for place, queries in enumerate(_cut(groups, size)):
+            for keys in row[place : place + 2]:
+                seen[np.ix_(queries, keys)] += 1
+    return seen
+
+
+def _cut(groups, size):
+    """Returns the tokens that exist by (group, position), in chunks: one that is empty if there are none."""
+    tokens = sorted((group, i) for i, group in enumerate(groups) if group is not None)
+    return [[i for _, i in tokens[start : start + size]] for start in range(0, max(len(tokens), 1), size)]
+
+
 def best_members(scores, size, exists):
     """Returns, for each cluster, the positions of its `size` best tokens in ascending order.
 
@@ -141,12 +168,25 @@ def best_members(scores, size, exists):
         size: tokens of a cluster.
         exists: bool (T,); a token that does not exist is never taken.
     """
-    members = []
-    for cluster in range(scores.shape[1]):
-        tokens = [i for i in range(len(scores)) if exists[i]]
-        tokens.sort(key=lambda i: (-scores[i, cluster], i))
-        members.append(sorted(tokens[:size]))
-    return members
+    return [sorted(tokens[:size]) for tokens in _by_score(scores, exists)]
+
+
+def strided_members(scores, size, exists):
+    """Returns `best_members` of which each is as many places in the order by score from the next: all T // size."""
+    step = max(sum(exists) // size, 1)
+    return [sorted(tokens[::step][:size]) for tokens in _by_score(scores, exists)]
+
+
+def bucket_members(buckets, number, size, exists):
+    """Returns, for each of `number` buckets, its first `size` tokens and, if it has fewer, the first of the others."""
+    tokens = [i for i in range(len(buckets)) if exists[i]]
+    return [sorted(sorted(tokens, key=lambda i: (buckets[i] != bucket, i))[:size]) for bucket in range(number)]
+
+
+def _by_score(scores, exists):
+    """Returns the positions of the tokens that exist by falling score, for each cluster."""
+    tokens = [i for i in range(len(scores)) if exists[i]]
+    return [sorted(tokens, key=lambda i: (-scores[i, cluster], i)) for cluster in range(scores.shape[1])]
 
 
 def without_self(allowed, query_positions, key_positions):

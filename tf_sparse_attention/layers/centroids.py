@@ -74,6 +74,20 @@ class Centroids(keras.layers.Layer):
             # Assigned in a stateless call, a variable would otherwise carry the gradient of its value.
             variable.assign(ops.stop_gradient(ops.cast(value, variable.dtype)))
 
+    def start_from_data(self, x, mask=None, seed=None):
+        """Moves the centroids to tokens of `x`, (B, N, T, H), drawn with a seed, that of the layer if None.
+
+        Raises:
+            ValueError: if `mask`, bool (B, T), leaves fewer tokens than centroids.
+        """
+        tokens = None if mask is None else int(ops.sum(ops.cast(mask, "int32")))
+        if tokens is not None and tokens < self.num_clusters:
+            raise ValueError(
+                "`mask` must leave at least `num_clusters` tokens to start from. "
+                f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
+            )
+        self.assign(kmeans.start_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask))
+
     def observe(self, seen):
         """Takes in the `kmeans.Statistics` of one training step."""
         if not replicas.in_several_replicas():

@@ -70,14 +70,7 @@ class ClusteredAttention(AttentionLayer):
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self.planes = self.add_weight(
-            name="planes",
-            shape=(self.num_bits, self.key_dim + 1),
-            initializer=keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
-            dtype=projections.state_dtype(self),
-            autocast=False,
-            trainable=False,
-        )
+        self.planes = projections.random_directions(self, "planes", (self.num_bits, self.key_dim + 1))
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
         self._check_call(masks, causal)

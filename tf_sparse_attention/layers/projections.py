@@ -72,6 +72,21 @@ def _arguments(objects):
     return {**objects, **copies}
 
 
+def random_directions(layer, name, shape):
+    """Returns a new weight of normal numbers drawn with the seed of `layer`, not trained: the axes or planes of a hash.
+
+    float32 whatever the dtype policy (float64 under float64), as hashes of half precision would be coarse.
+    """
+    return layer.add_weight(
+        name=name,
+        shape=shape,
+        initializer=keras.initializers.RandomNormal(stddev=1.0, seed=layer.seed),
+        dtype=state_dtype(layer),
+        autocast=False,
+        trainable=False,
+    )
+
+
 def output_spec(layer, output_shape, query, value, return_attention_scores):
     """Returns the symbolic output of an attention layer, with the weights (B, N, T, S) where they are asked for."""
     output = keras.KerasTensor(output_shape, dtype=layer.compute_dtype)

@@ -2,23 +2,26 @@
 
 import dataclasses
 import random
-import warnings
 
 import keras
 from keras import ops
 
-from tf_sparse_attention import checks
+from tf_sparse_attention.layers import attention_checks, projections, routing_checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids
+from tf_sparse_attention.layers.routing_checks import OF_ALL_TOKENS
 from tf_sparse_attention.ops import kmeans, routing
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import dense_mask, group_band_mask, self_only_when_alone
 from tf_sparse_attention.ops.routing_separate import separate_attention
-from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention, top_k_pattern
-
-SELECTIONS = (None, "nearest", "top_k", "random")
-DISTANCES = ("rank", "token")
+from tf_sparse_attention.ops.routing_top_k import (
+    best_members,
+    hash_scores,
+    strided_members,
+    top_k_attention,
+    top_k_pattern,
+)
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -33,7 +36,9 @@ class RoutingAttention(AttentionLayer):
     included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_k": every centroid
     takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
     it, zeros if none does (about (1 - 1/K)^K of the tokens where T = K cluster_size). Not causal, whatever the mask;
-    which of equal tokens is taken is up to rounding, and so may change with the batch size.
+    which of equal tokens is taken is up to rounding, and so may change with the batch size. "strided" and "hash": as
+    "top_k", with members by `ops.routing_top_k.strided_members`, near and far ones, or by `hash_scores`: the first
+    tokens of a hash bucket, in place of the centroids. Both are in the paper's code and, like it, not causal.
     "random": as "nearest" in clusters that depend on the position alone, the paper's ablation.
 
     Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens.
@@ -41,13 +46,13 @@ class RoutingAttention(AttentionLayer):
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_clusters: K, centroids of each head.
-        cluster_size: w, keys of its cluster that a query sees; members of a cluster for "top_k".
-        selection: None, "nearest", "top_k" or "random". None: "nearest" in a causal call, else "top_k".
+        num_clusters: K, centroids of each head; a power of two for "hash".
+        cluster_size: w, keys of its cluster that a query sees; members of a cluster for "top_k", "strided", "hash".
+        selection: None or one of those above. None: "nearest" in a causal call, else "top_k".
         share_qk: whether queries serve as keys, default True as in the paper's causal models; then no key kernel
             exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest".
         mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
-            and the selection is not "top_k"; LN(q) . LN(q) = H outweighs every other score.
+            and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
         distance: of position "relative": "rank", between places in the cluster, as published; or "token", in
             positions, on the scores alone: about twice the cost of the layer.
         ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
@@ -62,7 +67,7 @@ class RoutingAttention(AttentionLayer):
 
     Raises:
         ValueError: for a wrong argument; for a `value` other than the query with `share_qk`; for sequences of
-            different lengths without "top_k".
+            different lengths with "nearest" or "random".
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -88,18 +93,9 @@ class RoutingAttention(AttentionLayer):
         reproduce_reference=False,
         **kwargs,
     ):
+        arguments = dict(locals())
         super().__init__(num_heads, key_dim, **kwargs)
-        checks.check_count("num_clusters", num_clusters)
-        checks.check_count("cluster_size", cluster_size)
-        checks.check_choice("selection", selection, SELECTIONS)
-        checks.check_choice("distance", distance, DISTANCES)
-        checks.check_switch("share_qk", share_qk)
-        checks.check_switch("reproduce_reference", reproduce_reference)
-        if mask_self is not None:
-            checks.check_switch("mask_self", mask_self)
-        checks.check_rate("ema_decay", ema_decay)
-        checks.check_not_negative("commitment_loss", commitment_loss)
-        checks.check_count("revive_after", revive_after, minimum=0)
+        routing_checks.check_arguments(arguments)
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
         self.selection = selection
@@ -117,7 +113,7 @@ class RoutingAttention(AttentionLayer):
     @property
     def causal_selection(self):
         """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
-        return self.selection != "top_k"
+        return self.selection not in OF_ALL_TOKENS
 
     @property
     def has_keys(self):
@@ -152,15 +148,8 @@ class RoutingAttention(AttentionLayer):
         mask = mask_of_tokens("mask", mask, inputs)
         if mask is not None:
             mask = ops.broadcast_to(mask, inputs.shape[:2])
-            tokens = int(ops.sum(ops.cast(mask, "int32")))
-            if tokens < self.num_clusters:
-                raise ValueError(
-                    "`mask` must leave at least `num_clusters` tokens to start from. "
-                    f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
-                )
         query = self._project(ops.cast(inputs, self.compute_dtype), None, None)[0]
-        seed = self._clusters.seed if seed is None else seed
-        self._clusters.assign(kmeans.start_from_data(query, self.num_clusters, seed, mask))
+        self._clusters.start_from_data(query, mask, seed)
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
@@ -174,6 +163,9 @@ class RoutingAttention(AttentionLayer):
             name="clusters",
             dtype=self.dtype_policy,
         )
+        if self.selection == "hash":
+            sizes = self.num_heads, self.num_clusters.bit_length() - 1, self.key_dim
+            self.planes = projections.random_directions(self, "planes", sizes)
 
     @property
     def position_of_heads(self):
@@ -187,7 +179,7 @@ class RoutingAttention(AttentionLayer):
         query = kmeans.normalize(query)
         key = query if self.share_qk else kmeans.normalize(key)
         centroids = self._clusters.read()
-        if training and self.trainable and selection != "random":
+        if training and self.trainable and selection not in ("hash", "random"):
             self._learn(query, key, centroids, masks)
         shared = {
             "mask_self": self._masks_self(selection),
@@ -197,8 +189,8 @@ class RoutingAttention(AttentionLayer):
             "return_weights": return_weights,
         }
         places = [ops.cast(x, self.compute_dtype) for x in (query, key)]
-        if selection == "top_k":
-            members = self._members(query, key, centroids, masks)
+        if selection in OF_ALL_TOKENS:
+            members = self._members(selection, query, key, centroids, masks)
             extra = 0.01 if self.reproduce_reference else 0.0
             order = self._top_k_order(causal)
             return top_k_attention(*places, value, *members, causal=order, extra_count=extra, **shared)
@@ -213,23 +205,13 @@ class RoutingAttention(AttentionLayer):
     def _selection_of(self, causal, query, value):
         """Returns the selection of this call, having checked that it can serve it."""
         selection = self.selection or ("nearest" if causal else "top_k")
-        lengths = query.shape[2], value.shape[2]
-        if selection != "top_k" and None not in lengths and lengths[0] != lengths[1]:
-            raise ValueError(
-                "`selection` must be 'top_k' where `query` and `value` have different lengths. "
-                f"Received: selection={selection!r}, lengths {lengths[0]} and {lengths[1]}."
-            )
-        if selection == "top_k" and causal and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                "RoutingAttention with selection='top_k' under a causal mask is not causal: which tokens a cluster "
-                "holds depends on the whole sequence. Use selection='nearest' (the default of causal calls).",
-                stacklevel=2,
-            )
+        routing_checks.check_lengths(selection, query, value)
+        if selection in OF_ALL_TOKENS:
+            attention_checks.warn_of_causal_mask(self, causal, "which tokens a cluster holds", instead="nearest")
         return selection
 
     def _masks_self(self, selection):
-        return self.share_qk and selection != "top_k" if self.mask_self is None else self.mask_self
+        return self.share_qk and selection not in OF_ALL_TOKENS if self.mask_self is None else self.mask_self
 
     def _top_k_order(self, causal):
         """Returns how `top_k_attention` hides later keys; by rank is by position where queries are the keys."""
@@ -250,12 +232,17 @@ class RoutingAttention(AttentionLayer):
             self.add_loss(ops.cast(twice * self.commitment_loss * loss, keras.config.floatx()))
         self._clusters.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
 
-    def _members(self, query, key, centroids, masks):
+    def _members(self, selection, query, key, centroids, masks):
         """Returns the members of each cluster among queries and among keys."""
-        keys = best_members(kmeans.scores(key, centroids), self.cluster_size, masks.key_mask)
-        if self.share_qk:
-            return keys, keys
-        return best_members(kmeans.scores(query, centroids), self.cluster_size, masks.query_mask), keys
+
+        def members_of(x, token_mask):
+            if selection == "hash":
+                return best_members(hash_scores(x, ops.convert_to_tensor(self.planes)), self.cluster_size, token_mask)
+            choose = strided_members if selection == "strided" else best_members
+            return choose(kmeans.scores(x, centroids), self.cluster_size, token_mask)
+
+        keys = members_of(key, masks.key_mask)
+        return (keys, keys) if self.share_qk else (members_of(query, masks.query_mask), keys)
 
     def _groups(self, query, key, centroids, masks, selection):
         """Returns the groups of queries and of keys, int32 (B, N, T) and (B, N, S)."""
@@ -281,8 +268,8 @@ class RoutingAttention(AttentionLayer):
         centroids = self._clusters.read()
         selection = self.selection or ("nearest" if causal else "top_k")
         alone = self_only_when_alone if self._masks_self(selection) else lambda mask: mask
-        if selection == "top_k":
-            members = self._members(query, key, centroids, masks)
+        if selection in OF_ALL_TOKENS:
+            members = self._members(selection, query, key, centroids, masks)
             mask = top_k_pattern(*members, shape(query)[2], shape(key)[2], self._top_k_order(causal))
             allowed = dense_mask(None, masks)
             mask = mask if allowed is None else ops.logical_and(mask, allowed[:, :, None])

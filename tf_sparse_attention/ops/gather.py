@@ -37,6 +37,12 @@ def take_numbers(x, index):
     return ops.cast(ops.take(ops.reshape(x, (batch * heads * length,)), rows, axis=0), dtype)
 
 
+def take_member_numbers(x, positions):
+    """Returns numbers (B, N, S) at positions (B, N, K, w): (B, N, K, w), without a gradient."""
+    batch, heads, groups, size = shape(positions)
+    return ops.reshape(take_numbers(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, groups, size))
+
+
 @ops.custom_gradient
 def _permute(x, order, inverse):
     def grad(*args, upstream=None):

@@ -1,5 +1,7 @@
 """Attention inside hash buckets (Kitaev et al. 2020, "Reformer"), causal by construction."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -46,4 +48,8 @@ def combine_rounds(rounds):
     if len(rounds) == 1:
         return rounds[0]
     outputs, weights, log_sum_exps = zip(*rounds, strict=True)
-    return Attended(combine(outputs, log_sum_exps), None if weights[0] is None else combine(weights, log_sum_exps))
+    return Attended(
+        combine(outputs, log_sum_exps),
+        None if weights[0] is None else combine(weights, log_sum_exps),
+        functools.reduce(ops.logaddexp, log_sum_exps),
+    )

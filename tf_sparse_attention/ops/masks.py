@@ -179,6 +179,44 @@ def group_band_mask(query_groups, key_groups, band, causal, key_mask=None):
     return ops.logical_and(mask, past if causal else count < reached + band)
 
 
+def chunk_mask(query_groups, key_groups, chunk_size, causal, query_mask=None, key_mask=None):
+    """Returns the dense mask of chunks of the tokens by (group, position), bool (..., T, S).
+
+    A token is in chunk c = rank // `chunk_size` of a round. A query sees the keys of the chunks c and c - 1, one in
+    chunk 0 those of the last chunk of the round before (of the last round, in round 0).
+
+    Args:
+        query_groups: list of R int (..., T), the group of each query in each round.
+        key_groups: list of R int (..., S).
+        chunk_size: tokens in a chunk.
+        causal: whether keys after the query are excluded.
+        query_mask: bool, broadcastable to (..., T), queries that exist, or None; others must be in the largest group.
+        key_mask: bool, broadcastable to (..., S), likewise.
+    """
+    own, other = ([_group_ranks(x) // chunk_size for x in groups] for groups in (query_groups, key_groups))
+    exists = ops.ones_like(key_groups[0], dtype="bool")
+    exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
+    count = ops.sum(ops.cast(exists, "int32"), axis=-1, keepdims=True)
+    last = ops.maximum(count - 1, 0) // chunk_size
+    seen = ops.zeros((), dtype="bool")
+    for number, (queries, keys) in enumerate(zip(own, other, strict=True)):
+        back = queries[..., :, None] - keys[..., None, :]
+        round_before = ops.logical_and(queries[..., :, None] == 0, (other[number - 1] == last)[..., None, :])
+        for shown in (back == 0, back == 1, round_before):
+            seen = ops.logical_or(seen, shown)
+    past = causal_mask(*shape(seen)[-2:]) if causal else None
+    return merge(seen, exists[..., None, :], None if query_mask is None else query_mask[..., :, None], past)
+
+
+def _group_ranks(groups):
+    """Returns how many tokens come before each by (group, position), int32 (..., T), from all pairs of them."""
+    own, other = groups[..., :, None], groups[..., None, :]
+    length = shape(groups)[-1]
+    earlier = _differences(length, length) < 0
+    before = ops.logical_or(other < own, ops.logical_and(other == own, earlier))
+    return ops.sum(ops.cast(before, "int32"), axis=-1)
+
+
 def self_only_when_alone(mask):
     """Returns a dense mask (..., T, T) in which a token sees itself only if it may see itself and nothing else."""
     own = ops.eye(mask.shape[-1], dtype="bool")

@@ -7,7 +7,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import attend, lowest
 from tf_sparse_attention.ops.blocks import pad_axis, shape
-from tf_sparse_attention.ops.gather import take_members, take_numbers
+from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.local import band
 from tf_sparse_attention.ops.masks import TokenMasks, causal_mask, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
@@ -48,16 +48,53 @@ def best_members(scores, cluster_size, token_mask=None):
     positions = ops.cast(positions, "int32")
     if known and token_mask is None:
         return Members(ops.sort(positions, axis=-1), None)
+    return _sorted_members(positions, best > none, shape(scores)[-1], length)
+
+
+def _sorted_members(positions, found, beyond, length):
+    """Returns positions below `beyond` as `Members`, of which only those `found` are valid."""
     # What is taken for want of a token goes last, so that it has no rank among the members.
-    beyond = shape(scores)[-1]
-    positions = ops.sort(ops.where(best > none, positions, positions + beyond), axis=-1)
+    positions = ops.sort(ops.where(found, positions, positions + beyond), axis=-1)
     return Members(ops.minimum(positions % beyond, length - 1), positions < beyond)
 
 
-def _take(x, positions):
-    """Returns numbers (B, N, S) at positions (B, N, K, w)."""
-    batch, heads, clusters, size = shape(positions)
-    return ops.reshape(take_numbers(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, clusters, size))
+def strided_members(scores, cluster_size, token_mask=None):
+    """Returns the `Members` of each cluster by strides: every max(T // w, 1)-th token by falling score, the best first.
+
+    The published "strided" heads: w = `cluster_size` tokens, near and far alike. Of equal ones the token that comes
+    first is first. O(K T log T).
+
+    Args:
+        scores: float (B, N, T, K).
+        cluster_size: w, tokens of a cluster; of fewer than w all are taken.
+        token_mask: bool (B, T), False for tokens that are never taken and not counted in T; or None.
+    """
+    length = shape(scores)[2]
+    exists = ops.ones_like(scores[:, :1, :, :1], dtype="bool")  # (B, 1, T, 1)
+    exists = exists if token_mask is None else ops.logical_and(exists, token_mask[:, None, :, None])
+    count = ops.sum(ops.cast(exists, "int32"), axis=2, keepdims=True)
+    order = ops.argsort(ops.swapaxes(ops.where(exists, -scores, -lowest(scores.dtype)), -1, -2), axis=-1)
+    taken = min(cluster_size, length) if isinstance(length, int) else cluster_size
+    ranks = ops.arange(taken, dtype="int32") * ops.maximum(count // cluster_size, 1)  # (B, 1, 1, w)
+    places = ops.broadcast_to(ops.minimum(ranks, length - 1), (*shape(order)[:3], taken))
+    positions = ops.cast(ops.take_along_axis(order, places, axis=-1), "int32")
+    return _sorted_members(positions, ranks < count, length, length)
+
+
+def hash_scores(x, planes):
+    """Returns scores of which `best_members` makes hash buckets: 1 in the bucket of a token, else 0, (B, N, T, K).
+
+    The bucket is the sum of 2^i over the planes i that a token lies above, x . p_i > 0. A cluster holds the first w
+    tokens of its bucket and, where they are fewer, the first of the others, as in the published "hash" heads.
+
+    Args:
+        x: normalised tokens (B, N, T, H).
+        planes: float (N, R, H), normals of R planes of each head; K = 2^R.
+    """
+    above = ops.einsum("BNTH,NRH->BNTR", x, ops.cast(planes, x.dtype)) > 0
+    num_planes = planes.shape[1]
+    buckets = ops.sum(ops.cast(above, "int32") * 2 ** np.arange(num_planes, dtype="int32"), axis=-1)
+    return ops.one_hot(buckets, 2**num_planes, dtype="float32")
 
 
 def pairs_mask(queries, keys, causal, masks):
@@ -84,7 +121,9 @@ def pairs_mask(queries, keys, causal, masks):
 
 def _documents(segments, members):
     batch, heads = shape(members.positions)[:2]
-    return _take(ops.broadcast_to(segments[:, None, :], (batch, heads, shape(segments)[-1])), members.positions)
+    return take_member_numbers(
+        ops.broadcast_to(segments[:, None, :], (batch, heads, shape(segments)[-1])), members.positions
+    )
 
 
 def _rank_offsets(queries, keys):

@@ -1,0 +1,200 @@
+"""The other heads of the published Routing Transformer, on its own numbers: strided clusters, hash buckets, strides.
+
+Members, outputs, losses and gradients. What the published code does otherwise is put in front of ours: clusters divide
+by a hundredth more (`extra_count`) and hide members by rank; strided clusters weigh their commitment by 1e-4 whatever
+was asked for; strides show the zeros that fill the last block.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.goldens import read_case
+from tests.ops.compare import differentiate
+from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.positions import NoPosition, Relative
+from tf_sparse_attention.ops.routing_top_k import best_members, hash_scores, strided_members, top_k_attention
+from tf_sparse_attention.ops.strided import strided_attention
+
+STRIDED_CLUSTERS = [
+    f"{kind}_{form}" for kind in ("masked", "full") for form in ("len32_norel", "len32_rel3", "len36_norel")
+]
+BUCKETS = [f"{share}_{kind}" for share in ("shareqk", "qk") for kind in ("masked", "full")]
+STRIDES = [f"{kind}_{form}" for kind in ("masked", "full") for form in ("len16_b4", "len14_b4", "len16_b4_rel2")]
+STRIDES += ["masked_4x8_b2x2"]
+# Where one row has padding, all queries of that block, in every row, average the keys of all blocks, later ones too.
+FAULTY = {"strided": ["masked_len16_b4_padtokens"]}
+FILES = {"clustered_strided": STRIDED_CLUSTERS, "clustered_lsh": BUCKETS, "strided": STRIDES}
+VARIABLES = "var/attention_nd/{0}_attention/{0}_attention/"
+TABLES = "relative_positions_{}s/embeddings"
+
+
+class Case:
+    """The numbers of a case, heads first, (B, N, T, D)."""
+
+    def __init__(self, folder, file, name):
+        self.settings, self.arrays = read_case(np.load(folder / "routing_transformer" / f"{file}.npz"), name)
+        self.causal = self.settings["masked"]
+        self.inputs = {side: self.flat(self.arrays[side]) for side in "qkv"}
+        if self.settings.get("share_qk", False):
+            del self.inputs["k"]
+        for side in ("key", "value"):
+            if self.table(side) in self.arrays:
+                self.inputs[side + "_table"] = self.arrays[self.table(side)]
+
+    def flat(self, x):
+        return x
+
+    def table(self, side):
+        return VARIABLES.format(self.kind) + TABLES.format(side)
+
+    def position(self, x):
+        return Relative(x["key_table"], x["value_table"]) if "key_table" in x else NoPosition()
+
+    def sides(self, x):
+        """Returns normalised queries and keys."""
+        query = kmeans.normalize(x["q"])
+        return query, kmeans.normalize(x["k"]) if "k" in x else query
+
+    def clusters(self, query, key, value, members, position=NoPosition()):
+        options = {"causal": "rank" if self.causal else None, "position": position, "extra_count": 0.01}
+        return top_k_attention(query, key, value, *members, **options)[0]
+
+
+class StridedClusters(Case):
+    """Head 0 routes by the best tokens of a centroid, head 1 by strides over them; only that one has positions."""
+
+    kind = "cluster_strided"
+
+    def members(self, query, key):
+        """Returns for each head the members among queries and among keys."""
+        found, window = [], self.settings["sparsity_cluster_attention_window"]
+        for head, (kind, choose) in enumerate((("cluster", best_members), ("cluster_strided", strided_members))):
+            centroids = self.arrays[VARIABLES.format(kind) + "means"]
+            scores = [kmeans.scores(x[:, head : head + 1], centroids) for x in (query, key)]
+            found.append([choose(x, window) for x in scores])
+        return found
+
+    def attend(self, x):
+        query, key = self.sides(x)
+        places = [NoPosition(), self.position(x)]
+        parts = [
+            self.clusters(*(y[:, head : head + 1] for y in (query, key, x["v"])), members, places[head])
+            for head, members in enumerate(self.members(query, key))
+        ]
+        return (ops.concatenate(parts, axis=1),)
+
+    def loss(self, x):
+        total, weights = 0.0, {"cluster": self.settings["beta"], "cluster_strided": 1e-4}
+        for side in self.sides(x):
+            for head, (kind, weight) in enumerate(weights.items()):
+                centroids = self.arrays[VARIABLES.format(kind) + "means"]
+                own = side[:, head : head + 1]
+                total = total + weight * kmeans.commitment(own, kmeans.nearest(own, centroids), centroids)
+        return (total,)
+
+
+class Buckets(Case):
+    """All heads have hash buckets."""
+
+    kind = "cluster"
+
+    def scores(self, x):
+        return hash_scores(x, self.arrays[VARIABLES.format(self.kind) + "projection_tensors"])
+
+    def members(self, query, key):
+        window = self.settings["sparsity_cluster_attention_window"]
+        return [[best_members(self.scores(x), window) for x in (query, key)]]
+
+    def attend(self, x):
+        query, key = self.sides(x)
+        return (self.clusters(query, key, x["v"], *self.members(query, key)),)
+
+
+class Strides(Case):
+    """Position p of every block sees position p of the blocks up to its own: a stride as long as a block.
+
+    Positions go by block, where ours go by token.
+    """
+
+    kind = "strided"
+
+    def flat(self, x):
+        """Returns (B, N, T, D): two axes of positions are read block by block."""
+        if x.ndim == 4:
+            return x
+        (rows, columns), (height, width) = x.shape[2:4], self.settings["query_shape"]
+        x = x.reshape(*x.shape[:2], rows // height, height, columns // width, width, x.shape[-1])
+        return x.swapaxes(3, 4).reshape(*x.shape[:2], rows * columns, x.shape[-1])
+
+    @property
+    def stride(self):
+        return int(np.prod(self.settings["query_shape"]))
+
+    def position(self, x):
+        if "key_table" not in x:
+            return NoPosition()
+        reach = (x["key_table"].shape[0] - 1) // 2
+        rows = np.arange(-reach * self.stride, reach * self.stride + 1) // self.stride + reach
+        return Relative(*(ops.take(x[side + "_table"], rows, axis=0) for side in ("key", "value")))
+
+    def attend(self, x):
+        length = x["q"].shape[2]
+        filled = [ops.pad(x[side], [(0, 0), (0, 0), (0, -length % self.stride), (0, 0)]) for side in "qkv"]
+        options = {"causal": self.causal, "position": self.position(x)}
+        return (strided_attention(*filled, self.stride, "far", **options).output[:, :, :length],)
+
+
+KINDS = {"clustered_strided": StridedClusters, "clustered_lsh": Buckets, "strided": Strides}
+
+
+def of_files(*files):
+    return pytest.mark.parametrize(("file", "name"), [(file, name) for file in files for name in FILES[file]])
+
+
+@pytest.fixture
+def case(shared_goldens, file, name):
+    return KINDS[file](shared_goldens, file, name)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_case_is_compared_or_named(shared_goldens, file):
+    goldens = np.load(shared_goldens / "routing_transformer" / f"{file}.npz")
+    assert sorted(json.loads(str(goldens["meta_json"]))) == sorted(FILES[file] + FAULTY.get(file, []))
+
+
+@of_files("clustered_strided", "clustered_lsh")
+def test_members_are_the_published_ones(case):
+    for probe, members in enumerate(case.members(*case.sides(case.inputs))):
+        for side, found in zip("qk", members, strict=True):
+            expected = case.arrays[f"probe{probe}/idx_{side}"][..., 2]
+            np.testing.assert_array_equal(ops.convert_to_numpy(found.positions), expected)
+
+
+@of_files("clustered_lsh")
+def test_buckets_are_the_published_ones(case):
+    for side, x in zip("qk", case.sides(case.inputs), strict=True):
+        found = np.argmax(case.scores(x), axis=-1)
+        np.testing.assert_array_equal(found, case.arrays[f"probe0/bucket_{side}"])
+
+
+@of_files(*FILES)
+def test_outputs_and_gradients_are_the_published_ones(case, file):
+    (output,), gradients = differentiate(case.attend, case.inputs, case.flat(case.arrays["cotangent"]))
+    np.testing.assert_allclose(output, case.flat(case.arrays["out"]), rtol=0, atol=1e-5)
+    for name, gradient in gradients.items():
+        golden = "grad/" + (case.table(name.removesuffix("_table")) if name.endswith("table") else name)
+        expected = case.flat(case.arrays[golden]) if len(name) == 1 else case.arrays[golden]
+        tolerance = 5e-5 if file == "strided" else 1e-4
+        np.testing.assert_allclose(gradient, expected, rtol=0, atol=tolerance, err_msg=name)
+
+
+@of_files("clustered_strided")
+def test_the_commitment_and_its_gradient_are_the_published_ones(case):
+    inputs = {side: case.inputs[side] for side in "qk"}
+    (loss,), gradients = differentiate(case.loss, inputs, np.float32(1))
+    np.testing.assert_allclose(loss, case.arrays["loss"], rtol=0, atol=1e-5)
+    for side, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, case.arrays[f"grad_loss/{side}"], rtol=0, atol=1e-4)

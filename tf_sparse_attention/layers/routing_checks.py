@@ -1,0 +1,38 @@
+"""Checks of the arguments and calls of routing attention."""
+
+from tf_sparse_attention import checks
+
+OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections that look at the whole sequence
+SELECTIONS = (None, "nearest", *OF_ALL_TOKENS, "random")
+DISTANCES = ("rank", "token")
+
+
+def check_arguments(arguments):
+    """Raises a `ValueError` for a wrong argument of `RoutingAttention`, given by name."""
+    for name in ("num_clusters", "cluster_size"):
+        checks.check_count(name, arguments[name])
+    checks.check_choice("selection", arguments["selection"], SELECTIONS)
+    checks.check_choice("distance", arguments["distance"], DISTANCES)
+    for name in ("share_qk", "reproduce_reference"):
+        checks.check_switch(name, arguments[name])
+    if arguments["mask_self"] is not None:
+        checks.check_switch("mask_self", arguments["mask_self"])
+    checks.check_rate("ema_decay", arguments["ema_decay"])
+    checks.check_not_negative("commitment_loss", arguments["commitment_loss"])
+    checks.check_count("revive_after", arguments["revive_after"], minimum=0)
+    num_clusters = arguments["num_clusters"]
+    if arguments["selection"] == "hash" and (num_clusters < 2 or num_clusters & (num_clusters - 1)):
+        raise ValueError(
+            "`num_clusters` must be 2, 4, 8 or another power of two where `selection` is 'hash'. "
+            f"Received: num_clusters={num_clusters}."
+        )
+
+
+def check_lengths(selection, query, value):
+    """Raises a `ValueError` if a selection cannot serve queries and values (B, N, T, H) of these lengths."""
+    lengths = query.shape[2], value.shape[2]
+    if selection not in OF_ALL_TOKENS and None not in lengths and lengths[0] != lengths[1]:
+        raise ValueError(
+            f"`selection` must be one of {list(OF_ALL_TOKENS)} where `query` and `value` have different lengths. "
+            f"Received: selection={selection!r}, lengths {lengths[0]} and {lengths[1]}."
+        )
