@@ -4,22 +4,37 @@ import numpy as np
 from keras import ops
 
 from benchmarks.worker import DENSE
-from tf_sparse_attention.ops import kmeans, routing
+from tf_sparse_attention.ops import kmeans, lsh, routing
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.local import local_attention
+from tf_sparse_attention.ops.local_2d import local_attention_2d
 from tf_sparse_attention.ops.routing_separate import separate_attention
 from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
 from tf_sparse_attention.ops.strided import strided_attention
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019
+WIDTH, BLOCK = 64, (8, 8)  # of an image whose rows follow one another
 NUM_CLUSTERS, NUM_BITS, NUM_ITERATIONS, TOP_K = 100, 32, 10, 32  # Vyas et al. 2020
 
 
 def local(query, key, value, extras, span):
     scale = query.shape[-1] ** -0.5
     return local_attention(query * scale, key, value, window=span, causal=True)[0]
+
+
+def image(query, key, value, extras, span):
+    scale = query.shape[-1] ** -0.5
+    return local_attention_2d(query * scale, key, value, Image(WIDTH, BLOCK), causal=True).output
+
+
+def hashed(query, key, value, extras, span):
+    (buckets,) = lsh.buckets(query, extras[0][None])
+    groups = routing.groups_of(buckets, 2 * extras[0].shape[-1])
+    keys = lsh.unit(query)
+    return routing.nearest_attention(query * query.shape[-1] ** -0.5, value, groups, span, key=keys)[0]
 
 
 def nearest(query, key, value, extras, span):
@@ -85,9 +100,11 @@ def keras_dense(query, key, value, extras, span):
 
 CORES = {
     "local": local,
+    "image": image,
     "nearest": nearest,
     "nearest, separate keys": nearest_separate,
     "top_k": top_k,
+    "lsh": hashed,
     "strided": strided,
     "fixed": fixed,
     "all-attention": all_attention,
@@ -95,5 +112,5 @@ CORES = {
     "improved clustered": improved_clustered,
     DENSE: keras_dense,
 }
-SHARED = ("nearest", "top_k")  # queries are the keys
+SHARED = ("nearest", "top_k", "lsh")  # queries are the keys
 SLOTTED = {"all-attention": 1024}  # persistent vectors

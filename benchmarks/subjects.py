@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from benchmarks.cores import CORES, NUM_CLUSTERS, NUM_SUMMARY, SHARED, SLOTTED, STRIDE, TOP_K
+from benchmarks.cores import BLOCK, CORES, NUM_CLUSTERS, NUM_SUMMARY, SHARED, SLOTTED, STRIDE, TOP_K, WIDTH
 from benchmarks.worker import DENSE
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.remat import remat_call
@@ -111,11 +111,14 @@ def heads_of(sizes, seed=0):
 
 
 def extras_of(name, sizes, seed=0):
-    """Returns what a core needs beside its heads, a list of float32 arrays (N, ..): centroids, or slots."""
+    """Returns what a core needs beside its heads, a list of float32 arrays (N, ..): centroids, axes or slots."""
     draw = np.random.default_rng([seed, 1])
     if name in SLOTTED:
         shape = sizes.num_heads, SLOTTED[name], sizes.head_dim
         return [draw.standard_normal(shape, dtype="float32") for _ in range(2)]
+    if name == "lsh":
+        shape = sizes.num_heads, sizes.head_dim, max(sizes.num_clusters // 2, 1)
+        return [draw.standard_normal(shape, dtype="float32")]
     if not name.startswith(("nearest", "top_k")):
         return []
     directions = draw.standard_normal((sizes.num_heads, sizes.num_clusters, sizes.head_dim), dtype="float32")
@@ -128,6 +131,11 @@ def layer_of(name, sizes, seed=0):
     clusters = {"num_clusters": sizes.num_clusters, "cluster_size": sizes.span}
     if name == "local":
         return layers.LocalAttention(window=sizes.span, **heads)
+    if name == "image":
+        return layers.LocalAttention2D(width=WIDTH, block_shape=BLOCK, **heads)
+    if name == "lsh":
+        buckets = 2 * max(sizes.num_clusters // 2, 1)
+        return layers.LSHAttention(num_buckets=buckets, bucket_size=sizes.span, **heads)
     if name == "nearest":
         return layers.RoutingAttention(selection="nearest", **clusters, **heads)
     if name == "nearest, separate keys":

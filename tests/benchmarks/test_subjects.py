@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from benchmarks import steps, subjects, worker
+from tf_sparse_attention.ops.images import Image, image_mask
 from tf_sparse_attention.ops.masks import block_mask, stride_mask, summary_mask, window_mask
 
 SIZES = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=8)
@@ -52,6 +53,14 @@ def test_the_factorized_cores_are_dense_attention_of_two_kinds_of_heads(name):
     assert not output[:, ~seeing].any()
 
 
+def test_the_image_core_is_dense_attention_to_the_blocks_around():
+    sizes = subjects.Sizes(length=1100, num_heads=1, head_dim=8)
+    subject = subjects.core_subject("image", sizes)
+    output = ops.convert_to_numpy(subject.function(*subject.arguments)[0])
+    mask = image_mask(1100, 1100, Image(64, (8, 8)), (1, 1), (1, 1), True)
+    np.testing.assert_allclose(output, dense(*subjects.heads_of(sizes), ops.convert_to_numpy(mask)), atol=1e-5)
+
+
 @pytest.mark.parametrize("top_k", [None, 32])
 def test_the_clustered_cores_are_dense_attention_where_every_query_is_a_cluster(top_k):
     name = "clustered" if top_k is None else "improved clustered"
@@ -75,6 +84,7 @@ def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
         "nearest",
         "top_k",
         "all-attention",
+        "lsh",
         *(pytest.param(name, marks=pytest.mark.large) for name in ("nearest, separate keys", "clustered")),
     ],
 )
@@ -83,7 +93,7 @@ def test_one_head_at_a_time_is_all_heads_at_once_with_the_same_gradients(name):
         arrays(steps.step_of(subjects.core_subject(name, SIZES, remat), MODE, backward=True).run())
         for remat in (False, True)
     )
-    assert len(at_once) == 1 + {"nearest": 2, "top_k": 2, "all-attention": 5}.get(name, 3)
+    assert len(at_once) == 1 + {"nearest": 2, "top_k": 2, "lsh": 2, "all-attention": 5}.get(name, 3)
     for expected, found in zip(at_once, in_turn, strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
@@ -97,7 +107,7 @@ def test_a_whole_layer_gives_a_gradient_of_its_input_and_of_every_weight(remat):
     assert all(np.abs(g).max() > 0 for g in gradients)
 
 
-@pytest.mark.parametrize("name", ["local", "nearest, separate keys", "top_k", "keras dense"])
+@pytest.mark.parametrize("name", ["local", "image", "nearest, separate keys", "top_k", "lsh", "keras dense"])
 def test_every_layer_runs_forward(name):
     subject = subjects.layer_subject(name, SIZES)
     (output,) = arrays(steps.step_of(subject, MODE, backward=False).run())
