@@ -7,13 +7,13 @@ import pytest
 
 from trainers import evaluation, training
 
-# The loss that the last steps stay under, in nats a byte; an untrained model has ln 258 = 5.6. Seen: 1.73, 2.44, 2.51
-# and 2.92.
+# The loss that the last steps stay under, in nats a byte; an untrained model has ln 258 = 5.6. Seen: 1.73, 2.45, 2.56
+# and 2.37.
 CONFIGURATIONS = {
     ("all_attention_enwik8", "tiny"): 2.0,
     ("sparse_transformer_enwik8", "tiny"): 2.7,
-    ("sparse_transformer_enwik8", "tiny_strided"): 2.7,
-    ("clustered_text", "tiny"): 3.1,
+    ("sparse_transformer_enwik8", "tiny_strided"): 2.8,
+    ("clustered_text", "tiny"): 2.6,
 }
 
 
