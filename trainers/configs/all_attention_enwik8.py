@@ -11,7 +11,7 @@ Command:   python -m trainers.train --config=trainers/configs/all_attention_enwi
            A small one on Python's own source: --config=trainers/configs/all_attention_enwik8.py:tiny, without the path
 Hardware:  one device with 40 GB of memory ("tiny": 2 CPU cores), since a memory is of one device
 Time:      not run here; "tiny" 2 minutes
-Score:     not run here, the paper has 1.01 bits per byte (large: 0.98)
+Score:     not run here, the paper has 1.01 bits per byte (large: 0.98); "tiny" 3.46 on the validation split
 """
 
 from trainers.configs import base

@@ -9,7 +9,7 @@ Command:   python -m trainers.train --config=trainers/configs/clustered_text.py 
            a small one: :tiny
 Hardware:  2 CPU cores
 Time:      not run as a whole; "tiny" 2 minutes
-Score:     see above
+Score:     "tiny" 3.63 bits a hidden byte on the validation split
 """
 
 from trainers.configs import base

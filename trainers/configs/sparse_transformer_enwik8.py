@@ -7,7 +7,7 @@ Command:   python -m trainers.train --config=trainers/configs/sparse_transformer
            path; with strided attention: :tiny_strided
 Hardware:  8 devices with 16 GB of memory or more ("tiny": 2 CPU cores)
 Time:      not run here; "tiny" 2 minutes
-Score:     not run here, the paper has 0.99 bits per byte
+Score:     not run here, the paper has 0.99 bits per byte; on the validation split "tiny" 3.75, "tiny_strided" 3.93
 """
 
 from trainers.configs import base
