@@ -139,3 +139,34 @@ def test_an_unknown_preset_is_named():
 def test_a_backbone_of_another_kind_is_refused():
     with pytest.raises(ValueError, match=r"`backbone` must be a `Backbone`\. Received: backbone="):
         LanguageModel(keras.layers.Dense(3))
+
+
+NEAR = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_adaptive_vocabulary_gives_log_probabilities_and_their_loss(tied, tmp_path):
+    options = {"embedding": {"cutoffs": (8, 20), "div_value": 2}, "intermediate_dim": 32, "seed": 1}
+    model = LanguageModel(Backbone(40, 1, 16, [NEAR], **options), tie_embeddings=tied)
+    tokens, targets = np.random.default_rng(0).integers(1, 40, (2, 2, 9)).astype("int32")
+    every = np.asarray(model(tokens))
+    np.testing.assert_allclose(np.exp(every).sum(-1), 1, rtol=1e-5)
+    expected = -np.take_along_axis(every, targets[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(model.nats(model.backbone(tokens), targets), expected, rtol=1e-4)
+    tables = [weight for weight in model.weights if "embeddings_" in weight.name]
+    assert len(tables) == (3 if tied else 6)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(tokens), every)
+
+
+def test_the_nats_of_one_table_are_those_of_its_logits():
+    model = LanguageModel(Backbone(40, 1, 16, [NEAR]))
+    tokens, targets = np.random.default_rng(0).integers(1, 40, (2, 2, 9)).astype("int32")
+    expected = keras.losses.sparse_categorical_crossentropy(targets, model(tokens), from_logits=True)
+    np.testing.assert_allclose(model.nats(model.backbone(tokens), targets), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("embedding", [{"div_value": 2}, {"sizes": (8,)}, "adaptive"])
+def test_a_wrong_embedding_is_named(embedding):
+    with pytest.raises(ValueError, match="`embedding` must"):
+        Backbone(40, 1, 16, [NEAR], embedding=embedding)
