@@ -9,6 +9,7 @@ import matplotlib
 
 matplotlib.use("agg")
 
+import keras
 import numpy as np
 from matplotlib import pyplot
 
@@ -18,6 +19,7 @@ from tf_sparse_attention.layers import (
     FixedAttention,
     LocalAttention,
     LocalAttention2D,
+    LSHAttention,
     MixedAttention,
     RoutingAttention,
     StridedAttention,
@@ -25,6 +27,7 @@ from tf_sparse_attention.layers import (
 
 FOLDER = pathlib.Path(__file__).parent
 LENGTH = 64
+SEED = 0
 FEATURES = 32
 HEAD = {"num_heads": 1, "key_dim": 16, "seed": 0}
 ROUTED = {**HEAD, "num_clusters": 4, "cluster_size": 8, "mask_self": False}
@@ -40,6 +43,7 @@ def text_on_few_subjects(num_subjects=4, noise=0.35, seed=6):
 
 def routed(**arguments):
     """Returns a routing layer whose centroids are tokens of the text, one of each subject with this seed."""
+    keras.utils.set_random_seed(SEED)  # of the projections, so that a picture is the same each time
     layer = RoutingAttention(**{**ROUTED, **arguments})
     layer.start_from_data(text_on_few_subjects(), seed=9)
     return layer
@@ -68,6 +72,7 @@ def spanned(**arguments):
     return layer
 
 
+HASHED = {**HEAD, "num_buckets": 4, "bucket_size": 8, "mask_self": False}
 IMAGE = {**HEAD, "width": 8, "block_shape": (2, 2)}  # LENGTH pixels are eight rows of it
 HEADS = {"num_heads": 2, "key_dim": 16, "seed": 0}
 # A file of docs/pictures: for each panel its caption, the layer, whether it is causal, and the head that is drawn.
@@ -100,6 +105,11 @@ PICTURES = {
         ("top_k: 16 best tokens a cluster", lambda: routed(selection="top_k", cluster_size=16), False, 0),
         ("random clusters", lambda: RoutingAttention(**ROUTED, selection="random"), True, 0),
     ],
+    "hashing": [
+        ("band: last 8 tokens of the bucket", lambda: LSHAttention(**HASHED), True, 0),
+        ("band, two rounds", lambda: LSHAttention(**HASHED, num_rounds=2), True, 0),
+        ("chunks of 8, both sides", lambda: LSHAttention(**HASHED, selection="chunks"), False, 0),
+    ],
     "all_attention": [(f"window of 48, z = {z}", spanned, True, head) for head, z in enumerate((0.0, 0.15, 0.4, 0.9))],
 }
 
@@ -108,13 +118,14 @@ def main(folder=FOLDER):
     (folder / "pictures").mkdir(exist_ok=True)
     draw_overview(folder / "patterns.png")
     for name, panels in PICTURES.items():
-        draw_panels(folder / "pictures" / f"{name}.png", panels, show_groups=name == "routing")
+        draw_panels(folder / "pictures" / f"{name}.png", panels, show_groups=name in ("routing", "hashing"))
 
 
 def draw_panels(path, panels, show_groups):
     """Draws one head of a layer in each panel."""
     figure, axes = pyplot.subplots(1, len(panels), figsize=(2.7 * len(panels), 3.0), layout="constrained")
     for (caption, make, causal, head), axis in zip(panels, axes, strict=True):
+        keras.utils.set_random_seed(SEED)
         layer = make()
         everywhere = [pyplot.figure().add_subplot() for _ in range(layer.num_heads)]
         everywhere[head] = axis
@@ -127,6 +138,7 @@ def draw_panels(path, panels, show_groups):
 def draw_overview(path):
     figure, axes = pyplot.subplots(2, 3, figsize=(8.4, 6.6), layout="constrained")
     for (name, (caption, make)), axis in zip(PANELS.items(), axes.flat, strict=True):
+        keras.utils.set_random_seed(SEED)
         draw_pattern(
             make(),
             LENGTH,
