@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers.adaptive_span import AdaptiveSpan
+from tf_sparse_attention.layers.adaptive_span import spans_in
 from tf_sparse_attention.layers.centroids import Centroids
 
 
@@ -163,11 +163,10 @@ def routing_scalars(model):
 def span_scalars(model):
     """Returns how far the heads of each layer with an adaptive span see, see `Report`."""
     scalars = {}
-    for layer in model._flatten_layers():
-        if isinstance(layer, AdaptiveSpan):
-            name, spans = _path(layer.fraction), layer.spans()
-            scalars[f"span/{name}/mean"] = float(np.mean(spans))
-            scalars[f"span/{name}/longest"] = float(np.max(spans))
+    for span in spans_in(model):
+        name, reached = _path(span.fraction), span.spans()
+        scalars[f"span/{name}/mean"] = float(np.mean(reached))
+        scalars[f"span/{name}/longest"] = float(np.max(reached))
     return scalars
 
 

@@ -64,17 +64,18 @@ def make_model(config, vocabulary_size):
     if grid:
         settings["embedding"] = {"grid": tuple(grid)}
     _check_objective(config)
+    if initialization not in (None, "depth"):
+        raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
     settings = {"seed": config.seed, "dtype": config.train.dtype, **settings}
-    if preset is not None:
-        return LanguageModel.from_preset(preset, vocabulary_size, reproduce, **head, **settings)
     missing = [name for name in ("num_layers", "hidden_dim", "attention") if name not in settings]
-    if missing:
+    if preset is not None:
+        model = LanguageModel.from_preset(preset, vocabulary_size, reproduce, **head, **settings)
+    elif missing:
         raise ValueError(f"`config.model` must have a preset or {', '.join(missing)}. Received: {given(config.model)}.")
-    model = LanguageModel(Backbone(vocabulary_size, **settings), dtype=config.train.dtype, **head)
+    else:
+        model = LanguageModel(Backbone(vocabulary_size, **settings), dtype=config.train.dtype, **head)
     if initialization == "depth":
         tsa.models.initialize_by_depth(model, config.seed)
-    elif initialization is not None:
-        raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
     return model
 
 

@@ -133,9 +133,13 @@ def test_what_a_model_sees_and_says_must_go_together(model, data, message):
         components.make_model(config, 258)
 
 
-def test_an_embedding_of_positions_and_an_initialisation_follow_the_configuration():
-    config = make_config()
-    config.model.update(num_layers=1, hidden_dim=8, attention=PARTS, grid=[4, 4], initialization="depth")
+def test_an_embedding_of_positions_follows_the_configuration():
+    config = make_config(model={"grid": [4, 4]})
+    assert components.make_model(config, 258).backbone.grid_embedding.grid == (4, 4)
+
+
+@pytest.mark.parametrize("preset", [None, "pg19_local_cluster8k"])
+def test_an_initialisation_follows_the_configuration(preset):
+    config = make_config(model={"preset": preset, "hidden_dim": 8, "initialization": "depth", "tie_embeddings": False})
     model = components.make_model(config, 258)
-    assert model.backbone.grid_embedding.grid == (4, 4)
     assert not np.any(model(np.ones((1, 5), "int32")))

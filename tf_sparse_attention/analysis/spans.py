@@ -3,7 +3,7 @@
 import numpy as np
 
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
-from tf_sparse_attention.layers.adaptive_span import AdaptiveSpan
+from tf_sparse_attention.layers.adaptive_span import spans_in
 
 
 def spans_of(model):
@@ -12,7 +12,7 @@ def spans_of(model):
     Args:
         model: Keras layer or model, built.
     """
-    return [layer.spans() for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
+    return [span.spans() for span in spans_in(model)]
 
 
 def draw_spans(model, axis=None):

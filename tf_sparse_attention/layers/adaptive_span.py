@@ -50,6 +50,11 @@ def make_span(layer, num_heads, first=0):
     )
 
 
+def spans_in(model):
+    """Returns the `AdaptiveSpan` of each layer of a Keras model, or layer, that has one."""
+    return [layer for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
+
+
 def span_of_call(layer, training):
     """Returns the window that a call computes and its `Span` or None; adds the loss of the spans in training."""
     if layer.span is None:

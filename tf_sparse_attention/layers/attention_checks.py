@@ -1,7 +1,5 @@
 """Checks of the arguments and shapes that all attention layers have."""
 
-import warnings
-
 from tf_sparse_attention import checks
 
 POSITIONS = (None, "relative", "rotary", "alibi")
@@ -71,25 +69,6 @@ def check_lengths(query, value):
     lengths = query.shape[2], value.shape[2]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ValueError(f"`value` must be as long as `query`. Received: lengths {lengths[0]} and {lengths[1]}.")
-
-
-def warn_of_causal_mask(layer, causal, what, instead):
-    """Warns, the first time, that a causal mask does not make a layer causal whose selection looks ahead.
-
-    Args:
-        layer: a layer with `selection` and `_has_warned`.
-        causal: whether later keys are masked; nothing is said where they are not.
-        what: what depends on the whole sequence, as text.
-        instead: the selection to use, as text.
-    """
-    if not causal or layer._has_warned:
-        return
-    layer._has_warned = True
-    warnings.warn(
-        f"{type(layer).__name__} with selection={layer.selection!r} under a causal mask is not causal: {what} depends "
-        f"on the whole sequence. Use selection={instead!r} (the default of causal calls).",
-        stacklevel=3,
-    )
 
 
 def check_call(layer, query, value, key, sizes):

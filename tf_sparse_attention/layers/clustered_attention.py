@@ -1,13 +1,12 @@
 """Clustered attention as a Keras layer."""
 
-import random
-
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.content_attention import drawn_seed
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits
@@ -65,8 +64,7 @@ class ClusteredAttention(AttentionLayer):
         self.num_bits = num_bits
         self.num_iterations = num_iterations
         self.top_k = top_k
-        # Drawn here, and so part of the configuration.
-        self.seed = random.randrange(2**31) if self.seed is None else self.seed
+        self.seed = drawn_seed(self.seed)
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)

@@ -1,14 +1,13 @@
 """Hashing attention as a Keras layer."""
 
 import functools
-import random
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import attention_checks, projections
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.content_attention import ContentAttention
 from tf_sparse_attention.ops import lsh, routing
 from tf_sparse_attention.ops.lsh_chunks import chunk_attention
 from tf_sparse_attention.ops.masks import chunk_mask, dense_mask, group_band_mask, self_only_when_alone
@@ -18,7 +17,7 @@ SELECTIONS = ("band", "chunks")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class LSHAttention(AttentionLayer):
+class LSHAttention(ContentAttention):
     """Multi-head attention inside hash buckets, in O(T bucket_size) for each round (Kitaev et al. 2020, "Reformer").
 
     A vector belongs to the axis, of num_buckets / 2 random ones and their opposites, that it is nearest to. Keys have
@@ -71,33 +70,20 @@ class LSHAttention(AttentionLayer):
         mask_self=None,
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, **kwargs)
+        super().__init__(num_heads, key_dim, selection=selection, share_qk=share_qk, mask_self=mask_self, **kwargs)
         for name, value in (("num_buckets", num_buckets), ("bucket_size", bucket_size), ("num_rounds", num_rounds)):
             checks.check_count(name, value)
         if num_buckets % 2:
             raise ValueError(f"`num_buckets` must be even. Received: num_buckets={num_buckets}.")
         checks.check_choice("selection", selection, SELECTIONS)
-        checks.check_switch("share_qk", share_qk)
-        if mask_self is not None:
-            checks.check_switch("mask_self", mask_self)
         self.num_buckets = num_buckets
         self.bucket_size = bucket_size
         self.num_rounds = num_rounds
-        self.selection = selection
-        self.share_qk = share_qk
-        self.mask_self = mask_self
-        # Drawn here, and so part of the configuration.
-        self.seed = random.randrange(2**31) if self.seed is None else self.seed
-        self._has_warned = False
 
     @property
     def causal_selection(self):
         """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
         return self.selection == "band"
-
-    @property
-    def has_keys(self):
-        return not self.share_qk
 
     @property
     def reach(self):
@@ -121,7 +107,8 @@ class LSHAttention(AttentionLayer):
         }
         groups = self._groups(query, key, masks)
         if self.selection == "chunks":
-            attention_checks.warn_of_causal_mask(self, causal, "which keys share a chunk", instead="band")
+            if causal:
+                self.warn_of_causal_mask("which keys share a chunk", instead="band")
             options["dropout"] = self.dropout_of_weights(training)
             attended = chunk_attention(scaled, keys, value, *groups, self.bucket_size, **options)
             return attended.output, attended.weights
@@ -166,5 +153,5 @@ class LSHAttention(AttentionLayer):
         return self_only_when_alone(seen) if self._masks_self else seen
 
     def get_config(self):
-        names = ("num_buckets", "bucket_size", "num_rounds", "selection", "share_qk", "mask_self")
+        names = ("num_buckets", "bucket_size", "num_rounds")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

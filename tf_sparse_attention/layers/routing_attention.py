@@ -1,15 +1,14 @@
 """Routing attention as a Keras layer."""
 
 import dataclasses
-import random
 
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import attention_checks, projections, routing_checks
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers import projections, routing_checks
 from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids
+from tf_sparse_attention.layers.content_attention import ContentAttention
 from tf_sparse_attention.layers.routing_checks import OF_ALL_TOKENS
 from tf_sparse_attention.ops import kmeans, routing
 from tf_sparse_attention.ops.blocks import shape
@@ -25,7 +24,7 @@ from tf_sparse_attention.ops.routing_top_k import (
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class RoutingAttention(AttentionLayer):
+class RoutingAttention(ContentAttention):
     """Multi-head attention inside clusters of tokens found by online k-means (Roy et al. 2021), in O(T cluster_size).
 
     Queries and keys are layer-normalised without scale, x = LN(x W); scores are LN(q) . LN(k), not divided; a token
@@ -94,30 +93,20 @@ class RoutingAttention(AttentionLayer):
         **kwargs,
     ):
         arguments = dict(locals())
-        super().__init__(num_heads, key_dim, **kwargs)
+        super().__init__(num_heads, key_dim, selection=selection, share_qk=share_qk, mask_self=mask_self, **kwargs)
         routing_checks.check_arguments(arguments)
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
-        self.selection = selection
-        self.share_qk = share_qk
-        self.mask_self = mask_self
         self.distance = distance
         self.ema_decay = ema_decay
         self.commitment_loss = commitment_loss
         self.revive_after = revive_after
         self.reproduce_reference = reproduce_reference
-        # Drawn here, and so part of the configuration: a layer loaded again moves its centroids as this one does.
-        self.seed = random.randrange(2**31) if self.seed is None else self.seed
-        self._has_warned = False
 
     @property
     def causal_selection(self):
         """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
         return self.selection not in OF_ALL_TOKENS
-
-    @property
-    def has_keys(self):
-        return not self.share_qk
 
     @property
     def has_relative_values(self):
@@ -206,8 +195,8 @@ class RoutingAttention(AttentionLayer):
         """Returns the selection of this call, having checked that it can serve it."""
         selection = self.selection or ("nearest" if causal else "top_k")
         routing_checks.check_lengths(selection, query, value)
-        if selection in OF_ALL_TOKENS:
-            attention_checks.warn_of_causal_mask(self, causal, "which tokens a cluster holds", instead="nearest")
+        if causal and selection in OF_ALL_TOKENS:
+            self.warn_of_causal_mask("which tokens a cluster holds", instead="nearest")
         return selection
 
     def _masks_self(self, selection):
@@ -279,6 +268,6 @@ class RoutingAttention(AttentionLayer):
         return alone(dense_mask(group_band_mask(*groups, self.cluster_size, causal, key_mask), masks))
 
     def get_config(self):
-        names = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance", "ema_decay")
-        names += ("commitment_loss", "revive_after", "reproduce_reference")
+        names = ("num_clusters", "cluster_size", "distance", "ema_decay", "commitment_loss", "revive_after")
+        names += ("reproduce_reference",)
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -13,10 +13,7 @@ def check_arguments(arguments):
         checks.check_count(name, arguments[name])
     checks.check_choice("selection", arguments["selection"], SELECTIONS)
     checks.check_choice("distance", arguments["distance"], DISTANCES)
-    for name in ("share_qk", "reproduce_reference"):
-        checks.check_switch(name, arguments[name])
-    if arguments["mask_self"] is not None:
-        checks.check_switch("mask_self", arguments["mask_self"])
+    checks.check_switch("reproduce_reference", arguments["reproduce_reference"])
     checks.check_rate("ema_decay", arguments["ema_decay"])
     checks.check_not_negative("commitment_loss", arguments["commitment_loss"])
     checks.check_count("revive_after", arguments["revive_after"], minimum=0)

@@ -3,7 +3,7 @@
 import keras
 
 from tf_sparse_attention.layers import replicas
-from tf_sparse_attention.layers.adaptive_span import AdaptiveSpan
+from tf_sparse_attention.layers.adaptive_span import spans_in
 
 
 class _DeferredUpdates:
@@ -32,7 +32,7 @@ class _DeferredUpdates:
             The largest window that is computed now, None if no layer has an adaptive span.
         """
         before = self.computed_windows
-        for span in self._spans():
+        for span in spans_in(self):
             span.fit_window(margin)
         self._forget_programs(before)
         return max(self.computed_windows, default=None)
@@ -40,19 +40,16 @@ class _DeferredUpdates:
     @property
     def computed_windows(self):
         """The positions that each layer with an adaptive span computes, a list of integers; may be assigned to."""
-        return [span.computed_window for span in self._spans()]
+        return [span.computed_window for span in spans_in(self)]
 
     @computed_windows.setter
     def computed_windows(self, windows):
         before = self.computed_windows
         if len(windows) != len(before):
             raise ValueError(f"`windows` must have a number for each of {len(before)} layers. Received: {windows}.")
-        for span, window in zip(self._spans(), windows, strict=True):
+        for span, window in zip(spans_in(self), windows, strict=True):
             span.computed_window = window
         self._forget_programs(before)
-
-    def _spans(self):
-        return [layer for layer in self._flatten_layers() if isinstance(layer, AdaptiveSpan)]
 
     def _forget_programs(self, windows):
         """Lets programs be traced again unless the windows they hold are those of now."""

@@ -7,7 +7,6 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.segments import EMPTY
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -55,15 +54,14 @@ class StatefulModel(Model):
             )
         self.model = model
         self.batch_size = batch_size
-        empty = model.init_memory(batch_size)
-        self._memory = {name: self._keep(name, value) for name, value in empty.items()}
+        self._memory = {name: self._keep(name, empty) for name, empty in model.init_memory(batch_size).items()}
         self.built = True
+        self.reset_state()
 
-    def _keep(self, name, value):
-        start = keras.initializers.Constant(EMPTY) if name == "segment_ids" else "zeros"
-        dtype = keras.backend.standardize_dtype(value.dtype)
+    def _keep(self, name, empty):
+        dtype = keras.backend.standardize_dtype(empty.dtype)
         return self.add_weight(
-            name=f"memory_{name}", shape=value.shape, initializer=start, dtype=dtype, trainable=False, autocast=False
+            name=f"memory_{name}", shape=empty.shape, initializer="zeros", dtype=dtype, trainable=False, autocast=False
         )
 
     def call(self, inputs, training=None):
@@ -77,8 +75,8 @@ class StatefulModel(Model):
 
     def reset_state(self):
         """Forgets all that was read."""
-        for name, variable in self._memory.items():
-            variable.assign(ops.full(variable.shape, EMPTY if name == "segment_ids" else 0, dtype=variable.dtype))
+        for name, empty in self.model.init_memory(self.batch_size).items():
+            self._memory[name].assign(empty)
 
     def compute_output_shape(self, input_shape):
         return self.model.compute_output_shape(input_shape)
