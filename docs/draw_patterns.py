@@ -1,6 +1,7 @@
 """Draws the pictures of the patterns, docs/patterns.png and docs/pictures: `python -m docs.draw_patterns`.
 
-They are drawn from `layer.attention_pattern`, the dense twin that the tests compare the fast computation with.
+They are drawn from `layer.attention_pattern`, the dense twin that the tests compare the fast computation with, that of
+clustered attention, which hides no key, from its weights.
 """
 
 import pathlib
@@ -13,9 +14,10 @@ import keras
 import numpy as np
 from matplotlib import pyplot
 
-from tf_sparse_attention.analysis import draw_pattern
+from tf_sparse_attention.analysis import draw_pattern, draw_weights
 from tf_sparse_attention.layers import (
     AllAttention,
+    ClusteredAttention,
     FixedAttention,
     LocalAttention,
     LocalAttention2D,
@@ -114,16 +116,25 @@ PICTURES = {
 }
 
 
+# Panels of clustered attention: caption and what approximates the weights, drawn for the same kernels.
+CLUSTERED = [
+    ("every query by itself", {"num_clusters": LENGTH, "num_bits": 256}),
+    ("4 clusters", {"num_clusters": 4}),
+    ("4 clusters, 8 best keys", {"num_clusters": 4, "top_k": 8}),
+]
+
+
 def main(folder=FOLDER):
     (folder / "pictures").mkdir(exist_ok=True)
     draw_overview(folder / "patterns.png")
+    draw_clustered(folder / "pictures" / "clustered.png")
     for name, panels in PICTURES.items():
         draw_panels(folder / "pictures" / f"{name}.png", panels, show_groups=name in ("routing", "hashing"))
 
 
 def draw_panels(path, panels, show_groups):
     """Draws one head of a layer in each panel."""
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(2.7 * len(panels), 3.0), layout="constrained")
+    figure, axes = panels_of(panels)
     for (caption, make, causal, head), axis in zip(panels, axes, strict=True):
         keras.utils.set_random_seed(SEED)
         layer = make()
@@ -133,6 +144,22 @@ def draw_panels(path, panels, show_groups):
         draw_pattern(layer, LENGTH, axes=everywhere, **options)
         axis.set_xlabel(caption, fontsize=10)
     save(figure, path)
+
+
+def draw_clustered(path):
+    """Draws the weights of one head of clustered attention beside those that it approximates."""
+    figure, axes = panels_of(CLUSTERED)
+    text = text_on_few_subjects() * 3  # weights far from equal
+    for (caption, arguments), axis in zip(CLUSTERED, axes, strict=True):
+        keras.utils.set_random_seed(SEED)
+        draw_weights(ClusteredAttention(**HEAD, **arguments), LENGTH, use_causal_mask=False, inputs=text, axes=[axis])
+        axis.set_xlabel(caption, fontsize=10)
+    save(figure, path)
+
+
+def panels_of(captioned):
+    """Returns a new figure with a row of panels, and their axes."""
+    return pyplot.subplots(1, len(captioned), figsize=(2.7 * len(captioned), 3.0), layout="constrained")
 
 
 def draw_overview(path):

@@ -9,9 +9,9 @@ from matplotlib import pyplot
 
 from docs import draw_patterns
 from tf_sparse_attention import layers
-from tf_sparse_attention.analysis import draw_pattern
+from tf_sparse_attention.analysis import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.pictures import groups_of, one_color_a_head
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, MixedAttention, RoutingAttention
 
 matplotlib.use("agg")
 
@@ -87,6 +87,22 @@ def test_the_future_is_shaded_under_a_causal_mask_only():
     layer = LocalAttention(1, 4, window=2)
     assert len(draw_pattern(layer, 4).axes[0].patches) == 1
     assert len(draw_pattern(layer, 4, use_causal_mask=False).axes[0].patches) == 0
+
+
+def test_weights_are_those_of_the_layer():
+    layer = ClusteredAttention(2, 4, num_clusters=3)
+    inputs = np.random.default_rng(0).normal(size=(1, 9, 6)).astype("float32")
+    figure = draw_weights(layer, 9, use_causal_mask=False, inputs=inputs)
+    _, weights = layer(inputs, return_attention_scores=True)
+    for axis, head in zip(figure.axes, np.asarray(weights)[0], strict=True):
+        np.testing.assert_array_equal(axis.images[0].get_array(), head)
+    assert len({tuple(row) for row in np.asarray(weights)[0, 0]}) <= 3  # queries of a cluster have one row
+
+
+def test_weights_of_random_numbers_fit_a_layer_built_or_not():
+    layer = LocalAttention(1, 4, window=3)
+    assert shown(draw_weights(layer, 5, features=7))[0].sum() == 3 + 3 + 3 + 2 + 1
+    assert layer.num_features == 7 and shown(draw_weights(layer, 6))[0].shape == (6, 6)
 
 
 def test_all_pictures_are_drawn_by_their_command(tmp_path):

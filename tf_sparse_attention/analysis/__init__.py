@@ -2,7 +2,7 @@
 
 from tf_sparse_attention.analysis.causality import assert_causal, causality_report
 from tf_sparse_attention.analysis.causality_report import CausalityError, CausalityReport, Leak
-from tf_sparse_attention.analysis.pictures import draw_pattern
+from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.spans import draw_spans
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "causality_report",
     "draw_pattern",
     "draw_spans",
+    "draw_weights",
 ]

@@ -1,4 +1,4 @@
-"""Pictures of attention: which keys each query sees."""
+"""Pictures of attention: which keys each query sees, and how much of each."""
 
 import numpy as np
 from keras import ops
@@ -37,21 +37,68 @@ def draw_pattern(
     Example:
         >>> draw_pattern(LocalAttention(2, 16, window=8), length=48).savefig("local.png")
     """
-    pyplot = import_pyplot()
-    if inputs is None:
-        shape = (1, length, layer.num_features if layer.built else features)
-        inputs = np.random.default_rng(seed).normal(size=shape).astype("float32")
-    pattern = layer.attention_pattern(ops.convert_to_tensor(inputs), use_causal_mask=use_causal_mask)
+    inputs = _inputs(layer, length, inputs, features, seed)
+    pattern = layer.attention_pattern(inputs, use_causal_mask=use_causal_mask)
     pattern = ops.convert_to_numpy(pattern)[0]  # (N, T, T)
     panels = [one_color_a_head(pattern)] if overlay else [_colored(seen, show_groups) for seen in pattern]
-    if axes is None:
-        _, axes = pyplot.subplots(1, len(panels), squeeze=False, figsize=(2.6 * len(panels), 2.6))
-    axes = np.asarray(axes).reshape(-1)
-    if len(axes) != len(panels):
-        raise ValueError(f"`axes` must be one for each panel. Received: {len(axes)} axes, {len(panels)} panels.")
+    axes = _axes(axes, len(panels))
     for axis, panel in zip(axes, panels, strict=True):
         _draw(axis, panel, use_causal_mask)
     return axes[0].figure
+
+
+def draw_weights(layer, length, use_causal_mask=True, inputs=None, features=32, seed=0, axes=None):
+    """Draws the weights of an attention layer, one panel a head: the darker, the more a query (row) sees of a key.
+
+    For layers that approximate, such as `ClusteredAttention`, whose queries see every key, though those of a cluster
+    all alike. The darkest of a panel is its largest weight. O(T^2) memory.
+
+    Args:
+        layer: an attention layer of this library, built or not.
+        length: T, positions to draw.
+        use_causal_mask: whether later positions are hidden. Default True.
+        inputs: float (1, T, D). None: random numbers.
+        features: channels of the random input that a layer not yet built is built for; ignored if it is built.
+        seed: integer of the random input.
+        axes: matplotlib axes to draw into, one a head. None: a new figure.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ImportError: where matplotlib is not installed (extra `plot`).
+        ValueError: if `axes` are not as many as the heads.
+
+    Example:
+        >>> figure = draw_weights(ClusteredAttention(2, 16, num_clusters=4), length=48, use_causal_mask=False)
+        >>> figure.savefig("clustered.png")
+    """
+    inputs = _inputs(layer, length, inputs, features, seed)
+    weights = layer(inputs, use_causal_mask=use_causal_mask, return_attention_scores=True)[1]
+    weights = ops.convert_to_numpy(ops.cast(weights, "float32"))[0]  # (N, T, T)
+    axes = _axes(axes, len(weights))
+    for axis, panel in zip(axes, weights, strict=True):
+        _finish(axis, axis.imshow(panel, cmap="Blues", vmin=0, interpolation="none"))
+    return axes[0].figure
+
+
+def _inputs(layer, length, inputs, features, seed):
+    """Returns what a layer is drawn on: `inputs`, or random numbers."""
+    if inputs is None:
+        shape = (1, length, layer.num_features if layer.built else features)
+        inputs = np.random.default_rng(seed).normal(size=shape).astype("float32")
+    return ops.convert_to_tensor(inputs)
+
+
+def _axes(axes, count):
+    """Returns the axes of as many panels, those given or new ones."""
+    pyplot = import_pyplot()
+    if axes is None:
+        _, axes = pyplot.subplots(1, count, squeeze=False, figsize=(2.6 * count, 2.6))
+    axes = np.asarray(axes).reshape(-1)
+    if len(axes) != count:
+        raise ValueError(f"`axes` must be one for each panel. Received: {len(axes)} axes, {count} panels.")
+    return axes
 
 
 def import_pyplot():
@@ -107,7 +154,12 @@ def _draw(axis, panel, shade_future):
         corner = np.array([(0, 0), (length, 0), (length, length)]) - 0.5
         axis.fill(*corner.T, color=HIDDEN, linewidth=0, zorder=0)
     colors = ListedColormap([(1, 1, 1, 0), *COLORS])
-    axis.imshow(panel, cmap=colors, vmin=0, vmax=len(COLORS), interpolation="none", zorder=1)
-    axis.set(xticks=[], yticks=[], xlim=(-0.5, length - 0.5), ylim=(length - 0.5, -0.5))
+    _finish(axis, axis.imshow(panel, cmap=colors, vmin=0, vmax=len(COLORS), interpolation="none", zorder=1))
+
+
+def _finish(axis, image):
+    """Frames a panel without numbers, the first query at the top."""
+    rows, columns = image.get_array().shape
+    axis.set(xticks=[], yticks=[], xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
     for side in axis.spines.values():
         side.set_color("#888888")

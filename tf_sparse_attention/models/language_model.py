@@ -6,14 +6,16 @@ from keras import ops
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.initialization import initialize_by_depth
+from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
+from tf_sparse_attention.models.told_targets import ToldTargets, without_targets
 
 SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class LanguageModel(Model):
+class LanguageModel(ToldTargets, Model):
     """Logits of the token after each position.
 
     `model(token_ids)` takes ids as they are: its logits at t are for the token after t. In training the inputs are the
@@ -21,8 +23,8 @@ class LanguageModel(Model):
 
     The last vectors go through a dense layer to the embedding's size, where that differs from `hidden_dim`, and then
     to the vocabulary: by the embedding itself if tied, else by weights of their own. With an adaptive embedding this is
-    an `AdaptiveSoftmax` of the same clusters: the logits are log-probabilities, and `nats` reads rare words where they
-    occur alone.
+    an `AdaptiveSoftmax` of the same clusters: the logits are log-probabilities, and training with
+    `language_model_loss()` and metrics of this library computes those of rare words only where they occur.
 
     Args:
         backbone: a `Backbone`.
@@ -31,11 +33,11 @@ class LanguageModel(Model):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T) token ids, or a dictionary, as for `Backbone`; likewise `padding_mask`, `segment_ids` and
-            `training`.
+        inputs: int (B, T) token ids, or a dictionary, as for `Backbone`, which may have "targets", int (B, T), too;
+            likewise `padding_mask`, `segment_ids` and `training`.
 
     Returns:
-        Float32 logits (B, T, V) (float64 for a float64 model).
+        Float32 logits (B, T, V); with "targets" their nats, -log p, (B, T). (float64 for a float64 model.)
 
     Raises:
         ValueError: if `backbone` is no `Backbone`, or the inputs have other keys.
@@ -102,6 +104,8 @@ class LanguageModel(Model):
         """Whether the vocabulary is in clusters, with smaller vectors for rarer words."""
         return isinstance(self.backbone.embedding, AdaptiveEmbedding)
 
+    can_be_told = is_adaptive
+
     def _adaptive_softmax(self):
         embedding = self.backbone.embedding
         source = {"embedding": embedding}
@@ -122,12 +126,17 @@ class LanguageModel(Model):
         self.built = True
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        return self.logits(self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training))
+        inputs, targets = without_targets(inputs)
+        x = self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
+        return self._answer(x, targets)
+
+    def _answer(self, x, targets):
+        return self.logits(x) if targets is None else self.nats(x, targets)
 
     def nats(self, x, targets):
         """Returns -log p of the targets, int (B, T), given vectors (B, T, D) of the backbone: float32 (B, T)."""
         if not self.is_adaptive:
-            return keras.losses.sparse_categorical_crossentropy(targets, self.logits(x), from_logits=True)
+            return nats_of(targets, self.logits(x))
         return self.to_vocabulary.loss(x if self.to_embedding is None else self.to_embedding(x), targets)
 
     def init_memory(self, batch_size, masked=True):
@@ -135,9 +144,10 @@ class LanguageModel(Model):
         return self.backbone.init_memory(batch_size, masked)
 
     def read_on(self, inputs, memory, training=None):
-        """Returns the logits (B, T, V) of the next segment of texts and the memory after it: see `Backbone.read_on`."""
+        """Returns what a call does, for the next segment of texts, and the memory after it: see `Backbone.read_on`."""
+        inputs, targets = without_targets(inputs)
         x, memory = self.backbone.read_on(inputs, memory, training=training)
-        return self.logits(x), memory
+        return self._answer(x, targets), memory
 
     def logits(self, x):
         """Returns the logits (..., V) of vectors (..., D) of the backbone, for those who need few of a sequence."""
@@ -152,7 +162,9 @@ class LanguageModel(Model):
         return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
 
     def compute_output_shape(self, input_shape):
-        return (*self.backbone.compute_output_shape(input_shape)[:2], self.backbone.vocabulary_size)
+        sizes, targets = without_targets(input_shape)
+        sizes = self.backbone.compute_output_shape(sizes)[:2]
+        return (*sizes, self.backbone.vocabulary_size) if targets is None else sizes
 
     def get_config(self):
         return {

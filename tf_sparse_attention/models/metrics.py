@@ -8,9 +8,39 @@ from keras import ops
 from tf_sparse_attention import checks
 
 
+def nats_of(targets, predictions):
+    """Returns -log p of the targets (B, T), given logits (B, T, V), or these nats (B, T) themselves."""
+    if len(predictions.shape) == 2:
+        return predictions
+    return keras.losses.sparse_categorical_crossentropy(targets, predictions, from_logits=True)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class LanguageModelLoss(keras.losses.Loss):
+    """The mean of -log p over the targets that are not padding (id 0), in nats a token.
+
+    Called with ids (B, T) and logits (B, T, V), or the nats (B, T) that a model answers with which knows its targets.
+
+    Args:
+        name: default "cross_entropy".
+        reduction: as in Keras, default "sum_over_batch_size".
+        dtype: of the loss, default float32.
+    """
+
+    def __init__(self, name="cross_entropy", reduction="sum_over_batch_size", dtype=None):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        counts = ops.not_equal(y_true, 0)
+        nats = ops.where(counts, nats_of(y_true, y_pred), 0)
+        # Scaled, for Keras divides the sum by the number of all targets.
+        share = ops.sum(ops.cast(counts, nats.dtype)) / ops.cast(ops.size(counts), nats.dtype)
+        return nats / ops.where(share > 0, share, 1)
+
+
 def language_model_loss():
-    """Returns the mean cross-entropy in nats a token over the targets that are not padding (id 0)."""
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0, name="cross_entropy")
+    """Returns a `LanguageModelLoss`: the mean nats a token over the targets that are not padding (id 0)."""
+    return LanguageModelLoss()
 
 
 class TokenMetric(keras.metrics.Metric):
@@ -27,8 +57,8 @@ class TokenMetric(keras.metrics.Metric):
         self.tokens = self.add_variable((), "zeros", name="tokens")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds a batch: ids (B, T), logits (B, T, V) and weights (B, T); targets of id 0 do not count."""
-        nats = ops.cast(keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True), self.dtype)
+        """Adds a batch: ids (B, T), logits (B, T, V) or nats (B, T), weights (B, T); targets of id 0 do not count."""
+        nats = ops.cast(nats_of(y_true, y_pred), self.dtype)
         weights = ops.cast(ops.not_equal(y_true, 0), self.dtype)
         if sample_weight is not None:
             weights = weights * ops.cast(sample_weight, self.dtype)

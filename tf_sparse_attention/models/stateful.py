@@ -7,10 +7,11 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.told_targets import ToldTargets
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class StatefulModel(Model):
+class StatefulModel(ToldTargets, Model):
     """A language model whose rows read on from batch to batch, as those of a stateful RNN of Keras do.
 
     Row b of a batch is the segment after row b of the batch before. Every call, in training or not, reads the memory
@@ -29,7 +30,7 @@ class StatefulModel(Model):
         training: as for the model.
 
     Returns:
-        Logits (B, T, V).
+        Logits (B, T, V), or nats (B, T) of "targets" among the inputs.
 
     Raises:
         ValueError: for a wrong argument, for a batch of another size, and in a strategy of several replicas, whose
@@ -58,6 +59,11 @@ class StatefulModel(Model):
         self.built = True
         self.reset_state()
 
+    @property
+    def can_be_told(self):
+        """Whether training is cheaper when the model knows its targets."""
+        return self.model.can_be_told
+
     def _keep(self, name, empty):
         dtype = keras.backend.standardize_dtype(empty.dtype)
         return self.add_weight(
@@ -68,10 +74,10 @@ class StatefulModel(Model):
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         checks.check_static("inputs", token_ids.shape, ((self.batch_size,), (None,)))
         memory = {name: ops.convert_to_tensor(variable) for name, variable in self._memory.items()}
-        logits, memory = self.model.read_on(inputs, memory, training=training)
+        answer, memory = self.model.read_on(inputs, memory, training=training)
         for name, variable in self._memory.items():
             variable.assign(memory[name])
-        return logits
+        return answer
 
     def reset_state(self):
         """Forgets all that was read."""
