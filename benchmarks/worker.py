@@ -33,7 +33,7 @@ class Measurement(NamedTuple):
 
     Attributes:
         kind: "time" or "memory".
-        case: one of `subjects.CORES`, or "torch dense" for memory.
+        case: one of `cores.CORES`, or "torch dense" for memory.
         length: T.
         whole_layers: whether layers are measured rather than cores.
         modes: those of `MODES` to measure.

@@ -31,5 +31,5 @@ def test_an_example_gives_what_it_says(example):
     assert tried and not failed, "".join(report)
 
 
-def test_most_layers_have_an_example():
-    assert len(list(examples())) >= 12
+def test_every_layer_but_the_base_has_an_example():
+    assert set(tsa.layers.__all__) - {example.id for example in examples()} == {"AttentionLayer"}

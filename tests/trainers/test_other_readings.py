@@ -42,7 +42,7 @@ def test_a_checkpoint_of_a_run_with_memory_gives_its_model(segments, tmp_path):
     np.testing.assert_allclose(workdir.load_model(tmp_path)(ids), expected, rtol=0, atol=1e-6)
 
 
-def test_an_evaluation_with_memory_scores_every_token_and_better_than_without(segments, tmp_path):
+def test_an_evaluation_with_memory_scores_every_token(segments, tmp_path):
     segments.train.update(num_steps=60, evaluate_every=0)
     training.train(segments, tmp_path)
     result = evaluation.evaluate(tmp_path, "test")

@@ -1,4 +1,4 @@
-"""Tools to look at a model: the causality audit, pictures of attention, tables."""
+"""Tools to look at a model: the causality audit, pictures of patterns and of learned spans."""
 
 from tf_sparse_attention.analysis.causality import assert_causal, causality_report
 from tf_sparse_attention.analysis.causality_report import CausalityError, CausalityReport, Leak

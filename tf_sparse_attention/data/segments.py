@@ -33,6 +33,7 @@ class SegmentBatches(TrainingBatches):
 
     >>> batches = SegmentBatches(store, batch_size=8, sequence_length=512)
     >>> model = StatefulModel(language_model, batch_size=8)
+    >>> model.compile("adam", loss=language_model_loss())
     >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
     """
 
@@ -129,7 +130,9 @@ def evaluation_segments(
 
     Example:
 
-    >>> StatefulModel(language_model, 8).evaluate(evaluation_segments(store, batch_size=8, sequence_length=512))
+    >>> model = StatefulModel(language_model, batch_size=8)
+    >>> model.compile(loss=language_model_loss())
+    >>> model.evaluate(evaluation_segments(store, batch_size=8, sequence_length=512))
     """
     import tensorflow as tf
 

@@ -83,10 +83,10 @@ class AdaptiveSpan(keras.layers.Layer):
 
     Args:
         num_heads: N.
-        window: L.
-        ramp: R.
-        loss: factor of the loss.
-        initial: z at the start.
+        window: L, positions.
+        ramp: R, positions over which a span ends.
+        loss: factor of L mean(z) in the loss. 0: no loss.
+        initial: z at the start, in [0, 1].
         first: distance of the nearest key, see `ops.span.Span`.
         **kwargs: `name`, `dtype`, `trainable`.
     """

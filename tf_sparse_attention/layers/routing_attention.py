@@ -52,14 +52,14 @@ class RoutingAttention(ContentAttention):
             exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest".
         mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
             and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
-        distance: of position "relative": "rank", between places in the cluster, as published; or "token", in
+        distance: of position "relative": "rank" (default), between places in the cluster, as published; or "token", in
             positions, on the scores alone: about twice the cost of the layer.
         ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
         commitment_loss: factor of the commitment loss, default 1e-4. 0: none.
         revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100;
             0: never.
         reproduce_reference: whether to keep what the published code does otherwise: means divided by the count + 0.01,
-            the commitment of shared queries counted twice, causality by rank in the cluster.
+            the commitment of shared queries counted twice, causality by rank in the cluster. Default False.
         **kwargs: the other arguments of `AttentionLayer`.
 
     With `share_qk` a token that `key_mask` or `value_mask` hides is in no cluster: as a query it sees nothing.

@@ -1,4 +1,8 @@
-"""Published model sizes as plain dictionaries: arguments of `Backbone`, without the vocabulary."""
+"""Published model sizes as plain dictionaries.
+
+Each has its "source", the "sequence_length" it is for, the "arguments" of `Backbone` without the vocabulary, and
+"initialization" where that is another than the layers' own.
+"""
 
 from tf_sparse_attention.models.routing_transformer_presets import ROUTING_TRANSFORMERS
 from tf_sparse_attention.models.sparse_transformer_presets import SPARSE_TRANSFORMERS

@@ -26,7 +26,9 @@ def attend_arranged(
     """Computes attention inside the groups of an arrangement and puts the results back in the order of the sequence.
 
     Args:
-        arrangement: what `Grid` is: `queries`, `keys` and `join` with the positions of the places, (G, t) and (G, s).
+        arrangement: what `Grid` is: `queries` and `keys` put a sequence into places, (G, t) and (G, s), `join` puts
+            queries back; `query_positions`, `key_positions` and `inside` say what the places hold; `key_length` is S,
+            and `offsets` the constant distances (t, s) of places, None where groups differ in them.
         query: scaled queries (B, N, T, H), turned already by a position that turns them.
         key: keys (B, N, S, H), likewise.
         value: values (B, N, S, Hv).

@@ -49,7 +49,7 @@ class Attended(NamedTuple):
     """Result of `attend`: output (..., t, Hv), and what was asked for, else None.
 
     `weights` (..., t, s) are those of the keys, without the slots and, as in Keras, before dropout. `log_sum_exp`
-    (..., t) is float32, the dtype's minimum where a row has nothing to attend to.
+    (..., t) is float32 (float64 for float64 inputs), the dtype's minimum where a row has nothing to attend to.
     """
 
     output: Any

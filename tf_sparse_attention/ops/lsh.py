@@ -1,4 +1,4 @@
-"""Attention inside hash buckets (Kitaev et al. 2020, "Reformer"), causal by construction."""
+"""Hash buckets of vectors, and the results of several rounds of them as one (Kitaev et al. 2020, "Reformer")."""
 
 import functools
 
