@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.needed_rows import on_needed_rows
 from tf_sparse_attention.ops.word_clusters import (
@@ -22,11 +22,7 @@ from tf_sparse_attention.ops.word_clusters import (
 
 CASES = ("aio_single_token", "aio_tied_div2", "aio_untied_div4")
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    with np.load(shared_goldens / "torch_peers" / "all_attention.npz") as arrays:
-        yield arrays
+goldens = goldens_of("torch_peers/all_attention.npz")
 
 
 def embedding_of(x):
