@@ -92,6 +92,8 @@ def test_a_model_learns_with_it():
         (lambda: AdaptiveEmbedding(0, 8, ()), "vocabulary_size"),
         (lambda: AdaptiveEmbedding(10, 8, (5, 5)), "cutoffs"),
         (lambda: AdaptiveEmbedding(10, 8, (0,)), "cutoffs"),
+        (lambda: AdaptiveEmbedding(10, 8, 5), "cutoffs"),
+        (lambda: AdaptiveSoftmax(10, 5), "cutoffs"),
         (lambda: AdaptiveEmbedding(10, 8, (10,)), "cutoffs"),
         (lambda: AdaptiveEmbedding(10, 8, (2, 5), div_value=4), "div_value"),
         (lambda: AdaptiveSoftmax(10), "cutoffs"),

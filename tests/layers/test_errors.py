@@ -37,6 +37,7 @@ WRONG_ARGUMENTS = [
     (local, "dropout", 1, "`dropout` must be a number in [0, 1). Received: dropout=1."),
     (local, "dropout", True, "`dropout` must be a number in [0, 1). Received: dropout=True."),
     (local, "output_shape", (3, 0), "`output_shape` must be a positive integer. Received: output_shape=0."),
+    (local, "output_shape", 2.5, "`output_shape` must be a sequence of integers. Received: output_shape=2.5."),
     (local, "block_size", True, "`block_size` must be a positive integer. Received: block_size=True."),
     (local, "num_blocks_before", -1, "`num_blocks_before` must be an integer of at least 0. Received: "),
     (local, "num_blocks_after", 0.5, "`num_blocks_after` must be an integer of at least 0. Received: "),

@@ -64,7 +64,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         source = self if embedding is None else embedding
         self.embedding = embedding
         self.vocabulary_size = vocabulary_size if source is self else source.vocabulary_size
-        self.cutoffs = tuple(cutoffs) if source is self else source.cutoffs
+        self.cutoffs = checks.checked_counts("cutoffs", cutoffs, minimum=0) if source is self else source.cutoffs
         self.div_value = (4 if div_value is None else div_value) if source is self else source.div_value
         self.seed = seed
 
