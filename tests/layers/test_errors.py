@@ -101,6 +101,12 @@ FURTHER_ARGUMENTS = [
         "`max_distance` must be None unless `position` is 'relative'. Received: max_distance=3, position='alibi'.",
     ),
     (
+        lambda: routing(distance="token", position="rotary"),
+        "`distance` must be 'rank' unless `position` is 'relative'; the others go by token. "
+        "Received: distance='token', position='rotary'.",
+    ),
+    (lambda: FeedForward(8, use_bias=1), "`use_bias` must be True or False. Received: use_bias=1."),
+    (
         lambda: local(window=3, num_blocks_before=1),
         "`num_blocks_before` and `num_blocks_after` must be None where `window` is given. Received: window=3, "
         "num_blocks_before=1, num_blocks_after=None.",
