@@ -61,6 +61,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         checks.check_optional_count("seed", seed, minimum=0)
         given = {"vocabulary_size": vocabulary_size, "cutoffs": cutoffs, "div_value": div_value}
         _check_source(embedding, given)
+        self.supports_masking = True
         source = self if embedding is None else embedding
         self.embedding = embedding
         self.vocabulary_size = vocabulary_size if source is self else source.vocabulary_size
