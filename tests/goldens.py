@@ -2,9 +2,47 @@
 
 import json
 
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.ops.positions import NoPosition, Relative
+
+
+def goldens_of(path):
+    """Returns a fixture of the arrays of a file of goldens: `goldens = goldens_of("torch_peers/clustered.npz")`."""
+
+    @pytest.fixture(scope="module")
+    def goldens(shared_goldens):
+        with np.load(shared_goldens / path) as arrays:
+            yield arrays
+
+    return goldens
+
+
+def names_of_cases(goldens):
+    """Returns the names of all cases of a file, sorted."""
+    return sorted(json.loads(str(goldens["meta_json"])))
+
 
 def read_case(goldens, name):
     """Returns the settings of a case and its arrays by name, from a file whose arrays are called "CASE/ARRAY"."""
     settings = json.loads(str(goldens["meta_json"]))[name]
     prefix = f"{name}/"
     return settings, {key.removeprefix(prefix): goldens[key] for key in goldens.files if key.startswith(prefix)}
+
+
+def block_by_block(x, block_shape):
+    """Returns images (B, N, H, W, D), whose sides the blocks divide, as sequences (B, N, H W, D) of their blocks."""
+    (rows, columns), (height, width) = x.shape[2:4], block_shape
+    x = x.reshape(*x.shape[:2], rows // height, height, columns // width, width, x.shape[-1])
+    return x.swapaxes(3, 4).reshape(*x.shape[:2], rows * columns, x.shape[-1])
+
+
+def shifted_position(x, shift):
+    """Returns relative positions by "key_table" and "value_table" of `x`, if any, with distances `shift` too small."""
+    if "key_table" not in x:
+        return NoPosition()
+    reach = (x["key_table"].shape[0] - 1) // 2
+    rows = np.clip(np.arange(-reach - shift, reach + shift + 1) - shift, -reach, reach) + reach
+    return Relative(*(ops.take(x[side + "_table"], rows, axis=0) for side in ("key", "value")))

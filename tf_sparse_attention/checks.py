@@ -31,6 +31,17 @@ def checked_pair(name, value, minimum=1):
     return first, second
 
 
+def checked_counts(name, values, minimum=1):
+    """Returns `values`, a sequence of integers of at least `minimum`, as a tuple, or raises a `ValueError`."""
+    try:
+        values = tuple(values)
+    except TypeError:
+        raise ValueError(f"`{name}` must be a sequence of integers. Received: {name}={values!r}.") from None
+    for value in values:
+        check_count(name, value, minimum)
+    return values
+
+
 def check_choice(name, value, choices):
     """Raises a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:

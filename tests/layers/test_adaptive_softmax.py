@@ -76,6 +76,16 @@ def test_half_precision_keeps_probabilities_in_float32():
         assert keras.backend.standardize_dtype(result.dtype) == "float32" and np.all(np.isfinite(result))
 
 
+def test_the_mask_of_padding_reaches_the_loss():
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(40, 8, mask_zero=True)(tokens)
+    model = keras.Model(tokens, AdaptiveSoftmax(40, (8, 20), div_value=2, seed=0)(x))
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    padded, rest = np.array([[3, 9, 0, 0]]), [[7, 8]]
+    losses = [model.test_on_batch(padded, np.concatenate([[[5, 30]], other], 1)) for other in (rest, [[20, 39]])]
+    assert losses[0] == losses[1]
+
+
 def test_a_model_learns_with_it():
     model = tied_model()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -92,6 +102,8 @@ def test_a_model_learns_with_it():
         (lambda: AdaptiveEmbedding(0, 8, ()), "vocabulary_size"),
         (lambda: AdaptiveEmbedding(10, 8, (5, 5)), "cutoffs"),
         (lambda: AdaptiveEmbedding(10, 8, (0,)), "cutoffs"),
+        (lambda: AdaptiveEmbedding(10, 8, 5), "cutoffs"),
+        (lambda: AdaptiveSoftmax(10, 5), "cutoffs"),
         (lambda: AdaptiveEmbedding(10, 8, (10,)), "cutoffs"),
         (lambda: AdaptiveEmbedding(10, 8, (2, 5), div_value=4), "div_value"),
         (lambda: AdaptiveSoftmax(10), "cutoffs"),

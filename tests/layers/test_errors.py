@@ -37,6 +37,7 @@ WRONG_ARGUMENTS = [
     (local, "dropout", 1, "`dropout` must be a number in [0, 1). Received: dropout=1."),
     (local, "dropout", True, "`dropout` must be a number in [0, 1). Received: dropout=True."),
     (local, "output_shape", (3, 0), "`output_shape` must be a positive integer. Received: output_shape=0."),
+    (local, "output_shape", 2.5, "`output_shape` must be a sequence of integers. Received: output_shape=2.5."),
     (local, "block_size", True, "`block_size` must be a positive integer. Received: block_size=True."),
     (local, "num_blocks_before", -1, "`num_blocks_before` must be an integer of at least 0. Received: "),
     (local, "num_blocks_after", 0.5, "`num_blocks_after` must be an integer of at least 0. Received: "),
@@ -99,6 +100,12 @@ FURTHER_ARGUMENTS = [
         lambda: local(max_distance=3, position="alibi"),
         "`max_distance` must be None unless `position` is 'relative'. Received: max_distance=3, position='alibi'.",
     ),
+    (
+        lambda: routing(distance="token", position="rotary"),
+        "`distance` must be 'rank' unless `position` is 'relative'; the others go by token. "
+        "Received: distance='token', position='rotary'.",
+    ),
+    (lambda: FeedForward(8, use_bias=1), "`use_bias` must be True or False. Received: use_bias=1."),
     (
         lambda: local(window=3, num_blocks_before=1),
         "`num_blocks_before` and `num_blocks_after` must be None where `window` is given. Received: window=3, "

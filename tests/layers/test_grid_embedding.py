@@ -38,6 +38,14 @@ def test_a_model_with_it_is_saved_and_takes_unknown_lengths(tmp_path):
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
-def test_axes_must_be_counts():
-    with pytest.raises(ValueError, match=r"`grid` must be a positive integer"):
-        GridEmbedding((3, 0))
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ((3, 0), r"`grid` must be a positive integer. Received: grid=0."),
+        (12, r"`grid` must be a sequence of integers. Received: grid=12."),
+        ((), r"`grid` must have at least one axis. Received: grid=\(\)."),
+    ],
+)
+def test_axes_must_be_counts(grid, message):
+    with pytest.raises(ValueError, match=message):
+        GridEmbedding(grid)

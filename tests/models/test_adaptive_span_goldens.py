@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.models import Backbone, LanguageModel
 
@@ -18,11 +18,7 @@ PLAIN = ["lm_plain", "lm_plain_longblock", "lm_pers8"]
 SPANS = ["lm_span", "lm_span_pers", "lm_span_trim", "lm_span_init0_kink"]
 CASES = [*PLAIN, *SPANS, "lm_adaptio_tied", "lm_all_adaptio_tied_span_pers"]
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    with np.load(shared_goldens / "torch_peers" / "all_attention.npz") as arrays:
-        yield arrays
+goldens = goldens_of("torch_peers/all_attention.npz")
 
 
 class Case:

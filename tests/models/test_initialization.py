@@ -54,6 +54,11 @@ def test_two_runs_with_one_seed_agree():
         np.testing.assert_array_equal(one, other)
 
 
+def test_another_model_is_refused():
+    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`. Received: model=<Backbone"):
+        initialize_by_depth(make().backbone)
+
+
 def test_a_tied_embedding_is_not_zero():
     model = LanguageModel(make().backbone, tie_embeddings=True)
     initialize_by_depth(model, seed=0)

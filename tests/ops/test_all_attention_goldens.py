@@ -6,13 +6,11 @@ weights are those of a softmax without span, times the span, over their sum plus
 next to nothing of a row.
 """
 
-import json
-
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.positions import Relative
@@ -24,11 +22,7 @@ CORNERS = ["seq_span_kink", "seq_span_pers_kink"]
 SPANS = ["seq_span", "seq_span_frac", "seq_span_peaky", "seq_span_pers", *CORNERS, *TRIMMED]
 CASES = [*PLAIN, *SPANS]
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    with np.load(shared_goldens / "torch_peers" / "all_attention.npz") as arrays:
-        yield arrays
+goldens = goldens_of("torch_peers/all_attention.npz")
 
 
 class Case:
@@ -95,4 +89,4 @@ def test_outputs_and_gradients(name, goldens):
 
 
 def test_every_case_is_used(goldens):
-    assert sorted(CASES) == sorted(name for name in json.loads(str(goldens["meta_json"])) if name.startswith("seq_"))
+    assert sorted(CASES) == [name for name in names_of_cases(goldens) if name.startswith("seq_")]

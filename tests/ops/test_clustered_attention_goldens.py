@@ -4,14 +4,12 @@ The gradient of the improved form is the true one: the published code leaves out
 keys' weights.
 """
 
-import json
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.clustered import best_keys, clustered_attention, improved_clustered_attention, mean_queries
 from tf_sparse_attention.ops.hashing import hamming_clusters, hash_bits
@@ -23,11 +21,7 @@ IMPROVED += ["topk_all_keys"]
 # Of the last one the published output is wrong, and the numbers are those of the formula.
 CASES = [*(f"cl_{name}" for name in PLAIN), *(f"ic_{name}" for name in IMPROVED), "bug_ic_short_keys"]
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    with np.load(shared_goldens / "torch_peers" / "clustered.npz") as arrays:
-        yield arrays
+goldens = goldens_of("torch_peers/clustered.npz")
 
 
 class Case:
@@ -107,4 +101,4 @@ def test_outputs_and_gradients(name, goldens):
 
 
 def test_every_case_is_used(goldens):
-    assert sorted(CASES) == sorted(json.loads(str(goldens["meta_json"])))
+    assert sorted(CASES) == names_of_cases(goldens)

@@ -4,27 +4,20 @@ The published code takes images (H, W), which are put into the order of blocks h
 it counts as if the own block were the last of those computed, also where that one is masked.
 """
 
-import json
-
 import numpy as np
 import pytest
-from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
 from tests.ops import twins
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.local_2d import local_attention_2d
-from tf_sparse_attention.ops.positions import NoPosition, Relative
 
 FORMS = ["7x6_q2x4_f2x4", "8x8_q4x2_f4x0", "8x8_q4x4_f4x4", "8x8_q4x4_f4x4_rel5"]
 CASES = [f"{kind}_{form}" for kind in ("masked", "full") for form in FORMS]
 TABLES = "var/attention_nd/local_nd/relative_positions_{}/embeddings"
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    return np.load(shared_goldens / "routing_transformer" / "local_2d.npz")
+goldens = goldens_of("routing_transformer/local_2d.npz")
 
 
 class Case:
@@ -51,13 +44,8 @@ class Case:
         return inputs | {name: self.arrays[key] for name, key in names.items() if key in self.arrays}
 
     def position(self, x):
-        if "key_table" not in x:
-            return NoPosition()
         below = 0 if self.settings["masked"] else self.blocks[0]
-        shift = (below * self.image.num_columns + self.blocks[1]) * self.image.block_size
-        reach = (x["key_table"].shape[0] - 1) // 2
-        rows = np.clip(np.arange(-reach - shift, reach + shift + 1) - shift, -reach, reach) + reach
-        return Relative(ops.take(x["key_table"], rows, axis=0), ops.take(x["value_table"], rows, axis=0))
+        return shifted_position(x, (below * self.image.num_columns + self.blocks[1]) * self.image.block_size)
 
     def attend(self, x):
         heads, around = (x["q"], x["k"], x["v"]), (self.blocks, self.blocks)
@@ -66,7 +54,7 @@ class Case:
 
 
 def test_no_case_is_left_out(goldens):
-    assert sorted(json.loads(str(goldens["meta_json"]))) == sorted(CASES)
+    assert names_of_cases(goldens) == sorted(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,18 +6,15 @@ padding of the first row used for all. A row that may see nothing averages every
 gradients of the keys they reach, are left out.
 """
 
-import json
-
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
 from tests.ops import twins
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import NoPosition, Relative
 
 FORMS = [
     f"{kind}_f{flange}_{table}"
@@ -31,10 +28,7 @@ CROSS = ["encdec_f0", "encdec_f12", "encdec_f12_len15_22", "encdec_f12_pad"]
 CASES = [*FORMS, *SHORT, *PADDED, *CROSS, "masked_f4_padtokens_cachedbias", "masked_f4_dv6", "full_f4_token_bias"]
 TABLES = "var/attention_nd/local_nd/relative_positions_{}/embeddings"
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    return np.load(shared_goldens / "routing_transformer" / "local_1d.npz")
+goldens = goldens_of("routing_transformer/local_1d.npz")
 
 
 class Case:
@@ -59,12 +53,7 @@ class Case:
         return exists & (self.arrays["padding_bias"] == 0) if "padding_bias" in self.arrays else exists
 
     def position(self, x):
-        if "key_table" not in x:
-            return NoPosition()
-        shift = 0 if self.settings["masked"] else self.flange
-        reach = (x["key_table"].shape[0] - 1) // 2
-        rows = np.clip(np.arange(-reach - shift, reach + shift + 1) - shift, -reach, reach) + reach
-        return Relative(ops.take(x["key_table"], rows, axis=0), ops.take(x["value_table"], rows, axis=0))
+        return shifted_position(x, 0 if self.settings["masked"] else self.flange)
 
     def attend(self, x):
         query, key = x["q"], x["k"]
@@ -99,7 +88,7 @@ class Case:
 
 
 def test_no_case_is_left_out(goldens):
-    assert sorted(json.loads(str(goldens["meta_json"]))) == sorted(CASES)
+    assert names_of_cases(goldens) == sorted(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,13 +6,11 @@ too. A token that may see nothing sees itself. What is added to the score of a p
 query and key.
 """
 
-import json
-
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.lsh_chunks import chunk_attention
@@ -136,9 +134,7 @@ def equal(queries, keys):
     return queries[..., :, None] == keys[..., None, :]
 
 
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    return np.load(shared_goldens / "torch_peers" / "lsh_and_kmeans_peers.npz")
+goldens = goldens_of("torch_peers/lsh_and_kmeans_peers.npz")
 
 
 def case_of(goldens, name):
@@ -146,7 +142,7 @@ def case_of(goldens, name):
 
 
 def test_every_case_is_compared_or_named(goldens):
-    assert sorted(json.loads(str(goldens["meta_json"]))) == sorted([*CASES, *LEFT_OUT])
+    assert names_of_cases(goldens) == sorted([*CASES, *LEFT_OUT])
 
 
 # Without a hash for each round the second one takes the second best bucket of the first, which ours never does.

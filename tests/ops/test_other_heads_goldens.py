@@ -5,13 +5,11 @@ by a hundredth more (`extra_count`) and hide members by rank; strided clusters w
 was asked for; strides show the zeros that fill the last block.
 """
 
-import json
-
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import block_by_block, names_of_cases, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
@@ -123,11 +121,7 @@ class Strides(Case):
 
     def flat(self, x):
         """Returns (B, N, T, D): two axes of positions are read block by block."""
-        if x.ndim == 4:
-            return x
-        (rows, columns), (height, width) = x.shape[2:4], self.settings["query_shape"]
-        x = x.reshape(*x.shape[:2], rows // height, height, columns // width, width, x.shape[-1])
-        return x.swapaxes(3, 4).reshape(*x.shape[:2], rows * columns, x.shape[-1])
+        return x if x.ndim == 4 else block_by_block(x, self.settings["query_shape"])
 
     @property
     def stride(self):
@@ -162,7 +156,7 @@ def case(shared_goldens, file, name):
 @pytest.mark.parametrize("file", FILES)
 def test_every_case_is_compared_or_named(shared_goldens, file):
     goldens = np.load(shared_goldens / "routing_transformer" / f"{file}.npz")
-    assert sorted(json.loads(str(goldens["meta_json"]))) == sorted(FILES[file] + FAULTY.get(file, []))
+    assert names_of_cases(goldens) == sorted(FILES[file] + FAULTY.get(file, []))
 
 
 @of_files("clustered_strided", "clustered_lsh")

@@ -4,13 +4,11 @@ The published code divides by a hundredth more (`extra_count`), hides members by
 values, which it hides from queries but lets compete for places, and fills short sequences with zero tokens.
 """
 
-import json
-
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import block_by_block, goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -25,10 +23,7 @@ CASES = [*SHARED, *OWN, *FORMS, *CROSS, "qk_masked_noema", "qk_full_padding_bias
 VARIABLES = "var/attention_nd/cluster_attention/cluster_attention/"
 TABLES = VARIABLES + "relative_positions_{}/embeddings"
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    return np.load(shared_goldens / "routing_transformer" / "clustered.npz")
+goldens = goldens_of("routing_transformer/clustered.npz")
 
 
 class Case:
@@ -43,9 +38,7 @@ class Case:
         """Returns (B, N, T, D): two axes of positions are read block by block, and the end is filled with zeros."""
         shape = self.settings["query_shape"]
         if x.ndim == 5:
-            (rows, columns), (height, width) = shape_of(x), shape
-            x = x.reshape(*x.shape[:2], rows // height, height, columns // width, width, x.shape[-1])
-            return x.swapaxes(3, 4).reshape(*x.shape[:2], rows * columns, x.shape[-1])
+            return block_by_block(x, shape)
         return np.pad(x, [(0, 0), (0, 0), (0, -x.shape[2] % shape[0]), (0, 0)])
 
     @property
@@ -109,7 +102,7 @@ every_case = pytest.mark.parametrize("case", CASES, indirect=True)
 
 
 def test_no_case_is_left_out(goldens):
-    assert sorted(json.loads(str(goldens["meta_json"]))) == sorted(CASES)
+    assert names_of_cases(goldens) == sorted(CASES)
 
 
 @every_case

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, read_case
 from tests.ops.compare import differentiate
-from tf_sparse_attention.ops.needed_rows import on_needed_rows
 from tf_sparse_attention.ops.word_clusters import (
     Cluster,
     Gate,
@@ -22,11 +21,7 @@ from tf_sparse_attention.ops.word_clusters import (
 
 CASES = ("aio_single_token", "aio_tied_div2", "aio_untied_div4")
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    with np.load(shared_goldens / "torch_peers" / "all_attention.npz") as arrays:
-        yield arrays
+goldens = goldens_of("torch_peers/all_attention.npz")
 
 
 def embedding_of(x):
@@ -169,28 +164,6 @@ def test_a_likely_cluster_of_unlikely_words_does_not_win():
     x = np.ones((1, 2))
     assert int(most_likely_word(x, clusters, gate)[0]) == 0
     np.testing.assert_allclose(np.exp(word_log_probabilities(x, clusters, gate)), [[0.4, 0.2, 0.2, 0.2]])
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 99, 100])
-def test_rows_that_need_nothing_are_zero_whatever_their_number(count):
-    needed = np.random.default_rng(0).permutation(100) < count
-    x = np.arange(100.0)
-    (result,) = on_needed_rows(lambda rows, weights, numbers: (rows[0] + 1,), needed, [x], dtypes=("float64",))
-    np.testing.assert_array_equal(result, np.where(needed, x + 1, 0))
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 51, 100])
-def test_at_most_twice_the_rows_that_need_it_are_computed(count):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("on JAX every branch is traced")
-    seen = []
-
-    def function(rows, weights, numbers):
-        seen.append(rows[0].shape[0])
-        return (rows[0],)
-
-    on_needed_rows(function, np.arange(100) < count, [np.arange(100.0)], dtypes=("float64",))
-    assert (seen == []) if count == 0 else count <= seen[0] <= max(2, 2 * count)
 
 
 def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_python):

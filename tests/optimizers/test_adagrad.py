@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.goldens import read_case
+from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.optimizers import Adagrad, Constant
 
 CASES = (
@@ -15,11 +15,7 @@ CASES = (
     "adagrad_noclip_warmup",
 )
 
-
-@pytest.fixture(scope="module")
-def goldens(shared_goldens):
-    with np.load(shared_goldens / "torch_peers" / "all_attention.npz") as arrays:
-        yield arrays
+goldens = goldens_of("torch_peers/all_attention.npz")
 
 
 def schedule_of(settings):

@@ -50,6 +50,13 @@ def test_a_preset_gives_what_the_configuration_does_not():
     assert arguments["activation"] == tsa.models.PRESETS["pg19_local_cluster8k"]["arguments"]["activation"]
 
 
+@pytest.mark.parametrize(("settings", "remat"), [({}, True), ({"remat": False}, False)])
+def test_a_preset_that_rematerialises_does_so_unless_told_otherwise(settings, remat):
+    config = base.get_config()
+    config.model.update(preset="sparse_transformer_enwik8", num_layers=1, **settings)
+    assert components.make_model(config, vocabulary_size=9).backbone.get_config()["remat"] is remat
+
+
 def test_a_model_without_sizes_is_an_error():
     with pytest.raises(ValueError, match=r"`config.model` must have a preset or num_layers, hidden_dim, attention"):
         components.make_model(base.get_config(), vocabulary_size=9)

@@ -21,10 +21,11 @@ def draw_pattern(
         length: T, positions to draw.
         use_causal_mask: whether later positions are hidden. Default True.
         inputs: float (1, T, D), what decides the clusters of routed heads. None: random numbers.
-        features: channels of the random input that a layer not yet built is built for; ignored if it is built.
+        features: channels of the random input that a layer not yet built is built for; ignored if it is built. Default
+            32.
         seed: integer of the random input.
         overlay: whether to draw all heads into one panel, a colour each; the first that sees a key has it.
-        show_groups: whether clusters have colours of their own.
+        show_groups: whether clusters have colours of their own. Default True.
         axes: matplotlib axes to draw into, one a head, or one for `overlay`. None: a new figure.
 
     Returns:

@@ -32,10 +32,10 @@ def evaluation_batches(
         store: `TokenStore`.
         batch_size: Windows in a batch, over all replicas.
         sequence_length: Tokens in a window.
-        packed: Whether documents are kept apart inside a window; see `pack_windows`.
+        packed: Whether documents are kept apart inside a window, default True; see `pack_windows`.
         max_windows: Score only so many windows, evenly spread over the text; `None` is all.
-        mask_rate: Share of the tokens that is hidden and scored, the same ones each time; see `pack_masked`. 0: all
-            are, each after those before it.
+        mask_rate: Share of the tokens that is hidden and scored, the same ones each time; see `pack_masked`. 0, the
+            default: all are, each after those before it.
         num_shards, shard_index, num_parts: See `shard_rows`.
 
     Returns:

@@ -12,7 +12,7 @@ def hidden_places(numbers, length, rate, seed=0):
         numbers: Integers (B,), the numbers of the windows.
         length: Tokens in a window.
         rate: Share of the places that is hidden.
-        seed: Integer in [0, 2**63).
+        seed: Integer in [0, 2**63). Default 0.
 
     Returns:
         Bool array (B, length).
@@ -32,8 +32,8 @@ def pack_masked(tokens, hidden, end_id=1, packed=True):
     Args:
         tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
         hidden: bool (B, T).
-        end_id: The id that ends a document.
-        packed: Whether documents are kept apart.
+        end_id: The id that ends a document. Default 1.
+        packed: Whether documents are kept apart, default True; see `pack_windows`.
 
     Returns:
         `(inputs, targets, weights)`; the inputs always have a "padding_mask".

@@ -19,10 +19,11 @@ def pack_windows(tokens, end_id=1, packed=True, padded=True):
 
     Args:
         tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
-        end_id: The id that ends a document.
+        end_id: The id that ends a document. Default 1.
         packed: Whether documents are kept apart. If False the window is one text: there are no segments and the input
-            after a document's end is the end id itself.
+            after a document's end is the end id itself. Default True.
         padded: Whether there may be padding, of which the model has to know: routing would count it as tokens.
+            Default True.
 
     Returns:
         `(inputs, targets, weights)` as `keras.Model.fit` takes them: inputs {"token_ids", "segment_ids"}, int32 (B, T)

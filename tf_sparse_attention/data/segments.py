@@ -19,8 +19,8 @@ class SegmentBatches(TrainingBatches):
         store: `TokenStore` with at least one segment for each row.
         batch_size: Rows of a batch.
         sequence_length: Tokens in a segment.
-        seed: Integer in [0, 2**63).
-        packed: Whether documents are kept apart; if not, an epoch of a row is one text.
+        seed: Integer in [0, 2**63). Default 0.
+        packed: Whether documents are kept apart, default True; if not, an epoch of a row is one text.
 
     Attributes:
         steps_per_epoch: Segments of a row in an epoch.
@@ -118,7 +118,7 @@ def evaluation_segments(
         store: `TokenStore`.
         batch_size: Rows of a batch.
         sequence_length: Tokens in a segment.
-        packed: Whether documents are kept apart.
+        packed: Whether documents are kept apart. Default True.
         max_windows: Read only so many segments (rounded up to whole batches), the first of each row; `None` is all.
         num_shards, shard_index, num_parts: See `shard_rows`.
 

@@ -113,7 +113,7 @@ def open_source(
         tfds: Name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
             "python_source", the Python standard library's own source, which needs no download and is the default.
         path: Folder of text files, or one text file, in place of `tfds`; see `TextFolder`.
-        pattern: Glob pattern of the documents in `path`.
+        pattern: Glob pattern of the documents in `path`. Default "**/*.txt".
         local_dir: Folder with the files that the builder would download, so that it works offline. For "pg19" a copy,
             or a part, of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For any
             other it is the manual folder of TFDS: a file in it that has the name and checksum of the download is

@@ -28,10 +28,10 @@ class TrainingBatches:
         store: `TokenStore`.
         batch_size: Windows in a batch, over all replicas.
         sequence_length: Tokens in a window.
-        seed: Integer in [0, 2**63).
-        packed: Whether documents are kept apart inside a window; see `pack_windows`.
-        mask_rate: Share of the tokens that is hidden, for models that see both sides; see `pack_masked`. 0: inputs and
-            targets for the next token.
+        seed: Integer in [0, 2**63). Default 0.
+        packed: Whether documents are kept apart inside a window, default True; see `pack_windows`.
+        mask_rate: Share of the tokens that is hidden, for models that see both sides; see `pack_masked`. 0, the
+            default: inputs and targets for the next token.
 
     Attributes:
         num_windows: Windows in an epoch.

@@ -26,8 +26,7 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
 
     The draw is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u), which never picks an id that was
     cut away. A row's id depends on its own logits and key alone, and the same key gives the same noise on every
-    backend. The noise has 2**23 values, so an id of probability below about 6e-8 is
-    never drawn.
+    backend. The noise has 2**23 values, so an id of probability below about 6e-8 is never drawn.
 
     Args:
         logits: float (B, V).

@@ -91,9 +91,7 @@ def check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value):
     checks.check_count("vocabulary_size", vocabulary_size)
     checks.check_count("hidden_dim", hidden_dim)
     checks.check_count("div_value", div_value)
-    starts = [0, *cutoffs, vocabulary_size]
-    for start in starts:
-        checks.check_count("cutoffs", start, minimum=0)
+    starts = [0, *checks.checked_counts("cutoffs", cutoffs, minimum=0), vocabulary_size]
     if any(start >= stop for start, stop in itertools.pairwise(starts)):
         raise ValueError(
             "`cutoffs` must rise, from 1 at least to less than `vocabulary_size`. "

@@ -61,10 +61,11 @@ class AdaptiveSoftmax(keras.layers.Layer):
         checks.check_optional_count("seed", seed, minimum=0)
         given = {"vocabulary_size": vocabulary_size, "cutoffs": cutoffs, "div_value": div_value}
         _check_source(embedding, given)
+        self.supports_masking = True
         source = self if embedding is None else embedding
         self.embedding = embedding
         self.vocabulary_size = vocabulary_size if source is self else source.vocabulary_size
-        self.cutoffs = tuple(cutoffs) if source is self else source.cutoffs
+        self.cutoffs = checks.checked_counts("cutoffs", cutoffs, minimum=0) if source is self else source.cutoffs
         self.div_value = (4 if div_value is None else div_value) if source is self else source.div_value
         self.seed = seed
 

@@ -31,10 +31,7 @@ def checked_sizes(output_shape):
     """Returns `output_shape`, an integer or a sequence of them, as a tuple of sizes, or None."""
     if output_shape is None:
         return None
-    sizes = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
-    for size in sizes:
-        checks.check_count("output_shape", size)
-    return sizes
+    return checks.checked_counts("output_shape", (output_shape,) if isinstance(output_shape, int) else output_shape)
 
 
 def check_shapes(query_shape, value_shape, key_shape):

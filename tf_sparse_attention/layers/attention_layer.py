@@ -112,7 +112,7 @@ class AttentionLayer(keras.layers.Layer):
 
     @property
     def reach(self):
-        """The largest distance between a query and a key it sees, the default of `max_distance`."""
+        """The default of `max_distance`; with `supports_memory`, no key is seen from further away."""
         raise NotImplementedError(f"{type(self).__name__} must define `reach`.")
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):

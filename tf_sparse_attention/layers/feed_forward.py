@@ -56,6 +56,8 @@ class FeedForward(keras.layers.Layer):
         checks.check_count("intermediate_dim", intermediate_dim)
         checks.check_choice("activation", activation, ACTIVATIONS)
         checks.check_rate("dropout", dropout)
+        if use_bias is not None:
+            checks.check_switch("use_bias", use_bias)
         checks.check_optional_count("seed", seed, minimum=0)
         self.supports_masking = True
         self.intermediate_dim = intermediate_dim

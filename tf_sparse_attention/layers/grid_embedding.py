@@ -29,7 +29,8 @@ class GridEmbedding(keras.layers.Layer):
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument, and for a sequence longer than the grid.
+        ValueError: for a wrong argument, and for a sequence that is known to be longer than the grid. Where the length
+            is not known, positions beyond the end begin the grid anew.
 
     Example:
         >>> image = keras.random.normal((2, 32 * 32 * 3, 64))
@@ -39,11 +40,11 @@ class GridEmbedding(keras.layers.Layer):
 
     def __init__(self, grid, seed=None, **kwargs):
         super().__init__(**kwargs)
-        for size in grid:
-            checks.check_count("grid", size)
+        self.grid = checks.checked_counts("grid", grid)
+        if not self.grid:
+            raise ValueError(f"`grid` must have at least one axis. Received: grid={grid!r}.")
         checks.check_optional_count("seed", seed, minimum=0)
         self.supports_masking = True
-        self.grid = tuple(grid)
         self.seed = seed
 
     def build(self, inputs_shape):

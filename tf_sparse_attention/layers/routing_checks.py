@@ -13,6 +13,12 @@ def check_arguments(arguments):
         checks.check_count(name, arguments[name])
     checks.check_choice("selection", arguments["selection"], SELECTIONS)
     checks.check_choice("distance", arguments["distance"], DISTANCES)
+    position = arguments["kwargs"].get("position")
+    if arguments["distance"] == "token" and position != "relative":
+        raise ValueError(
+            "`distance` must be 'rank' unless `position` is 'relative'; the others go by token. "
+            f"Received: distance='token', position={position!r}."
+        )
     checks.check_switch("reproduce_reference", arguments["reproduce_reference"])
     checks.check_rate("ema_decay", arguments["ema_decay"])
     checks.check_not_negative("commitment_loss", arguments["commitment_loss"])

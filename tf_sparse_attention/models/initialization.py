@@ -17,10 +17,15 @@ def initialize_by_depth(model, seed=None):
         model: a `LanguageModel`; norms, tables of relative positions and whatever else it has keep their values.
         seed: integer. None: that of `keras.utils.set_random_seed`.
 
+    Raises:
+        ValueError: if `model` is no `LanguageModel`.
+
     Example:
         >>> model = LanguageModel.from_preset("sparse_transformer_enwik8", vocabulary_size=258, num_layers=2)
         >>> initialize_by_depth(model, seed=0)
     """
+    if not hasattr(model, "backbone"):
+        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
     seeds = keras.random.SeedGenerator(seed)
     for weight in model.trainable_weights:
         stddev = _stddev(weight, model.backbone)

@@ -6,7 +6,7 @@ from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.layers.adaptive_span import spans_in
 
 
-class _DeferredUpdates:
+class _Additions:
     """What `Model` adds to Keras's, apart from it since Keras changes the bases of a class made functional."""
 
     def train_step(self, *args, **kwargs):
@@ -64,12 +64,12 @@ class _DeferredUpdates:
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class FunctionalModel(_DeferredUpdates, keras.Model):
+class FunctionalModel(_Additions, keras.Model):
     """What `Model(inputs, outputs)` makes: a functional `keras.Model` with the training step of `Model`."""
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Model(_DeferredUpdates, keras.Model):
+class Model(_Additions, keras.Model):
     """A `keras.Model` that also trains routing layers on several TensorFlow replicas.
 
     On one device, and on JAX, it is a `keras.Model`. Under a `tf.distribute` strategy with several replicas, routing

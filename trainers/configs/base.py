@@ -61,7 +61,7 @@ def _model():
         "activation_dropout": placeholder(float),
         "token_dropout": placeholder(float),
         "epsilon": placeholder(float),
-        "remat": False,
+        "remat": placeholder(bool),
         "tie_embeddings": False,
         "use_output_bias": True,
     }

@@ -21,7 +21,7 @@ def get_config(variant="published"):
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
     config.data.update(sequence_length=12_288, batch_size=8, packed=False)
-    config.model.update(preset="sparse_transformer_enwik8", remat=True)
+    config.model.preset = "sparse_transformer_enwik8"
     config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)
     config.optimizer.update(weight_decay=0.01, global_clipnorm=1.0)
     config.train.update(num_steps=120_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000)
@@ -38,7 +38,7 @@ def _shrink(config, strided):
     if strided:
         pattern = {"layer": "StridedAttention", "stride": 16}
     config.model.preset = None
-    config.model.update(num_layers=3, hidden_dim=64, intermediate_dim=256, activation="quick_gelu", remat=False)
+    config.model.update(num_layers=3, hidden_dim=64, intermediate_dim=256, activation="quick_gelu")
     config.model.update(grid=[16, 16], initialization="depth", tie_embeddings=False)
     config.model.attention = [{**pattern, "num_heads": 4, "key_dim": 16, "heads": "split"}]
     config.optimizer.update(learning_rate=3e-3, warmup_steps=50)
