@@ -7,7 +7,8 @@ from benchmarks.worker import DENSE
 from tf_sparse_attention.ops import kmeans, lsh, routing
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
-from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.groups import groups_of
+from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.local_2d import local_attention_2d
@@ -32,20 +33,20 @@ def image(query, key, value, extras, span):
 
 def hashed(query, key, value, extras, span):
     (buckets,) = lsh.buckets(query, extras[0][None])
-    groups = routing.groups_of(buckets, 2 * extras[0].shape[-1])
+    groups = groups_of(buckets, 2 * extras[0].shape[-1])
     keys = lsh.unit(query)
     return routing.nearest_attention(query * query.shape[-1] ** -0.5, value, groups, span, key=keys)[0]
 
 
 def nearest(query, key, value, extras, span):
     query = kmeans.normalize(query)
-    groups = routing.groups_of(kmeans.nearest(query, extras[0]), extras[0].shape[1])
+    groups = groups_of(kmeans.nearest(query, extras[0]), extras[0].shape[1])
     return routing.nearest_attention(query, value, groups, span)[0]
 
 
 def nearest_separate(query, key, value, extras, span):
     query, key = kmeans.normalize(query), kmeans.normalize(key)
-    groups = [routing.groups_of(kmeans.nearest(x, extras[0]), extras[0].shape[1]) for x in (query, key)]
+    groups = [groups_of(kmeans.nearest(x, extras[0]), extras[0].shape[1]) for x in (query, key)]
     return separate_attention(query, key, value, *groups, span)[0]
 
 

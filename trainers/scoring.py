@@ -4,15 +4,14 @@ import functools
 import math
 import time
 
-import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.data import evaluation_batches, evaluation_segments
-from tf_sparse_attention.models import StatefulModel
+from tf_sparse_attention.models import Model, StatefulModel
 
 
-class Scorer(keras.Model):
+class Scorer(Model):
     """Nats of the targets of each window, and how many targets: what `predict` returns is float32 (windows, 2).
 
     Args:

@@ -179,7 +179,6 @@ class Run:
             window = self._trained.fit_windows(settings.fit_windows_margin)
             if self._trained.computed_windows != before:
                 logging.info("Step %d: adaptive spans compute %d positions at most.", step, window)
-                self._scorer.predict_function = None  # it holds the former sizes
 
     def _fit_part(self, step, end, used):
         for callback in used:

@@ -347,10 +347,11 @@ def _nearest(head, selection, mask_self):
 
 
 def _groups(head, selection, x, exists):
-    clusters = np.argmax(x @ head.weights["centroids"][head.index].T, axis=-1)
     if selection == "random":  # any partition will do: the layer's own
         layer = head.layer
         clusters = np.asarray(random_clusters(layer.num_heads, len(x), layer.num_clusters, layer.seed))[0, head.index]
+    else:
+        clusters = np.argmax(x @ head.weights["centroids"][head.index].T, axis=-1)
     documents = np.zeros(len(x), int) if head.segments is None else head.segments
     return [(int(clusters[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
 

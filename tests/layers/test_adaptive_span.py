@@ -78,6 +78,7 @@ def test_training_moves_spans_and_keeps_them_between_0_and_1(make):
     model.fit(draw(), draw(), verbose=0)
     after = np.asarray(layer.span.fraction)
     assert np.all(after != before) and np.all((after >= 0) & (after <= 1))
+    np.testing.assert_array_equal(layer.span.fraction.constraint(np.array([-0.5, 0.3, 1.5])), [0, 0.3, 1])
 
 
 def test_a_model_fits_its_windows_between_phases():
@@ -88,6 +89,23 @@ def test_a_model_fits_its_windows_between_phases():
     np.testing.assert_allclose(model.predict(x, verbose=0), whole, rtol=0, atol=1e-6)
     model.fit(x, x, verbose=0)
     assert make_model(LocalAttention(2, 4, window=3)).fit_windows() is None
+
+
+def test_programs_of_other_models_around_the_layer_follow_its_window():
+    layer, x = built(MAKERS["local"]), draw()
+    model, other = make_model(layer), make_model(layer)
+    model.fit_windows()
+    losses = [program(x, x, verbose=0) for program in (other.evaluate, model.evaluate)]
+    outputs = other.predict(x, verbose=0)
+    layer.span.fraction.assign([1.0, 1.0])
+    model.fit_windows()
+    whole = np.asarray(layer(x, use_causal_mask=True))
+    assert np.abs(whole - outputs).max() > 0.01
+    np.testing.assert_allclose(other.predict(x, verbose=0), whole, rtol=0, atol=1e-6)
+    expected = np.mean((whole - x) ** 2)
+    assert other.evaluate(x, x, verbose=0) == pytest.approx(expected, rel=1e-5) and losses[0] == losses[1]
+    other.computed_windows = [14]
+    assert layer.span.computed_window == 14
 
 
 @every_kind

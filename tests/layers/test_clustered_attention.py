@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention
+from tf_sparse_attention.ops.clustered import best_keys
 
 
 def draw(batch=2, length=40, size=8, seed=0):
@@ -47,6 +49,13 @@ def test_all_keys_as_the_best_ones_is_dense_attention(num_clusters):
         for row, length in enumerate((40, 7)):
             np.testing.assert_allclose(output[row, :length], expected[row, :length], rtol=0, atol=2e-5)
             np.testing.assert_allclose(weights[row, :, :length], expected_weights[row, :, :length], rtol=0, atol=2e-6)
+
+
+def test_the_best_keys_are_the_best_however_little_they_weigh():
+    weights = np.full((1, 1, 1, 40), 1e-12, "float32")
+    weights[..., 3], weights[..., 39] = 1 - 1e-7, 1e-9
+    best = best_keys(ops.convert_to_tensor(weights), None, top_k=2)
+    assert sorted(np.asarray(best.positions).ravel()) == [3, 39] and np.all(best.valid)
 
 
 def test_more_clusters_and_best_keys_come_closer_to_dense_attention():

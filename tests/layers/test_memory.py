@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, with_random_weights
+from tests.ops.compare import differentiate
 from tf_sparse_attention.layers import (
     AllAttention,
     FixedAttention,
@@ -58,6 +59,17 @@ def test_the_result_is_that_of_the_joined_sequence(name, masked):
     assert_close(actual, expected, CLOSE)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_no_gradient_goes_to_the_memory(name):
+    layer, inputs = make(name), {"memory": normal(2, MEMORY, SIZE), "x": normal(2, LENGTH, SIZE, seed=1)}
+
+    def call(given):
+        return [layer(given["x"], memory=given["memory"], use_causal_mask=name != "both sides")]
+
+    _, gradients = differentiate(call, inputs, normal(2, LENGTH, SIZE, seed=2))
+    assert not np.any(gradients["memory"]) and np.any(gradients["x"])
+
+
 def test_scores_have_the_memory_in_front():
     layer, memory, x = make("window"), normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
     weights = layer(x, memory=memory, use_causal_mask=True, return_attention_scores=True)[1]
@@ -82,11 +94,16 @@ def test_an_empty_memory_is_as_none():
 
 
 @pytest.mark.parametrize(
-    "layer", [FixedAttention(2, 4, block_size=4, num_summary=1), RoutingAttention(2, 4, num_clusters=2, cluster_size=4)]
+    "layer",
+    [
+        FixedAttention(2, 4, block_size=4, num_summary=1),
+        RoutingAttention(2, 4, num_clusters=2, cluster_size=4),
+        LocalAttention(2, 4, block_size=3, key_block_size=4),
+    ],
 )
 def test_other_patterns_say_which_ones_take_a_memory(layer):
-    with pytest.raises(ValueError, match=r"`memory` must be None .*LocalAttention and AllAttention take one"):
-        layer(normal(2, LENGTH, SIZE), memory=normal(2, MEMORY, SIZE), use_causal_mask=True)
+    with pytest.raises(ValueError, match=r"`memory` must be None .*LocalAttention .* and AllAttention take one"):
+        layer(normal(2, LENGTH, SIZE), memory=normal(2, MEMORY, SIZE))
 
 
 @pytest.mark.parametrize(

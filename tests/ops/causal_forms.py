@@ -8,10 +8,11 @@ from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
+from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.local_2d import local_attention_2d
-from tf_sparse_attention.ops.routing import groups_of, nearest_attention
+from tf_sparse_attention.ops.routing import nearest_attention
 from tf_sparse_attention.ops.routing_separate import separate_attention
 from tf_sparse_attention.ops.strided import strided_attention
 

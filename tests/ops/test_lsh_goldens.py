@@ -13,6 +13,7 @@ from keras import ops
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import lsh
+from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.lsh_chunks import chunk_attention
 from tf_sparse_attention.ops.masks import TokenMasks
 
@@ -76,7 +77,7 @@ class Lucidrains(Case):
             return (self.run((query, key, value), self.buckets(), pairs).output[0],)
         # A round that does not see other buckets does not see other rounds.
         rounds = [self.run((query, key, value), [x], pairs & equal(x, x)) for x in self.buckets()]
-        return (lsh.combine_rounds(rounds).output[0],)
+        return (combine_attended(rounds).output[0],)
 
     def without_copies(self, query, key):
         """Returns query and key with T more dimensions that divide the weight of a pair by how often it is counted."""

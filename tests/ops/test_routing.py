@@ -5,15 +5,10 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tf_sparse_attention.ops.groups import NOWHERE, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi, Relative
-from tf_sparse_attention.ops.routing import (
-    NOWHERE,
-    groups_of,
-    nearest_attention,
-    random_clusters,
-    segment_ranks,
-)
+from tf_sparse_attention.ops.routing import nearest_attention, random_clusters
 from tf_sparse_attention.ops.routing_separate import merge_orders, separate_attention
 
 VALUES = [1, 2, 4, 8, 16, 32]

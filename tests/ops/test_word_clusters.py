@@ -163,7 +163,23 @@ def test_a_likely_cluster_of_unlikely_words_does_not_win():
     gate = Gate(np.zeros((2, 1)), np.log([0.6]))
     x = np.ones((1, 2))
     assert int(most_likely_word(x, clusters, gate)[0]) == 0
+
     np.testing.assert_allclose(np.exp(word_log_probabilities(x, clusters, gate)), [[0.4, 0.2, 0.2, 0.2]])
+
+
+def test_a_rare_word_as_likely_as_a_frequent_one_does_not_win():
+    # One frequent word, and a cluster of as many equal words as it is more likely: without rounding, all are equal.
+    equal = []
+    for count in range(2, 40):
+        cluster = Cluster(np.zeros((count, 1)), np.zeros((1, 2)), np.zeros(count))
+        weights = (
+            [Cluster(np.zeros((1, 2)), np.zeros((2, 2)), np.zeros(1)), cluster],
+            Gate(np.zeros((2, 1)), np.log([count])),
+        )
+        x = np.ones((1, 2))
+        if np.ptp(word_log_probabilities(x, *weights)) == 0:
+            equal.append(int(most_likely_word(x, *weights)[0]))
+    assert len(equal) > 5 and not any(equal)
 
 
 def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_python):

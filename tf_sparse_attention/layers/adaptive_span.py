@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.projections import state_dtype
+from tf_sparse_attention.layers.state import state_dtype
 from tf_sparse_attention.ops.span import Span, needed_window
 
 DEFAULTS = {"ramp": 32, "loss": 1e-7, "initial": 0.0}
@@ -79,7 +79,7 @@ class AdaptiveSpan(keras.layers.Layer):
 
     `computed_window` positions are really computed, all L at first. `fit_window` sets it to what the spans need at the
     moment, and the work shrinks with it; programs made before keep the former number until they are traced again, which
-    `tsa.models.Model.fit_windows` sees to.
+    models of this library see to by themselves.
 
     Args:
         num_heads: N.

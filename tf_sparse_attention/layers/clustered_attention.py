@@ -4,12 +4,11 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.content_attention import drawn_seed
+from tf_sparse_attention.layers.state import drawn_seed, random_directions
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
-from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_both
 
@@ -68,7 +67,7 @@ class ClusteredAttention(AttentionLayer):
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self.planes = projections.random_directions(self, "planes", (self.num_bits, self.key_dim + 1))
+        self.planes = random_directions(self, "planes", (self.num_bits, self.key_dim + 1))
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
         self._check_call(masks, causal)

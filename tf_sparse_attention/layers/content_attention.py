@@ -1,15 +1,13 @@
 """What the layers share in which content decides which keys a query sees: clusters of routing, buckets of hashing."""
 
-import random
 import warnings
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
-
-
-def drawn_seed(seed):
-    """Returns `seed`, or a new one for None: what a layer draws with it then is part of its configuration."""
-    return random.randrange(2**31) if seed is None else seed
+from tf_sparse_attention.layers.state import drawn_seed
+from tf_sparse_attention.ops.groups import groups_of, segment_ranks
+from tf_sparse_attention.ops.routing import nearest_attention
+from tf_sparse_attention.ops.routing_separate import separate_attention
 
 
 class ContentAttention(AttentionLayer):
@@ -39,6 +37,42 @@ class ContentAttention(AttentionLayer):
     @property
     def has_keys(self):
         return not self.share_qk
+
+    def groups_of_tokens(self, clusters_of, query, key, num_clusters, masks):
+        """Returns the groups of queries and keys in each round, one for each pair of document and cluster.
+
+        Args:
+            clusters_of: function of vectors (B, N, T, H) to a list of their clusters in R rounds, int32 (B or 1, N, T).
+            query: float (B, N, T, H).
+            key: float (B, N, S, H), the query itself where queries serve as keys.
+            num_clusters: K.
+            masks: a `TokenMasks`.
+
+        Returns:
+            List of R pairs of int32 (B, N, T) and (B, N, S), twice the same where queries serve as keys.
+        """
+        rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
+
+        def groups(x, token_mask):
+            return [groups_of(clusters, num_clusters, token_mask, rank) for clusters in clusters_of(x)]
+
+        keys = groups(key, masks.key_mask)
+        return list(zip(keys if self.share_qk else groups(query, masks.query_mask), keys, strict=True))
+
+    def attend_bands(self, query, key, value, groups, size, **options):
+        """Returns attention to the last `size` keys of each query's group, an `Attended`.
+
+        Args:
+            query: float (B, N, T, H).
+            key: float (B, N, S, H).
+            value: float (B, N, S, Hv).
+            groups: pair of `groups_of_tokens`.
+            size: keys of a group that a query sees on a side, counting itself.
+            **options: of `ops.routing.nearest_attention`.
+        """
+        if self.share_qk:
+            return nearest_attention(query, value, groups[0], size, key=None if key is query else key, **options)
+        return separate_attention(query, key, value, *groups, size, **options)
 
     def warn_of_causal_mask(self, what, instead):
         """Warns, the first time, that a causal mask does not make a selection causal that looks ahead.

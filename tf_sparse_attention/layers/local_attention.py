@@ -48,8 +48,6 @@ class LocalAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
-    supports_memory = True
-
     def __init__(
         self,
         num_heads,
@@ -91,10 +89,14 @@ class LocalAttention(AttentionLayer):
         self.span = make_span(self, self.num_heads)
 
     @property
+    def supports_memory(self):
+        return self.key_block_size is None  # else blocks of memory and blocks of queries would not go together
+
+    @property
     def reach(self):
         if self.window is not None:
             return self.window - 1
-        return (max(self._blocks(causal=False)) + 1) * self.block_size - 1
+        return (max(self._blocks(causal=False)) + 1) * max(self.block_size, self.key_block_size or 0) - 1
 
     def _blocks(self, causal):
         """Returns the blocks seen before and after the own one."""

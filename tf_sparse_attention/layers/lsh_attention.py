@@ -6,12 +6,13 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import attention_checks, projections
+from tf_sparse_attention.layers import attention_checks
 from tf_sparse_attention.layers.content_attention import ContentAttention
-from tf_sparse_attention.ops import lsh, routing
+from tf_sparse_attention.layers.state import random_directions
+from tf_sparse_attention.ops import lsh
+from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.lsh_chunks import chunk_attention
 from tf_sparse_attention.ops.masks import chunk_mask, dense_mask, group_band_mask, self_only_when_alone
-from tf_sparse_attention.ops.routing_separate import separate_attention
 
 SELECTIONS = ("band", "chunks")
 
@@ -92,12 +93,13 @@ class LSHAttention(ContentAttention):
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
         sizes = self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2
-        self.rotations = projections.random_directions(self, "rotations", sizes)
+        self.rotations = random_directions(self, "rotations", sizes)
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
         attention_checks.check_lengths(query, value)
-        keys = ops.cast(lsh.unit(query if self.share_qk else key), query.dtype)
-        scaled = query * self.key_dim**-0.5
+        key = query if self.share_qk else key
+        groups = self._groups(query, key, masks)
+        heads = query * self.key_dim**-0.5, ops.cast(lsh.unit(key), query.dtype), value
         options = {
             "causal": causal,
             "mask_self": self._masks_self,
@@ -105,24 +107,19 @@ class LSHAttention(ContentAttention):
             "position": self.position_of_heads,
             "return_weights": return_weights,
         }
-        groups = self._groups(query, key, masks)
         if self.selection == "chunks":
             if causal:
                 self.warn_of_causal_mask("which keys share a chunk", instead="band")
             options["dropout"] = self.dropout_of_weights(training)
-            attended = chunk_attention(scaled, keys, value, *groups, self.bucket_size, **options)
+            attended = chunk_attention(*heads, *zip(*groups, strict=True), self.bucket_size, **options)
             return attended.output, attended.weights
         options["return_log_sum_exp"] = self.num_rounds > 1
-        rounds = []
-        for queries, others in zip(*groups, strict=True):
-            dropout = self.dropout_of_weights(training)
-            if self.share_qk:
-                arguments = scaled, value, queries, self.bucket_size
-                rounds.append(routing.nearest_attention(*arguments, key=keys, dropout=dropout, **options))
-            else:
-                arguments = scaled, keys, value, queries, others, self.bucket_size
-                rounds.append(separate_attention(*arguments, dropout=dropout, **options))
-        attended = lsh.combine_rounds(rounds)
+        rounds = [
+            self.attend_bands(*heads, pair, self.bucket_size, dropout=self.dropout_of_weights(training), **options)
+            for pair in groups
+        ]
+        # A token that sees itself alone in a round leaves the word to the others: its score there is the lowest.
+        attended = combine_attended(rounds)
         return attended.output, attended.weights
 
     @property
@@ -130,24 +127,18 @@ class LSHAttention(ContentAttention):
         return self.share_qk if self.mask_self is None else self.mask_self
 
     def _groups(self, query, key, masks):
-        """Returns the groups of queries and of keys, lists of R int32 (B, N, T) and (B, N, S)."""
-        rank = None if masks.query_segments is None else routing.segment_ranks(masks.query_segments)[0]
+        """Returns the groups of queries and keys in each round, see `groups_of_tokens`."""
         rotations = ops.convert_to_tensor(self.rotations)
-
-        def groups_of(x, token_mask):
-            return [routing.groups_of(one, self.num_buckets, token_mask, rank) for one in lsh.buckets(x, rotations)]
-
-        queries = groups_of(query, masks.key_mask if self.share_qk else masks.query_mask)
-        return queries, queries if self.share_qk else groups_of(key, masks.key_mask)
+        return self.groups_of_tokens(lambda x: lsh.buckets(x, rotations), query, key, self.num_buckets, masks)
 
     def pattern(self, query, key, masks, causal):
         groups = self._groups(query, query if self.share_qk else key, masks)
         query_mask = masks.key_mask if self.share_qk else masks.query_mask
         exist = [None if mask is None else mask[:, None] for mask in (query_mask, masks.key_mask)]
         if self.selection == "chunks":
-            seen = chunk_mask(*groups, self.bucket_size, causal, *exist)
+            seen = chunk_mask(*zip(*groups, strict=True), self.bucket_size, causal, *exist)
         else:
-            bands = [group_band_mask(*pair, self.bucket_size, causal, exist[1]) for pair in zip(*groups, strict=True)]
+            bands = [group_band_mask(*pair, self.bucket_size, causal, exist[1]) for pair in groups]
             seen = functools.reduce(ops.logical_or, bands)
         seen = dense_mask(seen, masks)
         return self_only_when_alone(seen) if self._masks_self else seen

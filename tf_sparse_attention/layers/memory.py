@@ -66,8 +66,9 @@ def _segments(masks, query, memory_segment_ids):
 def _check(layer, query, value, memory, memory_segment_ids):
     if not layer.supports_memory:
         raise ValueError(
-            "`memory` must be None for a pattern that does not go by distance alone; LocalAttention and AllAttention "
-            f"take one. Received: a memory for {layer.name}, a {type(layer).__name__}."
+            "`memory` must be None for a pattern that does not go by distance alone; LocalAttention without "
+            "`key_block_size` and AllAttention take one. "
+            f"Received: a memory for {layer.name}, a {type(layer).__name__}."
         )
     if value is not None:
         raise ValueError("`memory` must be None where `value` is given. Received: both.")

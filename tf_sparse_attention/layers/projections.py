@@ -24,11 +24,6 @@ def config_of(objects):
     return {name: module.serialize(objects[name]) for name, module in OBJECTS.items()}
 
 
-def state_dtype(layer):
-    """Returns the dtype of state that needs full precision: float32, or float64 in a float64 layer."""
-    return "float64" if layer.variable_dtype == "float64" else "float32"
-
-
 def fresh(initializer):
     """Returns a copy of an initializer: one with a seed gives the same values each time it is called."""
     return type(initializer).from_config(initializer.get_config())
@@ -70,21 +65,6 @@ def _built(layer, input_shape):
 def _arguments(objects):
     copies = {name: fresh(objects[name]) for name in ("kernel_initializer", "bias_initializer")}
     return {**objects, **copies}
-
-
-def random_directions(layer, name, shape):
-    """Returns a new weight of normal numbers drawn with the seed of `layer`, not trained: the axes or planes of a hash.
-
-    float32 whatever the dtype policy (float64 under float64), as hashes of half precision would be coarse.
-    """
-    return layer.add_weight(
-        name=name,
-        shape=shape,
-        initializer=keras.initializers.RandomNormal(stddev=1.0, seed=layer.seed),
-        dtype=state_dtype(layer),
-        autocast=False,
-        trainable=False,
-    )
 
 
 def output_spec(layer, output_shape, query, value, return_attention_scores):

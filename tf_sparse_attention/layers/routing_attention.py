@@ -1,19 +1,20 @@
 """Routing attention as a Keras layer."""
 
 import dataclasses
+import functools
 
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import projections, routing_checks
+from tf_sparse_attention.layers import routing_checks
 from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids
 from tf_sparse_attention.layers.content_attention import ContentAttention
-from tf_sparse_attention.layers.routing_checks import OF_ALL_TOKENS
+from tf_sparse_attention.layers.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
+from tf_sparse_attention.layers.state import random_directions
 from tf_sparse_attention.ops import kmeans, routing
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import dense_mask, group_band_mask, self_only_when_alone
-from tf_sparse_attention.ops.routing_separate import separate_attention
 from tf_sparse_attention.ops.routing_top_k import (
     best_members,
     hash_scores,
@@ -36,9 +37,10 @@ class RoutingAttention(ContentAttention):
     takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
     it, zeros if none does (about (1 - 1/K)^K of the tokens where T = K cluster_size). Not causal, whatever the mask;
     which of equal tokens is taken is up to rounding, and so may change with the batch size. "strided" and "hash": as
-    "top_k", with members by `ops.routing_top_k.strided_members`, near and far ones, or by `hash_scores`: the first
-    tokens of a hash bucket, in place of the centroids. Both are in the paper's code and, like it, not causal.
-    "random": as "nearest" in clusters that depend on the position alone, the paper's ablation.
+    "top_k", with members by `ops.routing_top_k.strided_members`, near and far ones (these are not the strides of
+    `StridedAttention`), or by `hash_scores`: the first tokens of a hash bucket, in place of the centroids. Both are in
+    the paper's code and, like it, not causal. "random": as "nearest" in clusters that depend on the position alone,
+    the paper's ablation.
 
     Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens.
 
@@ -118,8 +120,8 @@ class RoutingAttention(ContentAttention):
 
     @property
     def centroids(self):
-        """The centroids, float32 (N, K, H)."""
-        return self._clusters.centroids
+        """The centroids, float32 (N, K, H); None with "hash" and "random", which have none."""
+        return None if self._clusters is None else self._clusters.centroids
 
     def start_from_data(self, inputs, mask=None, seed=None):
         """Moves the centroids to tokens drawn at random, which shortens the first phase of training.
@@ -130,8 +132,9 @@ class RoutingAttention(ContentAttention):
             seed: integer of the draw. None: that of the layer.
 
         Raises:
-            ValueError: if fewer than `num_clusters` tokens are not masked out.
+            ValueError: if fewer than `num_clusters` tokens are not masked out, or the selection has no centroids.
         """
+        routing_checks.check_has_centroids(self.selection)
         if not self.built:
             self.build(inputs.shape)
         mask = mask_of_tokens("mask", mask, inputs)
@@ -142,19 +145,15 @@ class RoutingAttention(ContentAttention):
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self._clusters = Centroids(
-            self.num_heads,
-            self.num_clusters,
-            self.key_dim,
-            self.ema_decay,
-            self.revive_after,
-            self.seed,
-            name="clusters",
-            dtype=self.dtype_policy,
-        )
+        self._clusters = None if self.selection in WITHOUT_CENTROIDS else self._make_centroids()
         if self.selection == "hash":
             sizes = self.num_heads, self.num_clusters.bit_length() - 1, self.key_dim
-            self.planes = projections.random_directions(self, "planes", sizes)
+            self.planes = random_directions(self, "planes", sizes)
+
+    def _make_centroids(self):
+        sizes = self.num_heads, self.num_clusters, self.key_dim
+        settings = self.ema_decay, self.revive_after, self.seed
+        return Centroids(*sizes, *settings, name="clusters", dtype=self.dtype_policy)
 
     @property
     def position_of_heads(self):
@@ -167,8 +166,8 @@ class RoutingAttention(ContentAttention):
         selection = self._selection_of(causal, query, value)
         query = kmeans.normalize(query)
         key = query if self.share_qk else kmeans.normalize(key)
-        centroids = self._clusters.read()
-        if training and self.trainable and selection not in ("hash", "random"):
+        centroids = self._read_centroids()
+        if training and self.trainable and centroids is not None:
             self._learn(query, key, centroids, masks)
         shared = {
             "mask_self": self._masks_self(selection),
@@ -177,19 +176,20 @@ class RoutingAttention(ContentAttention):
             "dropout": self.dropout_of_weights(training),
             "return_weights": return_weights,
         }
-        places = [ops.cast(x, self.compute_dtype) for x in (query, key)]
+        places = [ops.cast(query, self.compute_dtype)]
+        places.append(places[0] if self.share_qk else ops.cast(key, self.compute_dtype))
         if selection in OF_ALL_TOKENS:
             members = self._members(selection, query, key, centroids, masks)
             extra = 0.01 if self.reproduce_reference else 0.0
             order = self._top_k_order(causal)
             return top_k_attention(*places, value, *members, causal=order, extra_count=extra, **shared)
         groups = self._groups(query, key, centroids, masks, selection)
-        shared = {"cluster_size": self.cluster_size, "causal": causal, **shared}
-        if self.share_qk:
-            attended = routing.nearest_attention(places[0], value, groups[0], **shared)
-        else:
-            attended = separate_attention(*places, value, *groups, **shared)
+        shared["causal"] = causal
+        attended = self.attend_bands(*places, value, groups, self.cluster_size, **shared)
         return attended.output, attended.weights
+
+    def _read_centroids(self):
+        return None if self._clusters is None else self._clusters.read()
 
     def _selection_of(self, causal, query, value):
         """Returns the selection of this call, having checked that it can serve it."""
@@ -235,14 +235,9 @@ class RoutingAttention(ContentAttention):
 
     def _groups(self, query, key, centroids, masks, selection):
         """Returns the groups of queries and of keys, int32 (B, N, T) and (B, N, S)."""
-        rank = None if masks.query_segments is None else routing.segment_ranks(masks.query_segments)[0]
-
-        def groups_of(x, token_mask):
-            clusters = self._clusters_of(x, centroids, selection)
-            return routing.groups_of(clusters, self.num_clusters, token_mask, rank)
-
-        keys = groups_of(key, masks.key_mask)
-        return (keys, keys) if self.share_qk else (groups_of(query, masks.query_mask), keys)
+        clusters_of = functools.partial(self._clusters_of, centroids=centroids, selection=selection)
+        (groups,) = self.groups_of_tokens(lambda x: [clusters_of(x)], query, key, self.num_clusters, masks)
+        return groups
 
     def _clusters_of(self, x, centroids, selection):
         """Returns the cluster of each token, int32 (B, N, T)."""
@@ -254,7 +249,7 @@ class RoutingAttention(ContentAttention):
     def pattern(self, query, key, masks, causal):
         query = kmeans.normalize(query)
         key = query if self.share_qk else kmeans.normalize(key)
-        centroids = self._clusters.read()
+        centroids = self._read_centroids()
         selection = self.selection or ("nearest" if causal else "top_k")
         alone = self_only_when_alone if self._masks_self(selection) else lambda mask: mask
         if selection in OF_ALL_TOKENS:

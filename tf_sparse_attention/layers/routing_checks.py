@@ -3,6 +3,7 @@
 from tf_sparse_attention import checks
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections that look at the whole sequence
+WITHOUT_CENTROIDS = ("hash", "random")
 SELECTIONS = (None, "nearest", *OF_ALL_TOKENS, "random")
 DISTANCES = ("rank", "token")
 
@@ -28,6 +29,15 @@ def check_arguments(arguments):
         raise ValueError(
             "`num_clusters` must be 2, 4, 8 or another power of two where `selection` is 'hash'. "
             f"Received: num_clusters={num_clusters}."
+        )
+
+
+def check_has_centroids(selection):
+    """Raises a `ValueError` for a selection without centroids."""
+    if selection in WITHOUT_CENTROIDS:
+        raise ValueError(
+            f"`selection` must be one with centroids to start them from data, not one of {list(WITHOUT_CENTROIDS)}. "
+            f"Received: selection={selection!r}."
         )
 
 

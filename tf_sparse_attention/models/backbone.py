@@ -5,8 +5,8 @@ from keras import ops
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.models import segments
 from tf_sparse_attention.models.backbone_arguments import all_local, check_arguments, unpack
+from tf_sparse_attention.models.memory import NewMemory, check_blocks, empty_memory
 from tf_sparse_attention.models.model import Model
 
 # First the block's own seed, then those of its attention's parts; that of its feed-forward in the middle.
@@ -116,7 +116,7 @@ class Backbone(Model):
         if embedding_dim is not None:
             self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
         self.blocks = [self._block(index) for index in range(num_layers)]
-        segments.check_blocks(self.blocks, memory_length)
+        check_blocks(self.blocks, memory_length)
         self.final_norm = None
         if norm == "pre":
             self.final_norm = keras.layers.LayerNormalization(
@@ -203,14 +203,15 @@ class Backbone(Model):
         Returns:
             Dictionary {"segment_ids": int32 (B, L), name of a block: float (B, L, D)}.
         """
-        return segments.empty_memory(self, batch_size, masked)
+        return empty_memory(self, batch_size, masked)
 
     def read_on(self, inputs, memory, training=None):
         """Computes the next segment of texts of which earlier segments are remembered (Dai et al. 2019).
 
         Each block sees its own inputs at the `memory_length` positions before the segment as further keys, to which no
         gradient goes, as far as they are of the same document. Where no layer reaches further back than the memory,
-        and dropout is off, the result is that of the whole text at once.
+        dropout is off, and segments are whole blocks of layers without a `window`, the result is that of the whole text
+        at once.
 
         Args:
             inputs: as in a call; the "segment_ids" of a document are the same in all its segments, 0 without them, and
@@ -222,7 +223,7 @@ class Backbone(Model):
             Pair of the vectors (B, T, D) and the memory for the next segment.
         """
         given = unpack(inputs)
-        new = segments.NewMemory(memory, *given)
+        new = NewMemory(memory, *given)
         x = self._run(*given, training, new)
         return x, new.finished()
 

@@ -1,12 +1,12 @@
 """Text from a language model: what ties a model to the decoding loop, which knows none."""
 
-import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import bucket_length, check_settings, generate, row_keys, sample
 from tf_sparse_attention.models.language_model import LanguageModel
+from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.ops.attend import lowest
 
 PAD_ID = 0
@@ -39,10 +39,10 @@ def full_pass_step(model):
     return step
 
 
-class Generator(keras.Model):
+class Generator(Model):
     """The whole generation as one compiled program of a model, kept for calls to come.
 
-    A `keras.Model`, since `predict_on_batch` compiles its `call` on every backend, with the weights as arguments. One
+    A `Model`, since `predict_on_batch` compiles its `call` on every backend, with the weights as arguments. One
     program serves all prompts, lengths and settings in a buffer of one size (see `bucket_length`) and batch size.
 
     Args:

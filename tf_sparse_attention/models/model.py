@@ -22,7 +22,9 @@ class _Additions:
         """Makes layers with an adaptive span compute no more of their window than their spans need now.
 
         What the model computes stays the same, to rounding; it takes less time and memory. To be called between
-        training phases, not during `fit`, and before inference or export. A window has one of 16 sizes (see
+        training phases, not during `fit`, and before inference or export. Models of this library around the same layers
+        make their programs anew where that is needed; a `keras.Model` around them, and a `tf.function` or `jax.jit` of
+        your own, would go on with the windows it was traced with. A window has one of 16 sizes (see
         `ops.span.needed_window`), so that at most so many programs are made while spans grow or shrink.
 
         Args:
@@ -31,10 +33,8 @@ class _Additions:
         Returns:
             The largest window that is computed now, None if no layer has an adaptive span.
         """
-        before = self.computed_windows
         for span in spans_in(self):
             span.fit_window(margin)
-        self._forget_programs(before)
         return max(self.computed_windows, default=None)
 
     @property
@@ -44,17 +44,29 @@ class _Additions:
 
     @computed_windows.setter
     def computed_windows(self, windows):
-        before = self.computed_windows
-        if len(windows) != len(before):
-            raise ValueError(f"`windows` must have a number for each of {len(before)} layers. Received: {windows}.")
-        for span, window in zip(spans_in(self), windows, strict=True):
+        spans = spans_in(self)
+        if len(windows) != len(spans):
+            raise ValueError(f"`windows` must have a number for each of {len(spans)} layers. Received: {windows}.")
+        for span, window in zip(spans, windows, strict=True):
             span.computed_window = window
-        self._forget_programs(before)
 
-    def _forget_programs(self, windows):
-        """Lets programs be traced again unless the windows they hold are those of now."""
-        if self.computed_windows != windows:
-            self.train_function = self.test_function = self.predict_function = None
+    # Programs hold the windows they were traced with, also those of other models around the same layers. Keras asks for
+    # a program before each use, so that is where one with other windows is made anew.
+
+    def make_train_function(self, force=False):
+        return super().make_train_function(force or self._has_moved("_windows_of_training"))
+
+    def make_test_function(self, force=False):
+        return super().make_test_function(force or self._has_moved("_windows_of_testing"))
+
+    def make_predict_function(self, force=False):
+        return super().make_predict_function(force or self._has_moved("_windows_of_prediction"))
+
+    def _has_moved(self, name):
+        """Returns whether windows are others than those kept under a name, and keeps them."""
+        before, now = getattr(self, name, None), tuple(self.computed_windows)
+        setattr(self, name, now)
+        return before is not None and before != now
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Keras averages a batch over the workers to learn its shapes, which fails (keras#20585).

@@ -3,9 +3,7 @@
 Arrange, attend, restore: a pattern says how queries and keys are put side by side, and this file does the rest.
 """
 
-from keras import ops
-
-from tf_sparse_attention.ops.attend import Attended, attend, combine
+from tf_sparse_attention.ops.attend import attend, combine_attended
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
 from tf_sparse_attention.ops.scores import dense_scores
@@ -106,9 +104,5 @@ def attend_part(part, near, far, return_log_sum_exp=False):
     """
     if part != "merged":
         return (near if part == "local" else far)(return_log_sum_exp)
-    outputs, weights, log_sum_exps = zip(near(True), far(True), strict=True)
-    return Attended(
-        combine(outputs, log_sum_exps),
-        None if weights[0] is None else combine(weights, log_sum_exps),
-        ops.logaddexp(*log_sum_exps) if return_log_sum_exp else None,
-    )
+    attended = combine_attended([near(True), far(True)])
+    return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)

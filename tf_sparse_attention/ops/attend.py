@@ -1,5 +1,6 @@
 """The one masked softmax of the library."""
 
+import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -202,11 +203,9 @@ def _with_slots(heads, slots, dropout, own):
         return_log_sum_exp=True,
     )
     far_output = ops.reshape(far.output, (batch, num_heads, *places, shape(value)[-1]))
-    log_sum_exps = [near.log_sum_exp, ops.reshape(far.log_sum_exp, (batch, num_heads, *places))]
-    weights = None
-    if near.weights is not None:
-        weights = combine([near.weights, ops.zeros_like(near.weights)], log_sum_exps)
-    return Attended(combine([near.output, far_output], log_sum_exps), weights, ops.logaddexp(*log_sum_exps))
+    far_log_sum_exp = ops.reshape(far.log_sum_exp, (batch, num_heads, *places))
+    weights = None if near.weights is None else ops.zeros_like(near.weights)  # those of slots are not told
+    return combine_attended([near, Attended(far_output, weights, far_log_sum_exp)])
 
 
 def _of_slots(dropout):
@@ -215,6 +214,25 @@ def _of_slots(dropout):
         return None
     seed = dropout.seed + 1 if isinstance(dropout.seed, int) else dropout.seed
     return Dropout(dropout.rate, seed)
+
+
+def combine_attended(parts):
+    """Merges attention to several sets of keys into attention to all of them; a key of several sets counts as often.
+
+    Args:
+        parts: list of `Attended` with log-sum-exps.
+
+    Returns:
+        An `Attended`.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    outputs, weights, log_sum_exps = zip(*parts, strict=True)
+    return Attended(
+        combine(outputs, log_sum_exps),
+        None if weights[0] is None else combine(weights, log_sum_exps),
+        functools.reduce(ops.logaddexp, log_sum_exps),
+    )
 
 
 def combine(outputs, log_sum_exps):

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, attend, drop_weights, score_dtype
-from tf_sparse_attention.ops.blocks import pad_axis, shape
+from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_members
 from tf_sparse_attention.ops.scores import dense_scores
@@ -90,8 +90,10 @@ def best_keys(weights, key_mask, top_k):
     exists = ops.ones_like(weights, dtype="bool")
     exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
     length = shape(weights)[-1]
-    weights = ops.where(exists, ops.stop_gradient(ops.cast(weights, "float32")), -1.0)
-    weights = pad_axis(weights + 1, -1, 0, top_k) - 1  # no fewer places than `top_k`
+    weights = ops.cast(ops.stop_gradient(weights), score_dtype(keras.backend.standardize_dtype(weights.dtype)))
+    weights = ops.where(exists, weights, -1)
+    # No fewer places than `top_k`, none of them better than a key, however little that weighs.
+    weights = ops.pad(weights, [(0, 0)] * 3 + [(0, top_k)], constant_values=-1)
     best, positions = ops.top_k(weights, top_k, sorted=False)
     return Best(ops.minimum(ops.cast(positions, "int32"), length - 1), best >= 0)
 

@@ -1,11 +1,9 @@
-"""Hash buckets of vectors, and the results of several rounds of them as one (Kitaev et al. 2020, "Reformer")."""
-
-import functools
+"""Hash buckets of vectors (Kitaev et al. 2020, "Reformer")."""
 
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, combine, score_dtype
+from tf_sparse_attention.ops.attend import score_dtype
 
 
 def unit(x):
@@ -32,24 +30,3 @@ def buckets(x, rotations):
         turned = ops.einsum("BNTH,NHK->BNTK", x, rotation)
         found.append(ops.cast(ops.argmax(ops.concatenate([turned, -turned], axis=-1), axis=-1), "int32"))
     return found
-
-
-def combine_rounds(rounds):
-    """Merges the results of several rounds: a key that is in the same bucket in several counts as often.
-
-    A token that sees itself alone in a round leaves the word to the others, since its score there is the lowest.
-
-    Args:
-        rounds: list of `Attended` with log-sum-exps.
-
-    Returns:
-        An `Attended`.
-    """
-    if len(rounds) == 1:
-        return rounds[0]
-    outputs, weights, log_sum_exps = zip(*rounds, strict=True)
-    return Attended(
-        combine(outputs, log_sum_exps),
-        None if weights[0] is None else combine(weights, log_sum_exps),
-        functools.reduce(ops.logaddexp, log_sum_exps),
-    )

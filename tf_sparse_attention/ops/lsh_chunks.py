@@ -4,13 +4,12 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.attend import attend, combine_attended
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
-from tf_sparse_attention.ops.lsh import combine_rounds
+from tf_sparse_attention.ops.groups import NOWHERE, with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
-from tf_sparse_attention.ops.routing import NOWHERE, with_self_bias
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -127,7 +126,7 @@ def chunk_attention(
         query: scaled queries (B, N, T, H).
         key: keys (B, N, T, H).
         value: values (B, N, T, Hv).
-        query_groups: list of R int32 (B, N, T) of `groups_of`, one for each round.
+        query_groups: list of R int32 (B, N, T) of `groups.groups_of`, one for each round.
         key_groups: likewise, the same list where queries are the keys.
         chunk_size: w, places in a chunk.
         causal: whether keys at later positions are hidden.
@@ -167,7 +166,7 @@ def chunk_attention(
         )
         columns = beside.positions[..., None, :]
         rounds.append(attended.restored(own.restore, lambda weights, at=columns: dense_scores(weights, at, length)))
-    return combine_rounds(rounds)
+    return combine_attended(rounds)
 
 
 def _pairs_mask(own, beside, apart, causal, masks):

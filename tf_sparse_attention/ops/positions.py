@@ -123,7 +123,7 @@ class Rotary(NoPosition):
 
     def rotate(self, x, positions):
         half = x.shape[-1] // 2
-        frequencies = self.base ** (-np.arange(half, dtype="float32") / half)
+        frequencies = self.base ** (-np.arange(half) / half)
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
         angles = ops.cast(positions, dtype)[..., None] * ops.cast(frequencies, dtype)  # (..., T, H / 2)
         cosine, sine = ops.cast(ops.cos(angles), x.dtype), ops.cast(ops.sin(angles), x.dtype)

@@ -3,59 +3,17 @@
 Which keys a query sees depends on tokens up to its own position alone, so it is causal by construction.
 """
 
-import keras
-import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend, score_dtype
+from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers
+from tf_sparse_attention.ops.groups import NOWHERE, with_self_bias
 from tf_sparse_attention.ops.local import band, window_grid
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
 from tf_sparse_attention.ops.random_bits import threefry, word
 from tf_sparse_attention.ops.scores import dense_scores
-
-SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
-NOWHERE = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
-
-
-def segment_ranks(*segments):
-    """Numbers the documents of each row 0, 1, .. in the order of their ids, whatever the ids are.
-
-    Args:
-        *segments: int tensors (B, T_i) that share their ids.
-
-    Returns:
-        List of int32 tensors (B, T_i), each number below the sum of the T_i.
-    """
-    ids = segments[0] if len(segments) == 1 else ops.concatenate(segments, axis=-1)
-    order = ops.argsort(ids, axis=-1)
-    sorted_ids = ops.take_along_axis(ids, order, axis=-1)
-    new = ops.cast(sorted_ids[:, 1:] != sorted_ids[:, :-1], "int32")
-    ranks = ops.cumsum(ops.pad(new, [(0, 0), (1, 0)]), axis=-1)
-    ranks = ops.take_along_axis(ranks, ops.argsort(order, axis=-1), axis=-1)
-    parts, start = [], 0
-    for part in segments:
-        stop = start + shape(part)[-1]
-        parts.append(ranks[:, start:stop])
-        start = stop
-    return parts
-
-
-def groups_of(clusters, num_clusters, token_mask=None, segment_rank=None):
-    """Returns the group of each token, one for each pair of document and cluster: int32 (B, N, T), at least 1.
-
-    Args:
-        clusters: int32 (B or 1, N, T).
-        num_clusters: K.
-        token_mask: bool (B, T); tokens masked out are in the group `NOWHERE`, which no one attends to; or None.
-        segment_rank: int32 (B, T) of `segment_ranks`, or None.
-    """
-    groups = clusters + 1
-    if segment_rank is not None:
-        groups = groups + segment_rank[:, None, :] * num_clusters
-    return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NOWHERE)
 
 
 def random_clusters(num_heads, length, num_clusters, seed):
@@ -136,15 +94,3 @@ def nearest_attention(
         rows=lambda x: permute_rows(grid.join(x, -2), inverse, order),
         dense=lambda weights: dense_scores(weights, at_keys[..., None, :], length),
     )
-
-
-def with_self_bias(bias, own):
-    """Returns the bias with `SELF_BIAS` added where a query meets the key of its position.
-
-    Args:
-        bias: float, broadcastable to (..., t, s), or None.
-        own: bool, likewise: where query and key have one position.
-    """
-    dtype = "float32" if bias is None else score_dtype(keras.backend.standardize_dtype(bias.dtype))
-    own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # float16 could not hold it
-    return own if bias is None else ops.cast(bias, dtype) + own

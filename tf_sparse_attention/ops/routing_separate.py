@@ -7,10 +7,10 @@ from keras import ops
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.blocks import join, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.groups import NOWHERE, with_self_bias
 from tf_sparse_attention.ops.local import window_grid
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
-from tf_sparse_attention.ops.routing import NOWHERE, with_self_bias
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -139,7 +139,7 @@ def separate_attention(
         query: normalised queries (B, N, T, H).
         key: normalised keys (B, N, S, H).
         value: values (B, N, S, Hv).
-        query_groups: int32 (B, N, T) of `groups_of`.
+        query_groups: int32 (B, N, T) of `groups.groups_of`.
         key_groups: int32 (B, N, S).
         cluster_size: keys of a group that a query sees on a side, counting the one at its position.
         causal: whether later keys are hidden.

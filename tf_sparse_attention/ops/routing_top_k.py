@@ -8,10 +8,10 @@ from keras import ops
 from tf_sparse_attention.ops.attend import attend, lowest
 from tf_sparse_attention.ops.blocks import pad_axis, shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
+from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.local import band
 from tf_sparse_attention.ops.masks import TokenMasks, causal_mask, merge, pick_pairs
 from tf_sparse_attention.ops.positions import Distances, NoPosition
-from tf_sparse_attention.ops.routing import with_self_bias
 from tf_sparse_attention.ops.scores import dense_scores
 
 

@@ -1,0 +1,30 @@
+"""State of layers beside what they learn by gradients: its precision, and what is drawn once for all."""
+
+import random
+
+import keras
+
+
+def state_dtype(layer):
+    """Returns the dtype of state that needs full precision: float32, or float64 in a float64 layer."""
+    return "float64" if layer.variable_dtype == "float64" else "float32"
+
+
+def drawn_seed(seed):
+    """Returns `seed`, or a new one for None: what a layer draws with it then is part of its configuration."""
+    return random.randrange(2**31) if seed is None else seed
+
+
+def random_directions(layer, name, shape):
+    """Returns a new weight of normal numbers drawn with the seed of `layer`, not trained: the axes or planes of a hash.
+
+    float32 whatever the dtype policy (float64 under float64), as hashes of half precision would be coarse.
+    """
+    return layer.add_weight(
+        name=name,
+        shape=shape,
+        initializer=keras.initializers.RandomNormal(stddev=1.0, seed=layer.seed),
+        dtype=state_dtype(layer),
+        autocast=False,
+        trainable=False,
+    )
