@@ -69,7 +69,8 @@ def evaluate(folder, split="test", changes=None):
 
     Returns:
         Dictionary: "split", "data" (name of the text), the figures of `scoring.score`, "gzip -9" and "xz -9" in bits
-        per byte, "backend", "settings" (of the windows), and "path", the file they were written to.
+        per byte (unless hidden tokens are scored), "backend", "settings" (of the windows), and "path", the file they
+        were written to.
 
     Raises:
         ValueError: If there is no trained model, or a setting is wrong.
@@ -88,7 +89,8 @@ def evaluate(folder, split="test", changes=None):
         scorer = scoring.make_scorer(model, execution, config.data.batch_size)
         figures = scoring.score(scorer, store, devices, **sizes)
     result = {"split": split, "data": source.name, **figures}
-    result |= compression.compressed_bits_per_byte(source.documents(split))
+    if config.data.mask_rate == 0:  # else what is scored are some of the bytes, seen from both sides
+        result |= compression.compressed_bits_per_byte(source.documents(split))
     result |= {"backend": keras.backend.backend(), "settings": sizes}
     other_text = None if source.fingerprint == trained_on else source.name.split("/")[0]
     result["path"] = str(workdir.evaluation_path(folder, split, other_text))
@@ -115,12 +117,18 @@ def as_text(result):
         ("text", f"{result['data']}, {result['split']}"),
         ("bytes, words, tokens", f"{result['bytes']}, {result['words']}, {result['tokens']}"),
         ("bits per byte", f"{result['bits_per_byte']:.4f}"),
-        *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9")),
+        *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9") if name in result),
         ("perplexity per token", _number(result["perplexity"])),
-        ("perplexity per word", _number(result["perplexity_per_word"]) if result["words"] else "no words"),
+        *_per_word(result),
         ("seconds", f"{result['seconds']:.1f}"),
     ]
     return "\n".join(f"{name:<22}{value}" for name, value in rows)
+
+
+def _per_word(result):
+    if result["settings"]["mask_rate"]:
+        return [("scored", f"{result['tokens']} hidden tokens alone")]
+    return [("perplexity per word", _number(result["perplexity_per_word"]) if result["words"] else "no words")]
 
 
 def _number(value):

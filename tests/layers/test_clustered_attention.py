@@ -51,6 +51,13 @@ def test_all_keys_as_the_best_ones_is_dense_attention(num_clusters):
             np.testing.assert_allclose(weights[row, :, :length], expected_weights[row, :, :length], rtol=0, atol=2e-6)
 
 
+def test_projections_are_copied_into_a_layer_that_is_not_built():
+    x = draw()
+    layer = ClusteredAttention(2, 4, num_clusters=4, seed=0)
+    layer.copy_projections(dense_layer(x))
+    np.testing.assert_array_equal(layer(x), clustered_of(dense_layer(x), x, num_clusters=4)(x))
+
+
 def test_the_best_keys_are_the_best_however_little_they_weigh():
     weights = np.full((1, 1, 1, 40), 1e-12, "float32")
     weights[..., 3], weights[..., 39] = 1 - 1e-7, 1e-9
@@ -146,8 +153,8 @@ def test_projections_are_copied_from_layers_that_have_the_same():
     layer.build(x.shape)
     layer.copy_projections(dense)
     np.testing.assert_allclose(layer(x), dense(x, x), rtol=0, atol=1e-5)
-    for other in (LocalAttention(3, 4), RoutingAttention(2, 4, num_clusters=2, cluster_size=8), LocalAttention(2, 4)):
-        if other.num_heads == 3 or isinstance(other, RoutingAttention):
-            other.build(x.shape)
+    for other in (LocalAttention(3, 4), RoutingAttention(2, 4, num_clusters=2, cluster_size=8)):
         with pytest.raises(ValueError, match=r"`attention` must be built and have the projections of this layer"):
             other.copy_projections(dense)
+    with pytest.raises(ValueError, match=r"`attention` must be built"):
+        layer.copy_projections(LocalAttention(2, 4))

@@ -7,7 +7,14 @@ from keras import ops
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
 from tf_sparse_attention.analysis import CausalityError, assert_causal
-from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
+from tf_sparse_attention.layers import (
+    ClusteredAttention,
+    FeedForward,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    TransformerBlock,
+)
 
 X = normal(2, 9, SIZE)
 MASK = np.arange(9) < np.array([[9], [5]])
@@ -131,6 +138,12 @@ def test_sublayers_compute_in_their_own_dtypes(own, common):
     assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
     assert layer(keras.Input((None, SIZE))).dtype == layer.compute_dtype
     assert np.all(np.isfinite(to_numpy(output)))
+
+
+@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: MixedAttention([part])])
+def test_what_cannot_be_causal_is_refused_at_once(wrap):
+    with pytest.raises(ValueError, match=r"`causal` must be False with ClusteredAttention.*Received: causal=True"):
+        TransformerBlock(wrap(ClusteredAttention(2, 4)), causal=True)
 
 
 def test_a_frozen_block_keeps_weights_and_state():

@@ -166,6 +166,14 @@ def test_the_nats_of_one_table_are_those_of_its_logits():
     np.testing.assert_allclose(model.nats(model.backbone(tokens), targets), expected, rtol=1e-6)
 
 
+def test_ids_given_as_floats_keep_their_number_in_half_precision():
+    model = LanguageModel(Backbone(1000, 1, 16, [NEAR], dtype="mixed_bfloat16"), dtype="mixed_bfloat16")
+    ids = np.array([[301, 303, 999, 7]])
+    np.testing.assert_array_equal(model(ids.astype("float32")), model(ids))
+    inputs = keras.Input((None,))  # float32 unless told
+    np.testing.assert_array_equal(keras.Model(inputs, model(inputs))(ids), model(ids))
+
+
 @pytest.mark.parametrize("embedding", [{"div_value": 2}, {"sizes": (8,)}, "adaptive"])
 def test_a_wrong_embedding_is_named(embedding):
     with pytest.raises(ValueError, match="`embedding` must"):

@@ -61,5 +61,8 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     assert result["tokens"] == pytest.approx(0.2 * 1700, rel=0.2)
     assert result["bytes"] == pytest.approx(result["tokens"], rel=0.01)
     assert 2 < result["bits_per_byte"] < 9
+    assert "gzip -9" not in result
+    text = evaluation.as_text(result)
+    assert f"{result['tokens']} hidden tokens alone" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to continue a text"):
         sampling.generate(tmp_path, length=4)

@@ -26,10 +26,11 @@ class AdaptiveEmbedding(keras.layers.Layer):
         cutoffs: the first id of each cluster after the first, rising, between 1 and V - 1. Empty: one cluster.
         div_value: factor from the size of the vectors of a cluster to that of the next. Default 4.
         seed: integer for the initial values.
+        mask_zero: whether id 0 is padding, which layers after this one get a mask of. Default False.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T), ids from 0 to V - 1.
+        inputs: int (B, T), ids from 0 to V - 1. Others give NaN.
 
     Returns:
         Float (B, T, D).
@@ -45,10 +46,13 @@ class AdaptiveEmbedding(keras.layers.Layer):
         [64, 16, 4]
     """
 
-    def __init__(self, vocabulary_size, hidden_dim, cutoffs, div_value=4, seed=None, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, vocabulary_size, hidden_dim, cutoffs, div_value=4, seed=None, mask_zero=False, **kwargs):
+        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value)
         checks.check_optional_count("seed", seed, minimum=0)
+        checks.check_switch("mask_zero", mask_zero)
+        self.supports_masking = mask_zero
+        self.mask_zero = mask_zero
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
         self.cutoffs = tuple(cutoffs)
@@ -73,7 +77,12 @@ class AdaptiveEmbedding(keras.layers.Layer):
         return [Cluster(*(ops.cast(weight, self.compute_dtype) for weight in pair)) for pair in pairs]
 
     def call(self, inputs):
+        if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
+            inputs = ops.cast(inputs, "int32")
         return embed_words(inputs, self.clusters())
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape, self.hidden_dim)
@@ -82,7 +91,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
     def get_config(self):
-        names = ("vocabulary_size", "hidden_dim", "cutoffs", "div_value", "seed")
+        names = ("vocabulary_size", "hidden_dim", "cutoffs", "div_value", "seed", "mask_zero")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 

@@ -5,6 +5,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.adaptive_embedding import AdaptiveEmbedding, add_clusters, check_clusters
+from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.word_clusters import (
     Cluster,
@@ -34,7 +35,8 @@ class AdaptiveSoftmax(keras.layers.Layer):
         cutoffs: the first id of each cluster after the first, rising, between 1 and V - 1.
         div_value: factor from the size of the vectors of a cluster to that of the next. Default 4.
         embedding: an `AdaptiveEmbedding` whose tables and projections are used: tied weights. The logits of the
-            clusters and the biases are the layer's own.
+            clusters and the biases are the layer's own. `keras.models.clone_model` gives the copy an embedding of its
+            own, as it knows nothing of layers inside layers.
         seed: integer for the initial values.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -115,7 +117,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
             words: int (...), ids from 0 to V - 1.
 
         Returns:
-            Float32 (...), nats (float64 for a float64 layer).
+            Float32 (...), nats (float64 for a float64 layer); NaN for an id that is no word.
         """
         rows = self._rows(inputs)
         nats = word_loss(rows, ops.reshape(ops.cast(words, "int32"), (-1,)), *self._weights())
@@ -130,6 +132,9 @@ class AdaptiveSoftmax(keras.layers.Layer):
         if not self.built:
             self.build(inputs.shape)
         return ops.reshape(inputs, (-1, inputs.shape[-1]))
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=score_dtype(self.compute_dtype))
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape[:-1], self.vocabulary_size)

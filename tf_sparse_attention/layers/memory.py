@@ -72,7 +72,7 @@ def _check(layer, query, value, memory, memory_segment_ids):
         )
     if value is not None:
         raise ValueError("`memory` must be None where `value` is given. Received: both.")
-    check_static("memory", memory.shape, ((query.shape[0],), (memory.shape[1],), (query.shape[2],)))
+    check_static("memory", memory.shape, ((query.shape[0],), (None,), (query.shape[2],)))
     if memory.shape[1] is None:
         raise ValueError(f"`memory` must have a known length. Received: memory of shape {tuple(memory.shape)}.")
     if memory_segment_ids is not None:

@@ -82,12 +82,16 @@ def heads_first(x):
 
 
 def copy(source, target):
-    """Gives the projections of `target` the values of those of `source`, layers of attention that are built.
+    """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
 
     Raises:
         ValueError: unless both have the same projections, with the same shapes.
     """
-    theirs, own = (_weights_by_name(layer) for layer in (source, target))
+    theirs = _weights_by_name(source)
+    if not target.built and all(f"{name}/kernel" in theirs for name in ("query", "key", "value")):
+        sizes = [theirs[f"{name}/kernel"].shape[0] for name in ("query", "value", "key")]
+        target.build(*((None, None, size) for size in sizes))
+    own = _weights_by_name(target)
     shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (theirs, own)]
     if not own or shapes[0] != shapes[1]:
         raise ValueError(

@@ -6,6 +6,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import implicit_mask
+from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.remat import remat_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
@@ -68,6 +69,7 @@ class TransformerBlock(keras.layers.Layer):
         _check_sublayers(attention, feed_forward)
         checks.check_choice("norm", norm, ("pre", "post"))
         checks.check_switch("causal", causal)
+        _check_can_be_causal(attention, causal)
         checks.check_switch("remat", remat)
         checks.check_rate("dropout", dropout)
         checks.check_positive("epsilon", epsilon)
@@ -170,3 +172,11 @@ def _check_sublayers(attention, feed_forward):
         raise ValueError(f"`attention` must be an attention layer of this library. Received: attention={attention!r}.")
     if feed_forward is not None and not isinstance(feed_forward, keras.layers.Layer):
         raise ValueError(f"`feed_forward` must be a Keras layer or None. Received: feed_forward={feed_forward!r}.")
+
+
+def _check_can_be_causal(attention, causal):
+    if causal and any(isinstance(part, ClusteredAttention) for part in getattr(attention, "parts", [attention])):
+        raise ValueError(
+            "`causal` must be False with ClusteredAttention, whose queries share the mean of later ones. "
+            "Received: causal=True."
+        )

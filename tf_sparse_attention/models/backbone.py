@@ -95,7 +95,7 @@ class Backbone(Model):
         **kwargs,
     ):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         check_arguments(arguments)
         self._arguments = arguments
         self.vocabulary_size = vocabulary_size

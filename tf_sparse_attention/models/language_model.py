@@ -48,7 +48,7 @@ class LanguageModel(ToldTargets, Model):
     """
 
     def __init__(self, backbone, tie_embeddings=False, use_output_bias=True, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         if not isinstance(backbone, Backbone):
             raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")
         if isinstance(backbone.embedding, AdaptiveEmbedding) and not use_output_bias:

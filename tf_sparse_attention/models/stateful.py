@@ -44,7 +44,7 @@ class StatefulModel(ToldTargets, Model):
     """
 
     def __init__(self, model, batch_size, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         checks.check_count("batch_size", batch_size)
         if not isinstance(model, LanguageModel):
             raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")

@@ -3,6 +3,7 @@
 import itertools
 from typing import Any, NamedTuple
 
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
@@ -36,7 +37,10 @@ def starts_of(clusters):
 
 
 def embed_words(ids, clusters):
-    """Returns sqrt(D) P_i^T e_w for each word w, of cluster i: int (...) to (..., D). Cost O(T D sum of H_i)."""
+    """Returns sqrt(D) P_i^T e_w for each word w, of cluster i: int (...) to (..., D). Cost O(T D sum of H_i).
+
+    An id that is no word gives NaN: an error would need to look at the numbers, and zeros would pass for a word.
+    """
     starts = starts_of(clusters)
     scale = clusters[0].projection.shape[-1] ** 0.5
     total = 0
@@ -44,7 +48,11 @@ def embed_words(ids, clusters):
         rows = ops.take(cluster.table, ops.clip(ids - start, 0, stop - start - 1), axis=0)
         here = ops.logical_and(ids >= start, ids < stop)[..., None]
         total = total + ops.matmul(ops.where(here, rows, 0), cluster.projection)
-    return total * scale
+    return ops.where(_is_word(ids, starts)[..., None], total * scale, np.nan)
+
+
+def _is_word(ids, starts):
+    return ops.logical_and(ids >= 0, ids < starts[-1])
 
 
 def word_logits(x, cluster):
@@ -96,7 +104,7 @@ def word_loss(x, ids, clusters, gate):
         gate: a `Gate`, or None without rare clusters.
 
     Returns:
-        Float32 (R,) (float64 for float64), in nats.
+        Float32 (R,) (float64 for float64), in nats; NaN for an id that is no word.
     """
     starts = starts_of(clusters)
     cluster_of = sum(ops.cast(ids >= start, "int32") for start in starts[1:-1])
@@ -112,11 +120,12 @@ def word_loss(x, ids, clusters, gate):
         here, dtypes = cluster_of == index, (ops.dtype(nats),)
         (rare,) = on_needed_rows(tail_loss, here, [x], cluster, numbers=[ids - start], dtypes=dtypes)
         nats = nats + rare
-    return nats
+    return ops.where(_is_word(ids, starts), nats, np.nan)
 
 
 def _nats(logits, columns):
-    chosen = ops.take_along_axis(logits, ops.cast(columns, "int32")[:, None], axis=-1)[:, 0]
+    columns = ops.clip(ops.cast(columns, "int32"), 0, logits.shape[-1] - 1)
+    chosen = ops.take_along_axis(logits, columns[:, None], axis=-1)[:, 0]
     return ops.logsumexp(logits, axis=-1) - chosen
 
 
