@@ -39,13 +39,14 @@ class Program(NamedTuple):
     bounds: Bounds
 
 
-def layer_program(make_layer, backward, length=LENGTH):
-    """Returns (function, arguments) of an attention layer in causal training, on (1, length, 512) in bfloat16.
+def layer_program(make_layer, backward, length=LENGTH, causal=True):
+    """Returns (function, arguments) of an attention layer in training, on (1, length, 512) in bfloat16.
 
     Args:
         make_layer: function that returns the layer.
         backward: whether to compute the gradients of the input and of all weights too.
         length: T.
+        causal: whether later positions are hidden.
     """
     layer = make_layer()
     layer.build((1, length, 512))
@@ -57,7 +58,7 @@ def layer_program(make_layer, backward, length=LENGTH):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             output, state, losses = layer.stateless_call(
-                trainable, state, ops.cast(x, "bfloat16"), training=True, use_causal_mask=True, return_losses=True
+                trainable, state, ops.cast(x, "bfloat16"), training=True, use_causal_mask=causal, return_losses=True
             )
         return ops.sum(ops.square(ops.cast(output, "float32"))) + sum(losses, 0.0), (output, state)
 
@@ -142,14 +143,43 @@ def _mixed():
     return layers.MixedAttention(parts, dtype="bfloat16")
 
 
-def _of_layer(name, make_layer, forward, gradient):
+def _strided():
+    return layers.StridedAttention(stride=64, heads="merged", **HEADS)
+
+
+def _fixed():
+    return layers.FixedAttention(block_size=64, num_summary=8, heads="merged", **HEADS)
+
+
+def _all():
+    return layers.AllAttention(num_persistent=512, window=256, adaptive_span=True, **HEADS)
+
+
+def _image():
+    return layers.LocalAttention2D(width=64, block_shape=(8, 8), **HEADS)
+
+
+def _hashing():
+    return layers.LSHAttention(num_buckets=16, bucket_size=128, num_rounds=2, **HEADS)
+
+
+def _clustered(top_k=None):
+    return layers.ClusteredAttention(num_clusters=64, top_k=top_k, **HEADS)
+
+
+def _improved():
+    return _clustered(top_k=32)
+
+
+def _of_layer(name, make_layer, forward, gradient, causal=True):
     """Returns the two programs of a layer, by name."""
     return {
-        f"{name}, forward": Program(lambda: layer_program(make_layer, backward=False), forward),
-        f"{name}, gradient": Program(lambda: layer_program(make_layer, backward=True), gradient),
+        f"{name}, forward": Program(lambda: layer_program(make_layer, backward=False, causal=causal), forward),
+        f"{name}, gradient": Program(lambda: layer_program(make_layer, backward=True, causal=causal), gradient),
     }
 
 
+RESHAPES = Bounds(0, 0, 0, "groups are reshapes and slices, and so are their gradients")
 # Revival of centroids takes one sort and two gathers of (N, K) numbers in every routing layer: next to nothing.
 PROGRAMS = {
     "permutation, gradient": Program(
@@ -188,6 +218,30 @@ PROGRAMS = {
         _mixed,
         Bounds(6, 0, 3, "as nearest"),
         Bounds(9, 0, 3, "as nearest"),
+    ),
+    **_of_layer("StridedAttention", _strided, RESHAPES, RESHAPES),
+    **_of_layer("FixedAttention", _fixed, RESHAPES, RESHAPES),
+    **_of_layer("AllAttention with spans", _all, RESHAPES, RESHAPES),
+    **_of_layer("LocalAttention2D", _image, RESHAPES, RESHAPES),
+    **_of_layer(
+        "LSHAttention, two rounds",
+        _hashing,
+        Bounds(12, 0, 4, "each round: order and inverse; queries, keys, values, groups there, output and sums back"),
+        Bounds(22, 0, 4, "the gradients of five permutations a round are gathers"),
+    ),
+    **_of_layer(
+        "ClusteredAttention",
+        _clustered,
+        Bounds(2, 0, 1, "the first members of the clusters; means and votes are products with zeros and ones"),
+        Bounds(2, 0, 1, "no gradient goes into the choice of clusters"),
+        causal=False,
+    ),
+    **_of_layer(
+        "ClusteredAttention, improved",
+        _improved,
+        Bounds(16, 1, 4, "best keys by a sort, their rows; queries by cluster in blocks, and back"),
+        Bounds(19, 7, 4, "a key may be among the best of several clusters, whose gradients add up"),
+        causal=False,
     ),
     "training step, two layers": Program(
         model_program, Bounds(19, 1, 6, "twice nearest; the embedding is a gather, its gradient a scatter")
