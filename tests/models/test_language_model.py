@@ -166,6 +166,12 @@ def test_the_nats_of_one_table_are_those_of_its_logits():
     np.testing.assert_allclose(model.nats(model.backbone(tokens), targets), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["tie_embeddings", "use_output_bias"])
+def test_a_switch_is_true_or_false(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be .*Received: {name}='no'"):
+        LanguageModel(Backbone(40, 1, 16, [NEAR]), **{name: "no"})
+
+
 def test_ids_given_as_floats_keep_their_number_in_half_precision():
     model = LanguageModel(Backbone(1000, 1, 16, [NEAR], dtype="mixed_bfloat16"), dtype="mixed_bfloat16")
     ids = np.array([[301, 303, 999, 7]])

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.initialization import initialize_by_depth
@@ -51,6 +52,8 @@ class LanguageModel(ToldTargets, Model):
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         if not isinstance(backbone, Backbone):
             raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")
+        checks.check_switch("tie_embeddings", tie_embeddings)
+        checks.check_switch("use_output_bias", use_output_bias)
         if isinstance(backbone.embedding, AdaptiveEmbedding) and not use_output_bias:
             raise ValueError("`use_output_bias` must be True with an adaptive embedding. Received: False.")
         self.backbone = backbone
