@@ -67,6 +67,12 @@ def test_without_cutoffs_it_is_one_softmax():
     np.testing.assert_allclose(softmax(x), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_words_must_be_one_for_each_vector():
+    softmax = AdaptiveSoftmax(20, cutoffs=(5,))
+    with pytest.raises(ValueError, match=r"`words` must have shape \(2, 3\)\. Received: words of shape \(2, 4\)"):
+        softmax.loss(np.ones((2, 3, 16), "float32"), np.ones((2, 4), "int32"))
+
+
 def test_an_id_that_is_no_word_gives_no_number():
     embedding = AdaptiveEmbedding(50, 16, cutoffs=(10, 20))
     softmax = AdaptiveSoftmax(embedding=embedding)

@@ -89,6 +89,8 @@ def test_a_model_fits_its_windows_between_phases():
     np.testing.assert_allclose(model.predict(x, verbose=0), whole, rtol=0, atol=1e-6)
     model.fit(x, x, verbose=0)
     assert make_model(LocalAttention(2, 4, window=3)).fit_windows() is None
+    with pytest.raises(ValueError, match=r"`margin` must be .* Received: margin=-1"):
+        model.fit_windows(margin=-1)
 
 
 def test_programs_of_other_models_around_the_layer_follow_its_window():

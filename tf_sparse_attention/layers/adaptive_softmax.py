@@ -119,6 +119,8 @@ class AdaptiveSoftmax(keras.layers.Layer):
         Returns:
             Float32 (...), nats (float64 for a float64 layer); NaN for an id that is no word.
         """
+        words = ops.convert_to_tensor(words)
+        checks.check_static("words", words.shape, tuple((size,) for size in inputs.shape[:-1]))
         rows = self._rows(inputs)
         nats = word_loss(rows, ops.reshape(ops.cast(words, "int32"), (-1,)), *self._weights())
         return ops.reshape(nats, shape(inputs)[:-1])

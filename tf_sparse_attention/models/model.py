@@ -2,6 +2,7 @@
 
 import keras
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.layers.adaptive_span import spans_in
 
@@ -32,7 +33,11 @@ class _Additions:
 
         Returns:
             The largest window that is computed now, None if no layer has an adaptive span.
+
+        Raises:
+            ValueError: if `margin` is no integer of 0 or more.
         """
+        checks.check_count("margin", margin, minimum=0)
         for span in spans_in(self):
             span.fit_window(margin)
         return max(self.computed_windows, default=None)

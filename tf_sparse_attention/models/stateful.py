@@ -72,7 +72,11 @@ class StatefulModel(ToldTargets, Model):
 
     def call(self, inputs, training=None):
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
-        checks.check_static("inputs", token_ids.shape, ((self.batch_size,), (None,)))
+        if token_ids.shape[0] not in (None, self.batch_size):
+            raise ValueError(
+                f"`inputs` must have `batch_size` rows, {self.batch_size}, since each goes on where it ended; leave out "
+                f"a smaller batch at the end. Received: {token_ids.shape[0]} rows."
+            )
         memory = {name: ops.convert_to_tensor(variable) for name, variable in self._memory.items()}
         answer, memory = self.model.read_on(inputs, memory, training=training)
         for name, variable in self._memory.items():
