@@ -74,8 +74,8 @@ class StatefulModel(ToldTargets, Model):
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         if token_ids.shape[0] not in (None, self.batch_size):
             raise ValueError(
-                f"`inputs` must have `batch_size` rows, {self.batch_size}, since each goes on where it ended; leave out "
-                f"a smaller batch at the end. Received: {token_ids.shape[0]} rows."
+                f"`inputs` must have `batch_size` rows, {self.batch_size}, since each goes on where it ended; leave "
+                f"out a smaller batch at the end. Received: {token_ids.shape[0]} rows."
             )
         memory = {name: ops.convert_to_tensor(variable) for name, variable in self._memory.items()}
         answer, memory = self.model.read_on(inputs, memory, training=training)
