@@ -72,6 +72,7 @@ def test_figures_are_readable(run):
 def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
     row = {"split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0, "seconds": 1.0}
     row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words": num_words, "perplexity_per_word": None}
+    row["settings"] = {"mask_rate": 0.0}
     assert f"perplexity per word   {said}\n" in evaluation.as_text(row)
 
 
