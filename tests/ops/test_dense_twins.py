@@ -1,9 +1,13 @@
 """Each sparse attention equals dense attention under its pattern's mask, outputs and gradients, whatever is drawn."""
 
+import pytest
 from hypothesis import given, settings
 
 from tests.ops import strategies
 from tests.ops.compare import assert_equals_dense
+
+# The dearest of these; `make test-large` draws as many as of the others.
+QUICK_OR_WHOLE = pytest.mark.parametrize("wanted", [30, pytest.param(100, marks=pytest.mark.large)])
 
 
 def assert_all_equal_dense(plans, wanted=200):
@@ -24,8 +28,9 @@ def test_local_equals_dense_attention():
     assert_all_equal_dense(strategies.local_plans())
 
 
-def test_local_on_images_equals_dense_attention():
-    assert_all_equal_dense(strategies.local_2d_plans(), wanted=100)
+@QUICK_OR_WHOLE
+def test_local_on_images_equals_dense_attention(wanted):
+    assert_all_equal_dense(strategies.local_2d_plans(), wanted)
 
 
 def test_strided_equals_dense_attention():
@@ -52,5 +57,6 @@ def test_top_k_equals_the_mean_of_dense_attentions():
     assert_all_equal_dense(strategies.top_k_plans())
 
 
-def test_chunks_equal_dense_attention():
-    assert_all_equal_dense(strategies.chunk_plans(), wanted=100)
+@QUICK_OR_WHOLE
+def test_chunks_equal_dense_attention(wanted):
+    assert_all_equal_dense(strategies.chunk_plans(), wanted)
