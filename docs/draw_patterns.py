@@ -106,7 +106,12 @@ PICTURES = {
         ("nearest: last 8 tokens of the cluster", lambda: routed(selection="nearest"), True, 0),
         ("top_k: 16 best tokens a cluster", lambda: routed(selection="top_k", cluster_size=16), False, 0),
         ("strided: 16 tokens of all scores", lambda: routed(selection="strided", cluster_size=16), False, 0),
-        ("hash: 16 tokens of a bucket", lambda: routed(selection="hash", cluster_size=16), False, 0),
+        (
+            "hash: 16 tokens of a bucket",
+            lambda: RoutingAttention(**{**ROUTED, "cluster_size": 16}, selection="hash"),
+            False,
+            0,
+        ),
         ("random clusters", lambda: RoutingAttention(**ROUTED, selection="random"), True, 0),
     ],
     "hashing": [
