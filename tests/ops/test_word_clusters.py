@@ -163,7 +163,6 @@ def test_a_likely_cluster_of_unlikely_words_does_not_win():
     gate = Gate(np.zeros((2, 1)), np.log([0.6]))
     x = np.ones((1, 2))
     assert int(most_likely_word(x, clusters, gate)[0]) == 0
-
     np.testing.assert_allclose(np.exp(word_log_probabilities(x, clusters, gate)), [[0.4, 0.2, 0.2, 0.2]])
 
 

@@ -1,7 +1,6 @@
 """Routing attention as a Keras layer."""
 
 import dataclasses
-import functools
 
 import keras
 from keras import ops
@@ -235,8 +234,11 @@ class RoutingAttention(ContentAttention):
 
     def _groups(self, query, key, centroids, masks, selection):
         """Returns the groups of queries and of keys, int32 (B, N, T) and (B, N, S)."""
-        clusters_of = functools.partial(self._clusters_of, centroids=centroids, selection=selection)
-        (groups,) = self.groups_of_tokens(lambda x: [clusters_of(x)], query, key, self.num_clusters, masks)
+
+        def clusters_of(x):
+            return [self._clusters_of(x, centroids, selection)]
+
+        (groups,) = self.groups_of_tokens(clusters_of, query, key, self.num_clusters, masks)
         return groups
 
     def _clusters_of(self, x, centroids, selection):

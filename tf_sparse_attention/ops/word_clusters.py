@@ -111,12 +111,11 @@ def word_loss(x, ids, clusters, gate):
     column = ids if gate is None else ops.where(cluster_of > 0, starts[1] - 1 + cluster_of, ids)
     head = head_logits(x, clusters[0], gate)
     nats = _nats(head, column)
+
+    def tail_loss(rows, weights, words):
+        return (_nats(word_logits(rows[0], Cluster(*weights))[0], words[0]),)
+
     for index, (cluster, start) in enumerate(zip(clusters[1:], starts[1:-1], strict=True), start=1):
-        last = cluster.table.shape[0] - 1
-
-        def tail_loss(rows, weights, words, last=last):
-            return (_nats(word_logits(rows[0], Cluster(*weights))[0], ops.clip(words[0], 0, last)),)
-
         here, dtypes = cluster_of == index, (ops.dtype(nats),)
         (rare,) = on_needed_rows(tail_loss, here, [x], cluster, numbers=[ids - start], dtypes=dtypes)
         nats = nats + rare
@@ -124,6 +123,7 @@ def word_loss(x, ids, clusters, gate):
 
 
 def _nats(logits, columns):
+    # Rows that are not needed have the words of other clusters, whose result no one takes.
     columns = ops.clip(ops.cast(columns, "int32"), 0, logits.shape[-1] - 1)
     chosen = ops.take_along_axis(logits, columns[:, None], axis=-1)[:, 0]
     return ops.logsumexp(logits, axis=-1) - chosen
