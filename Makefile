@@ -10,6 +10,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUNS ?= runs
 ARGS ?= -n 2 --dist loadfile
+# Most programs of the tests run for a moment and take seconds to compile, most of them for machine code that is fast.
+# XLA's own passes stay, and `make test-large`, which measures too, has it all.
+TEST_XLA_FLAGS ?= --xla_backend_optimization_level=0
 
 LOCK := requirements/lock.txt
 READY := $(VENV)/.ready
@@ -53,7 +56,7 @@ demo-compare: $(READY) ## Train the demo model with and without routed heads and
 
 .PHONY: test
 test: $(READY) ## Run the tests (15 minutes at most on 2 cores)
-	$(RUN) -m pytest -q $(ARGS)
+	XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q $(ARGS)
 
 .PHONY: test-large
 test-large: $(READY) ## Run the slow proofs that `make test` leaves out

@@ -1,4 +1,4 @@
-"""The examples of the public docstrings: those that state a result are run and must give it."""
+"""The examples of the public docstrings run, with fewer steps, and where they state a result they give it."""
 
 import doctest
 import inspect
@@ -12,22 +12,73 @@ import tf_sparse_attention as tsa
 
 PARTS = (tsa.layers, tsa.models, tsa.optimizers, tsa.data, tsa.generation, tsa.analysis)
 NAMES = {name: getattr(part, name) for part in PARTS for name in part.__all__}
+SMALLER = {
+    "open_source()": "open_source(path='books', data_dir='prepared')",
+    'tfds="tiny_shakespeare"': "path='books', data_dir='prepared'",
+    'path="books")': 'path="books", data_dir="prepared")',
+    '"/tmp/data"': "'prepared'",
+    "vocabulary_size=258)": "vocabulary_size=258, num_layers=2, hidden_dim=32, embedding_dim=32, skip_first=1)",
+    "vocabulary_size=258, num_layers=2)": "vocabulary_size=258, num_layers=1)",
+    "batch_size=8": "batch_size=2",
+    "sequence_length=512": "sequence_length=64",
+    "sequence_length=1024": "sequence_length=64",
+    "steps_per_epoch=100": "steps_per_epoch=1",
+    "max_length=300": "max_length=30",
+}
+
+
+class States(doctest.OutputChecker):
+    """Holds an example to its result only where it states one."""
+
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)
 
 
 def examples():
     finder = doctest.DocTestFinder(recurse=False)
     for name, thing in NAMES.items():
         if inspect.isclass(thing) or inspect.isfunction(thing):
-            names = {"keras": keras, "np": np, "ops": ops, "tsa": tsa, **NAMES}
-            for found in finder.find(thing, name, globs=names):
-                if any(example.want for example in found.examples):
+            for found in finder.find(thing, name, globs={}):
+                if found.examples:
                     yield pytest.param(found, id=name)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder that examples run in, with a folder `books` of texts."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "books").mkdir()
+    for number in range(3):  # a file for each split
+        (folder / "books" / f"{number}.txt").write_text(f"Text number {number}. " * 300, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(folder):
+    source = tsa.data.open_source(path=folder / "books", data_dir=folder / "prepared")
+    return tsa.data.open_token_store(source, tsa.data.ByteTokenizer(), "train")
+
+
+def a_model():
+    part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64, "adaptive_span": True}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 16, [part], intermediate_dim=32, memory_length=63))
+    model.compile("sgd", loss=tsa.models.language_model_loss())
+    return model
+
+
 @pytest.mark.parametrize("example", list(examples()))
-def test_an_example_gives_what_it_says(example):
+def test_an_example_gives_what_it_says(example, folder, store, monkeypatch):
+    monkeypatch.chdir(folder)
+    example.globs = {"keras": keras, "np": np, "ops": ops, "tsa": tsa, **NAMES, "store": store}
+    example.globs |= {"x": np.ones((2, 64), "int32"), "y": np.zeros((2, 64, 258))}
+    if "model" in "".join(step.source for step in example.examples):
+        example.globs["model"] = example.globs["language_model"] = a_model()
+    for step in example.examples:
+        for long, short in SMALLER.items():
+            step.source = step.source.replace(long, short)
     report = []
-    failed, tried = doctest.DocTestRunner(verbose=False).run(example, out=report.append)
+    runner = doctest.DocTestRunner(checker=States(), verbose=False)
+    failed, tried = runner.run(example, out=report.append)
     assert tried and not failed, "".join(report)
 
 

@@ -1,4 +1,4 @@
-"""One process on the JAX backend serves all tests of this folder."""
+"""A process on the JAX backend for each check of `jax_worker.py` that a test asks for."""
 
 import json
 import os
@@ -28,5 +28,14 @@ def run_jax_worker():
 
 @pytest.fixture(scope="session")
 def on_jax(run_jax_worker):
-    """Results of all checks of `jax_worker.py` but the slow one, by name."""
-    return run_jax_worker("families", "causality", "gather", "quadratic", "clusters")
+    """Results of the checks of `jax_worker.py`, by name; each runs when it is first asked for.
+
+    Test processes that run beside each other thus do not all run all of them.
+    """
+
+    class Results(dict):
+        def __missing__(self, check):
+            self[check] = run_jax_worker(check)[check]
+            return self[check]
+
+    return Results()

@@ -1,6 +1,6 @@
 """What the tests want to know of JAX, in a process of its own: `python -m tests.ops.jax_worker CHECK ...`.
 
-`families` compiles fourteen programs, feeds them many numbers, masks and documents, and compares with the dense twins;
+`families` compiles sixteen programs, feeds them many numbers, masks and documents, and compares with the dense twins;
 `free` compiles a program for each configuration that Hypothesis draws; the others return what
 tests compare. Prints {check: result} as JSON.
 """

@@ -141,7 +141,7 @@ def assert_causal(target, *args, **kwargs):
 
     Example:
 
-    >>> model = keras.Sequential([keras.layers.Embedding(50, 8), keras.layers.GRU(8, return_sequences=True)])
+    >>> model = keras.Sequential([keras.layers.Embedding(50, 8), keras.layers.Conv1D(8, 3, padding="causal")])
     >>> assert_causal(model).max_gradient
     0.0
     """
