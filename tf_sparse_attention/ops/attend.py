@@ -134,7 +134,7 @@ def attend(
     if span is None and not return_log_sum_exp:
         weights, log_sum_exp = _softmax(scores), None
     else:
-        weights, log_sum_exp = _softmax_with_span(scores, mask, span)
+        weights, log_sum_exp = _softmax_with_sum(scores, span)
     weights = ops.cast(weights, value.dtype)
     dropped = drop_weights(weights, dropout)
     output = ops.matmul(dropped, value)
@@ -162,27 +162,26 @@ def _softmax(scores):
     return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
-def _softmax_with_span(scores, mask, span):
-    """Returns softmax weights under mask and span, zero in an empty row, and their log-sum-exp."""
+def _softmax_with_sum(scores, span):
+    """Returns softmax weights under a span, zero where it silences a whole row, and their log-sum-exp."""
     dtype = keras.backend.standardize_dtype(scores.dtype)
-    factor = None if mask is None else ops.cast(mask, dtype)
-    if span is not None:
-        factor = ops.cast(span, dtype) if factor is None else factor * ops.cast(span, dtype)
-    if factor is None:
+    if span is None:
         highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
         exponentials = ops.exp(scores - highest)
     else:
-        live = factor > 0
+        span = ops.cast(span, dtype)
         # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
         # exponential, since the gradient of a span that is 0 is not 0, up to where that would overflow.
-        highest = ops.stop_gradient(ops.max(ops.where(live, scores, lowest(dtype)), axis=-1, keepdims=True))
-        shifted = scores - highest
-        exponentials = ops.exp(ops.where(live, shifted, ops.minimum(shifted, 60))) * factor
+        live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
+        highest = ops.max(live, axis=-1, keepdims=True)
+        highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below it in any row
+        exponentials = ops.exp(ops.minimum(scores - highest, 60)) * span
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     some = total > 0
     total = ops.where(some, total, 1)
     log_sum_exp = ops.where(some, highest + ops.log(total), lowest(dtype))
-    return exponentials / total, log_sum_exp[..., 0]
+    # Times the inverse: the gradient of a quotient would go over the weights three times more.
+    return exponentials * (1 / total), log_sum_exp[..., 0]
 
 
 def _with_slots(heads, slots, dropout, own):

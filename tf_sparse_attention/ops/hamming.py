@@ -53,20 +53,21 @@ def hamming_clusters(bits, num_clusters, num_iterations, starts, token_mask=None
     """
     batch, heads, _, num_bits = shape(bits)
     signs = 2 * ops.cast(bits, "float32") - 1  # equal signs minus different ones is R - 2 (Hamming distance)
-    starts = ops.broadcast_to(starts[:, None], (batch, heads, num_clusters))
-    centroids = take_rows(signs, starts)
-    counted = None if token_mask is None else token_mask[:, None, :, None]
+    centroids = take_rows(signs, ops.broadcast_to(starts[:, None], (batch, heads, num_clusters)))
+    columns = ops.swapaxes(signs, -1, -2)  # clusters come before tokens below, so that this alone is ever transposed
+    signs = ops.concatenate([signs, ops.ones_like(signs[..., :1])], axis=-1)  # the ones count the members
+    counted = None if token_mask is None else token_mask[:, None, None]
     # All numbers are integers, so that the number of the cluster can be told from the largest sum itself, which is far
     # faster than argmax: the largest of C (signs . centroid) - cluster is that of the lowest cluster among equals.
-    numbers = ops.arange(num_clusters, dtype="float32")
+    numbers = ops.arange(num_clusters, dtype="float32")[:, None]
     for iteration in range(num_iterations):
-        alike = num_clusters * ops.matmul(signs, ops.swapaxes(centroids, -1, -2)) - numbers
-        highest = ops.max(alike, axis=-1, keepdims=True)
+        alike = num_clusters * ops.matmul(centroids, columns) - numbers  # (B, N, C, T)
+        highest = ops.max(alike, axis=-2, keepdims=True)
         if iteration < num_iterations - 1:
             members = merge(alike == highest, counted)
-            votes = ops.matmul(ops.swapaxes(ops.cast(members, "float32"), -1, -2), signs)
-            used = ops.any(members, axis=-2)[..., None]
-            centroids = ops.where(used, ops.where(votes > 0, 1.0, -1.0), centroids)
+            votes = ops.matmul(ops.cast(members, "float32"), signs)
+            used = votes[..., -1:] > 0
+            centroids = ops.where(used, ops.where(votes[..., :-1] > 0, 1.0, -1.0), centroids)
     # The remainder of minus the largest: R C is added to make it positive.
-    clusters = ops.cast(num_bits * num_clusters - highest[..., 0], "int32") % num_clusters
+    clusters = ops.cast(num_bits * num_clusters - highest[..., 0, :], "int32") % num_clusters
     return clusters if token_mask is None else ops.where(token_mask[:, None], clusters, num_clusters)
