@@ -102,7 +102,7 @@ def test_reset_forgets():
     np.testing.assert_array_equal(stateful(ids), first)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [pytest.param(False, marks=pytest.mark.large), True])
 def test_fit_trains_the_model_inside_and_moves_the_memory(jit_compile):
     model = make(remat=jit_compile, dropout=0.1)
     stateful = StatefulModel(model, 2)

@@ -33,8 +33,13 @@ def trained(model, loss, steps=3, **options):
     return [model.train_on_batch(*batch()) for _ in range(steps)]
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("jit_compile", [False, True])
+LARGE = pytest.mark.large
+
+
+@pytest.mark.parametrize(
+    ("tied", "jit_compile"),
+    [(False, False), (True, True), pytest.param(False, True, marks=LARGE), pytest.param(True, False, marks=LARGE)],
+)
 def test_training_is_that_with_the_probabilities_of_all_words(tied, jit_compile):
     quick, whole = make(tied), make(tied)
     losses = trained(quick, language_model_loss(), jit_compile=jit_compile)
@@ -117,6 +122,7 @@ def test_the_loss_is_that_of_keras_and_comes_back_from_its_configuration():
         np.testing.assert_allclose(loss(targets, logits, weights), EVERY_WORD(targets, logits, weights), rtol=1e-6)
 
 
+@LARGE
 def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_python):
     code = textwrap.dedent(
         """
