@@ -32,9 +32,7 @@ CASES += ("clustered", "improved clustered", worker.DENSE)
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384], help="default: %(default)s"
-    )
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="default: %(default)s")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
     parser.add_argument("--backend", choices=list(worker.MODES), default="tensorflow", help="default: %(default)s")
     parser.add_argument("--layers", action="store_true", help="measure whole layers rather than attention cores")

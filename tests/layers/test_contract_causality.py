@@ -23,13 +23,16 @@ def with_scores(layer):
 
 @every_layer(can_be_causal=False)
 def test_a_layer_that_cannot_hide_later_tokens_says_so(maker):
+    layer = built(maker)
+    assert not layer.can_be_causal
     with pytest.raises(ValueError, match="`use_causal_mask` must be False"):
-        built(maker)(normal(2, 13, SIZE), use_causal_mask=True)
+        layer(normal(2, 13, SIZE), use_causal_mask=True)
 
 
 @every_layer(can_be_causal=True)
 def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(maker):
     layer = built(maker)
+    assert layer.can_be_causal
     if layer.causal_selection:
         assert_causal(with_scores(layer), **AUDIT)
     else:

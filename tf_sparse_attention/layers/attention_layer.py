@@ -69,6 +69,7 @@ class AttentionLayer(keras.layers.Layer):
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
+    can_be_causal = True  # whether later positions can be hidden at all
     supports_memory = False  # whether a call takes the inputs of earlier positions as further keys
     causal_selection = True  # whether, under a causal mask, WHICH keys a query sees is independent of later tokens
 

@@ -47,6 +47,8 @@ class ClusteredAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
+    can_be_causal = False  # queries of a cluster share the mean of later ones
+
     def __init__(self, num_heads, key_dim, *, num_clusters=100, num_bits=32, num_iterations=10, top_k=None, **kwargs):
         super().__init__(num_heads, key_dim, **kwargs)
         for name, value in (("clusters", num_clusters), ("bits", num_bits), ("iterations", num_iterations)):

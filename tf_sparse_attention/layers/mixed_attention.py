@@ -67,6 +67,11 @@ class MixedAttention(keras.layers.Layer):
         return self.parts[0].num_features
 
     @property
+    def can_be_causal(self):
+        """Whether every part can hide later positions."""
+        return all(part.can_be_causal for part in self.parts)
+
+    @property
     def causal_selection(self):
         """Whether every part chooses what a query sees without later tokens, under a causal mask."""
         return all(part.causal_selection for part in self.parts)

@@ -6,7 +6,6 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import implicit_mask
-from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.remat import remat_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
@@ -175,8 +174,8 @@ def _check_sublayers(attention, feed_forward):
 
 
 def _check_can_be_causal(attention, causal):
-    if causal and any(isinstance(part, ClusteredAttention) for part in getattr(attention, "parts", [attention])):
+    if causal and not attention.can_be_causal:
         raise ValueError(
-            "`causal` must be False with ClusteredAttention, whose queries share the mean of later ones. "
-            "Received: causal=True."
+            f"`causal` must be False with {attention.__class__.__name__}, which cannot hide later positions (see its "
+            "`can_be_causal`). Received: causal=True."
         )
