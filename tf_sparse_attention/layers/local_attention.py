@@ -89,6 +89,10 @@ class LocalAttention(AttentionLayer):
         self.span = make_span(self, self.num_heads)
 
     @property
+    def can_be_causal(self):
+        return self.key_block_size is None  # else the two sequences have other positions
+
+    @property
     def supports_memory(self):
         return self.key_block_size is None  # else blocks of memory and blocks of queries would not go together
 
