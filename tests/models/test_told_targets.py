@@ -10,6 +10,7 @@ from keras import ops
 from tf_sparse_attention.models import Backbone, BitsPerByte, LanguageModel, StatefulModel, language_model_loss
 
 NEAR = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
+LARGE = pytest.mark.large
 FREQUENT = 20  # words of the first cluster, of 40
 EVERY_WORD = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
 
@@ -31,9 +32,6 @@ def batch(words=40, padded=3):
 def trained(model, loss, steps=3, **options):
     model.compile(keras.optimizers.SGD(0.5), loss=loss, **options)
     return [model.train_on_batch(*batch()) for _ in range(steps)]
-
-
-LARGE = pytest.mark.large
 
 
 @pytest.mark.parametrize(

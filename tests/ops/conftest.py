@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def run_jax_worker():
-    """Function that runs `jax_worker.py` on the JAX backend with some arguments and returns what it printed."""
+    """Function that runs `jax_worker.py` on the JAX backend for a check and returns its result."""
     pytest.importorskip("jax")
 
-    def run(*arguments):
+    def run(check):
         environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "tests.ops.jax_worker", *arguments]
+        command = [sys.executable, "-m", "tests.ops.jax_worker", check]
         result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout.splitlines()[-1])
@@ -35,7 +35,7 @@ def on_jax(run_jax_worker):
 
     class Results(dict):
         def __missing__(self, check):
-            self[check] = run_jax_worker(check)[check]
+            self[check] = run_jax_worker(check)
             return self[check]
 
     return Results()

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from tests.ops import strategies
 from tests.ops.compare import assert_equals_dense
 
-# The dearest of these; `make test-large` draws as many as of the others.
-QUICK_OR_WHOLE = pytest.mark.parametrize("wanted", [30, pytest.param(100, marks=pytest.mark.large)])
+
+def quick_or_whole(quick, whole):
+    """The dearest of these draw fewer configurations by default; `make test-large` draws as many as of the others."""
+    return pytest.mark.parametrize("wanted", [quick, pytest.param(whole, marks=pytest.mark.large)])
 
 
 def assert_all_equal_dense(plans, wanted=200):
@@ -28,7 +30,7 @@ def test_local_equals_dense_attention():
     assert_all_equal_dense(strategies.local_plans())
 
 
-@QUICK_OR_WHOLE
+@quick_or_whole(30, 100)
 def test_local_on_images_equals_dense_attention(wanted):
     assert_all_equal_dense(strategies.local_2d_plans(), wanted)
 
@@ -45,12 +47,12 @@ def test_nearest_with_shared_queries_and_keys_equals_dense_attention():
     assert_all_equal_dense(strategies.nearest_plans(shared=True))
 
 
-@pytest.mark.parametrize("wanted", [60, pytest.param(200, marks=pytest.mark.large)])
+@quick_or_whole(60, 200)
 def test_nearest_with_separate_queries_and_keys_equals_dense_attention(wanted):
     assert_all_equal_dense(strategies.nearest_plans(shared=False), wanted)
 
 
-@pytest.mark.parametrize("wanted", [60, pytest.param(200, marks=pytest.mark.large)])
+@quick_or_whole(60, 200)
 def test_random_equals_dense_attention(wanted):
     assert_all_equal_dense(strategies.random_plans(), wanted)
 
@@ -59,6 +61,6 @@ def test_top_k_equals_the_mean_of_dense_attentions():
     assert_all_equal_dense(strategies.top_k_plans())
 
 
-@QUICK_OR_WHOLE
+@quick_or_whole(30, 100)
 def test_chunks_equal_dense_attention(wanted):
     assert_all_equal_dense(strategies.chunk_plans(), wanted)

@@ -174,8 +174,9 @@ def _check_sublayers(attention, feed_forward):
 
 
 def _check_can_be_causal(attention, causal):
-    if causal and not attention.can_be_causal:
+    never = [part for part in getattr(attention, "parts", [attention]) if not part.can_be_causal]
+    if causal and never:
         raise ValueError(
-            f"`causal` must be False with {attention.__class__.__name__}, which cannot hide later positions (see its "
-            "`can_be_causal`). Received: causal=True."
+            f"`causal` must be False with {never[0].__class__.__name__} as it is made here, which cannot hide later "
+            "positions. Received: causal=True."
         )
