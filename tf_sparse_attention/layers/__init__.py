@@ -13,6 +13,7 @@ from tf_sparse_attention.layers.local_attention_2d import LocalAttention2D
 from tf_sparse_attention.layers.lsh_attention import LSHAttention
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.routing_attention import RoutingAttention
+from tf_sparse_attention.layers.sinusoidal_embedding import SinusoidalEmbedding
 from tf_sparse_attention.layers.softmax_feed_forward import SoftmaxFeedForward
 from tf_sparse_attention.layers.strided_attention import StridedAttention
 from tf_sparse_attention.layers.transformer_block import TransformerBlock
@@ -31,6 +32,7 @@ __all__ = [
     "LocalAttention2D",
     "MixedAttention",
     "RoutingAttention",
+    "SinusoidalEmbedding",
     "SoftmaxFeedForward",
     "StridedAttention",
     "TransformerBlock",

@@ -28,7 +28,8 @@ class Backbone(Model):
         skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
             `num_layers`. Default 0.
         embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by
-            frequency, and "grid", the shape of a `GridEmbedding` of positions that is added. None: one table.
+            frequency, "grid", the shape of a `GridEmbedding` of positions that is added, and "sinusoidal", True to
+            add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
         embedding_dim: size of the embedding, from which a dense layer leads to `hidden_dim`. None: `hidden_dim`, and no
             such layer.
         norm: "pre" (and a norm after the last block) or "post". Default "pre".
@@ -117,6 +118,9 @@ class Backbone(Model):
             self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
         self.blocks = [self._block(index) for index in range(num_layers)]
         check_blocks(self.blocks, memory_length)
+        self.sinusoidal_embedding = None
+        if self._embedding_options.get("sinusoidal"):
+            self.sinusoidal_embedding = layers.SinusoidalEmbedding(dtype=self.dtype_policy, name="sinusoidal_embedding")
         self.final_norm = None
         if norm == "pre":
             self.final_norm = keras.layers.LayerNormalization(
@@ -130,7 +134,9 @@ class Backbone(Model):
         common = {"dtype": self.dtype_policy, "name": "embedding"}
         sizes = given["vocabulary_size"], self.embedding_dim
         if "cutoffs" in self._embedding_options:
-            clusters = {name: value for name, value in self._embedding_options.items() if name != "grid"}
+            clusters = {
+                name: value for name, value in self._embedding_options.items() if name in ("cutoffs", "div_value")
+            }
             return layers.AdaptiveEmbedding(*sizes, **clusters, seed=given["seed"], **common)
         start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=given["seed"])
         return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
@@ -242,6 +248,8 @@ class Backbone(Model):
             x = keras.random.dropout(x, self.embedding_dropout, seed=self._seeds)
         if self.embedding_projection is not None:
             x = self.embedding_projection(x)
+        if self.sinusoidal_embedding is not None:
+            x = self.sinusoidal_embedding(x)
         for block in self.blocks:
             remembered = {} if memory is None else memory.of_block(block, x)
             x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **remembered)

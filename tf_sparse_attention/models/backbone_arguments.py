@@ -2,7 +2,7 @@
 
 from tf_sparse_attention import checks, layers
 
-EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid")
+EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid", "sinusoidal")
 
 
 def unpack(inputs, padding_mask=None, segment_ids=None):
@@ -79,7 +79,9 @@ def _check_embedding(embedding, memory_length):
         raise ValueError(
             f"`embedding` must have 'cutoffs' where it has 'div_value'. Received: embedding={embedding!r}."
         )
-    if "grid" in embedding and memory_length:
+    if "sinusoidal" in embedding:
+        checks.check_switch("embedding['sinusoidal']", embedding["sinusoidal"])
+    if ("grid" in embedding or embedding.get("sinusoidal")) and memory_length:
         raise ValueError(
             "`memory_length` must be 0 with an embedding of positions, which tells of the place in one segment alone. "
             f"Received: memory_length={memory_length}, embedding={embedding!r}."

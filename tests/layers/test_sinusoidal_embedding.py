@@ -1,0 +1,66 @@
+"""Sines and cosines of positions are those of tensor2tensor."""
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.goldens import goldens_of, read_case
+
+goldens = goldens_of("routing_transformer/misc.npz")
+
+
+@pytest.mark.parametrize("size", [7, 8])
+def test_the_signal_is_the_published_one(size, goldens):
+    _, arrays = read_case(goldens, f"timing_1d_16x{size}")
+    signal = tsa.layers.SinusoidalEmbedding()(np.zeros((1, 16, size), "float32"))
+    np.testing.assert_allclose(signal, arrays["out"], atol=1e-6)
+
+
+def test_it_is_added_by_hand():
+    x = np.ones((1, 3, 4), "float32")
+    angles = np.arange(3)[:, None] * [1.0, 0.01]
+    expected = x + np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    np.testing.assert_allclose(tsa.layers.SinusoidalEmbedding(max_wavelength=100)(x), expected, atol=1e-6)
+
+
+def test_far_positions_stay_apart_in_half_precision():
+    y = np.asarray(
+        tsa.layers.SinusoidalEmbedding(dtype="bfloat16")(keras.ops.zeros((1, 4096, 8), "bfloat16")), "float32"
+    )
+    assert np.abs(np.diff(y[0, 4000:], axis=0)).max(axis=1).min() > 0.1
+
+
+def test_a_model_with_it_is_saved_and_loaded(tmp_path):
+    x = keras.Input((None, 4))
+    model = keras.Model(x, tsa.layers.SinusoidalEmbedding(max_wavelength=50)(x))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    given = np.zeros((2, 5, 4), "float32")
+    np.testing.assert_array_equal(loaded(given), model(given))
+
+
+@pytest.mark.parametrize("value", [0, -1.0, "a"])
+def test_a_wavelength_is_positive(value):
+    with pytest.raises(ValueError, match="`max_wavelength` must be"):
+        tsa.layers.SinusoidalEmbedding(max_wavelength=value)
+
+
+def test_a_backbone_adds_it_to_the_inputs_of_the_first_block():
+    part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
+    plain, timed = (
+        tsa.models.Backbone(10, 1, 8, [part], embedding=option, seed=0) for option in (None, {"sinusoidal": True})
+    )
+    timed.set_weights(plain.get_weights())
+    ids = np.zeros((1, 6), "int32")
+    assert np.abs(np.diff(np.asarray(timed(ids)), axis=1)).max() > 1e-3
+    np.testing.assert_allclose(np.diff(np.asarray(plain(ids)), axis=1), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "memory_length"), [({"sinusoidal": 1}, 0), ({"sinusoidal": True}, 4), ({"timing": True}, 0)]
+)
+def test_a_wrong_option_is_named(embedding, memory_length):
+    part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
+    with pytest.raises(ValueError, match="embedding"):
+        tsa.models.Backbone(10, 1, 8, [part], embedding=embedding, memory_length=memory_length)
