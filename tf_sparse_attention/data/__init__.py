@@ -6,6 +6,8 @@ from tf_sparse_attention.data.masking import pack_masked
 from tf_sparse_attention.data.packing import pack_windows
 from tf_sparse_attention.data.segments import SegmentBatches, evaluation_segments
 from tf_sparse_attention.data.sharding import distribute_batches, shard_rows
+from tf_sparse_attention.data.subword_tokenizer import SubwordTokenizer
+from tf_sparse_attention.data.subword_training import train_subwords
 from tf_sparse_attention.data.text_source import TextSource, load_documents, open_source
 from tf_sparse_attention.data.token_store import TokenStore
 from tf_sparse_attention.data.token_writer import open_token_store
@@ -14,6 +16,7 @@ from tf_sparse_attention.data.training_batches import TrainingBatches
 __all__ = [
     "ByteTokenizer",
     "SegmentBatches",
+    "SubwordTokenizer",
     "TextSource",
     "TokenStore",
     "TrainingBatches",
@@ -26,4 +29,5 @@ __all__ = [
     "pack_masked",
     "pack_windows",
     "shard_rows",
+    "train_subwords",
 ]

@@ -1,8 +1,8 @@
 """Text as its UTF-8 bytes: a vocabulary of 258 ids that needs no training and no extra package."""
 
-import sys
-
 import numpy as np
+
+from tf_sparse_attention.data.tensors import is_tensor
 
 NUM_SPECIAL = 2
 NUM_BYTES = 256
@@ -52,7 +52,7 @@ class ByteTokenizer:
             text = text.encode("utf-8")
         if isinstance(text, bytes):
             return np.frombuffer(text, np.uint8).astype(np.int32) + NUM_SPECIAL
-        if _is_tensor(text):
+        if is_tensor(text):
             return _tokenize_tensor(text)
         raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
 
@@ -71,7 +71,7 @@ class ByteTokenizer:
         Raises:
             ValueError: If Python ids are not a flat sequence of integers in [0, 258).
         """
-        if _is_tensor(ids):
+        if is_tensor(ids):
             return _detokenize_tensor(ids)
         return self.detokenize_bytes(ids).decode("utf-8", errors="replace")
 
@@ -106,12 +106,6 @@ class ByteTokenizer:
     def from_config(cls, config):
         """Makes the tokenizer that `get_config` describes."""
         return cls(**config)
-
-
-def _is_tensor(value):
-    # A tensor can only exist where TensorFlow is imported already, so plain text never pays for the import.
-    tf = sys.modules.get("tensorflow")
-    return tf is not None and isinstance(value, (tf.Tensor, tf.RaggedTensor))
 
 
 def _tokenize_tensor(text):
