@@ -22,13 +22,14 @@ RANKS = {
     "optimizers": 2,
     "models": 3,
     "analysis": 4,
+    "convert": 4,
     "export": 4,
     LIBRARY: 5,  # the whole of it, `import tf_sparse_attention as tsa`
     "trainers": 6,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
 PORTABLE_PARTS = {"checks", "ops", "layers", "generation", "optimizers", "models"}
-TENSORFLOW_PARTS = {"data", "export", "trainers"}
+TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {"tf_sparse_attention/layers/replicas.py", "trainers/strategy.py"}
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}

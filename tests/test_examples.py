@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import shutil
 
 import keras
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from keras import ops
 
 import tf_sparse_attention as tsa
+from tests.convert.t2t_cases import small
 
-PARTS = (tsa.layers, tsa.models, tsa.optimizers, tsa.data, tsa.generation, tsa.analysis)
+PARTS = (tsa.layers, tsa.models, tsa.optimizers, tsa.data, tsa.generation, tsa.analysis, tsa.convert)
 NAMES = {name: getattr(part, name) for part in PARTS for name in part.__all__}
 SMALLER = {
     "open_source()": "open_source(path='books', data_dir='prepared')",
@@ -24,6 +26,8 @@ SMALLER = {
     "sequence_length=1024": "sequence_length=64",
     "steps_per_epoch=100": "steps_per_epoch=1",
     "max_length=300": "max_length=30",
+    ', hparams="pg19_routing_published"': "",
+    "vocabulary_size=8000": "vocabulary_size=60",
 }
 
 
@@ -45,11 +49,14 @@ def examples():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder that examples run in, with a folder `books` of texts."""
+    """Folder that examples run in, with a folder `books` of texts and a small published checkpoint."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "books").mkdir()
     for number in range(3):  # a file for each split
         (folder / "books" / f"{number}.txt").write_text(f"Text number {number}. " * 300, encoding="utf-8")
+    (folder / "files").mkdir()
+    small().write(folder / "files")
+    shutil.make_archive(folder / "checkpoint", "zip", folder / "files")
     return folder
 
 

@@ -1,7 +1,7 @@
 """Sparse attention for long sequences in Keras 3.
 
 `tsa.layers.RoutingAttention`, `tsa.models.LanguageModel`, and so on: every public name lies in one of the parts below.
-What needs TensorFlow (`data`, `export`) is imported on first use, so that on JAX the library stands without it.
+What needs TensorFlow (`convert`, `data`, `export`) is imported on first use: on JAX the library stands without it.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from tf_sparse_attention.version import __version__
 
 __all__ = ["__version__", "analysis", "generation", "layers", "models", "ops", "optimizers"]
 
-_ON_FIRST_USE = ("data", "export")
+_ON_FIRST_USE = ("convert", "data", "export")
 
 
 def __getattr__(name):

@@ -149,6 +149,25 @@ class Adafactor(keras.optimizers.Optimizer):
             self._second_moments.append(None if matrix else add_slot(self, variable, "second_moment", kept))
             self._momentums.append(add_slot(self, variable, "momentum", kept) if self.beta_1 > 0 else None)
 
+    def slots_of(self, variable):
+        """Returns the state kept for a weight, variables by name.
+
+        Args:
+            variable: a weight that the optimizer was built for.
+
+        Returns:
+            Dictionary with "row_moment" and "column_moment", or "second_moment" below rank 2; with "momentum" where
+            `beta_1` > 0.
+        """
+        index = self._get_variable_index(variable)
+        slots = {
+            "row_moment": self._row_moments[index],
+            "column_moment": self._column_moments[index],
+            "second_moment": self._second_moments[index],
+            "momentum": self._momentums[index],
+        }
+        return {name: slot for name, slot in slots.items() if slot is not None}
+
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
         gradient = dense_gradient(gradient, variable.shape)

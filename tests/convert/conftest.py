@@ -1,0 +1,23 @@
+"""Fixtures of the tests of conversions."""
+
+import pytest
+
+from tests.convert.t2t_cases import CASES, Published, small
+
+
+@pytest.fixture(params=CASES)
+def published(request, shared_goldens):
+    """A `Published` checkpoint, each in turn."""
+    return Published(shared_goldens / "t2t_checkpoints" / request.param)
+
+
+@pytest.fixture
+def pg19_like(shared_goldens):
+    """The `Published` checkpoint that has everything: routed heads, geglu, slots."""
+    return Published(shared_goldens / "t2t_checkpoints" / "pg19_like")
+
+
+@pytest.fixture
+def small_checkpoint():
+    """A `Small` checkpoint, not written yet."""
+    return small()

@@ -1,0 +1,99 @@
+"""Checkpoints to convert: written from arrays, and the published kind of them with its numbers."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+CASES = ("pg19_like", "enwik8_like", "pg19_local_like", "eli5_like")
+SCOPE = "sparse_transformer/body/"
+
+
+def write_checkpoint(prefix, tensors):
+    """Writes a checkpoint of TensorFlow 1's kind: PREFIX.index and PREFIX.data-00000-of-00001."""
+    names = sorted(tensors)
+    values = [tf.convert_to_tensor(tensors[name]) for name in names]
+    tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
+
+
+@dataclasses.dataclass
+class Small:
+    """A checkpoint small enough to change: 3 layers, of which the last routes."""
+
+    tensors: dict
+    settings: dict
+
+    def write(self, folder):
+        """Returns the prefix of the files."""
+        write_checkpoint(folder / "model.ckpt-7", self.tensors)
+        (folder / "hparams.json").write_text(json.dumps(self.settings), encoding="utf-8")
+        return folder / "model.ckpt-7"
+
+
+def small():
+    """Returns a `Small` of random numbers, hidden size 12, 3 heads of 4, one of them routed in layer 2."""
+    numbers = np.random.default_rng(0)
+    shapes = {"embeddings/embedding": (20, 8), "emb_dense/kernel": (8, 12), "emb_dense/bias": (12,)}
+    shapes |= {"final_dense_1/kernel": (12, 8), "final_dense_1/bias": (8,)}
+    shapes |= {"final_dense_2/kernel": (8, 20), "final_dense_2/bias": (20,)}
+    for layer in range(3):
+        at, heads = f"decoder_layer_{layer}/self_attention/", "self_attention/attention_nd/"
+        shapes |= {f"{at}self_attention/{name}/kernel": (12, 12) for name in ("q", "k", "v", "output_transform")}
+        shapes[f"{at}{heads}dense/kernel"] = (4, 4)
+        shapes |= {f"{at}{heads}local_nd/relative_positions_{side}/embeddings": (11, 4) for side in ("keys", "values")}
+        if layer == 2:
+            routing = f"{at}{heads}cluster_attention/cluster_attention/"
+            shapes |= {f"{routing}relative_positions_{side}/embeddings": (11, 4) for side in ("keys", "values")}
+            shapes |= {routing + "means": (1, 4, 4), routing + "ema_means": (1, 4, 4), routing + "ema_count": (1, 4)}
+        shapes |= {f"{at}ffn/weight{i}/kernel": (12, 16) if i < 3 else (16, 12) for i in (1, 2, 3)}
+        for norm in ("layer_postprocess", "layer_postprocess_1"):
+            shapes |= {f"{at}{norm}/layer_norm/layer_norm_{kind}": (12,) for kind in ("scale", "bias")}
+    tensors = {SCOPE + name: numbers.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    tensors["global_step"] = np.int64(7)
+    return Small(tensors, small_settings())
+
+
+def small_settings():
+    """Returns what a checkpoint of `small` leaves open."""
+    return {
+        "query_shape": [8],
+        "memory_flange": [8],
+        "share_qk": True,
+        "sparsity_cluster_attention_window": 8,
+        "ffn_layer": "geglu",
+        "hidden_size": 12,
+    }
+
+
+@dataclasses.dataclass
+class Published:
+    """A trained miniature of a published checkpoint with what the published code makes of it."""
+
+    folder: pathlib.Path
+
+    def __post_init__(self):
+        with np.load(self.folder / "golden.npz") as arrays:
+            self.arrays = {name: arrays[name] for name in arrays.files}
+
+    @property
+    def prefix(self):
+        """The path of the files without their endings."""
+        (index,) = self.folder.glob("*.index")
+        return index.with_suffix("")
+
+    @property
+    def settings(self):
+        """The file of settings as a dictionary."""
+        return json.loads((self.folder / "hparams.json").read_text(encoding="utf-8"))
+
+    @property
+    def inputs(self):
+        """The ids that the model reads: the targets moved right, id 0 first."""
+        return np.pad(self.arrays["targets"], [(0, 0), (1, 0)])[:, :-1]
+
+    @property
+    def routed(self):
+        """Numbers of the layers that route."""
+        return sorted(int(name.split("/")[0].removeprefix("layer_")) for name in self.arrays if name.endswith("/idx"))

@@ -1,0 +1,49 @@
+"""Trained models whose routed heads look ahead, made causal."""
+
+from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+
+def with_causal_routing(model):
+    """Returns a language model of the same weights whose routed heads select causally ("nearest").
+
+    What changes in meaning: a token was in the clusters that had it among their best of the whole sequence, in none or
+    in several, and saw the earlier ones among the members; now it is in the cluster of its nearest centroid and sees
+    the last `cluster_size` tokens of it. Which earlier tokens it sees no longer depends on later ones or on padding, no
+    token is without a cluster, and the weights have to get used to it by further training: logits differ. As in the
+    training before, a token sees itself too (`mask_self=False`). Unused centroids are revived when training goes on.
+
+    Args:
+        model: a `LanguageModel` whose routed heads may have any selection that uses centroids.
+
+    Returns:
+        A new `LanguageModel`, not compiled.
+
+    Raises:
+        ValueError: if the model is no `LanguageModel` or has no routed heads with centroids.
+
+    Example:
+        >>> model = with_causal_routing(from_t2t_checkpoint("checkpoint.zip"))
+        >>> tsa.analysis.assert_causal(model, sequence_length=512)
+    """
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+    arguments = model.backbone.get_config()
+    parts = [_causal(part) for part in arguments["attention"]]
+    if parts == arguments["attention"]:
+        listed = [part["layer"] for part in parts]
+        raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
+    backbone = Backbone(**{**arguments, "attention": parts})
+    changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=model.dtype_policy)
+    weights = weights_by_path(model)
+    for path, weight in weights_by_path(changed).items():
+        weight.assign(weights[path])
+    return changed
+
+
+def _causal(part):
+    published = {"top_k", "strided"}
+    if part["layer"] != "RoutingAttention" or part.get("selection") not in published:
+        return part
+    part = {name: value for name, value in part.items() if name not in ("reproduce_reference", "revive_after")}
+    return {**part, "selection": "nearest", "mask_self": False}

@@ -1,0 +1,113 @@
+"""Reading the files of a TensorFlow 1 checkpoint: a prefix, a folder, or the zip file it was published in."""
+
+import contextlib
+import pathlib
+import tempfile
+import zipfile
+
+INDEX = ".index"
+
+
+class Checkpoint:
+    """Variables of a checkpoint, read one at a time.
+
+    Made by `open_checkpoint`.
+
+    Attributes:
+        prefix: path of the files without their endings, a `pathlib.Path`.
+        shapes: dictionary of the shapes of all variables by name.
+
+    Args:
+        prefix: path of the files without their endings.
+    """
+
+    def __init__(self, prefix):
+        self.prefix = prefix
+        self._reader = self._guarded(lambda tf: tf.train.load_checkpoint(str(prefix)))
+        self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
+
+    @property
+    def folder(self):
+        """The folder of the files."""
+        return self.prefix.parent
+
+    def read(self, name):
+        """Returns a variable as a NumPy array.
+
+        Raises:
+            ValueError: if the files are damaged.
+        """
+        return self._guarded(lambda tf: self._reader.get_tensor(name))
+
+    def _guarded(self, read):
+        import tensorflow as tf
+
+        try:
+            return read(tf)
+        except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(
+                "`path` must be a whole TensorFlow checkpoint, PREFIX.index and all its PREFIX.data-* files. "
+                f"Received: {self.prefix.name}, of which TensorFlow says: {reason}"
+            ) from error
+
+
+@contextlib.contextmanager
+def open_checkpoint(path):
+    """Opens the checkpoint at a path.
+
+    Args:
+        path: prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
+            with one, which is unpacked beside the other temporary files of the system until the block ends.
+
+    Yields:
+        A `Checkpoint`.
+
+    Raises:
+        ValueError: if there is no checkpoint, more than one, or a damaged one.
+    """
+    path = pathlib.Path(path).expanduser()
+    with contextlib.ExitStack() as stack:
+        if path.is_file() and zipfile.is_zipfile(path):
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="t2t-checkpoint-")))
+            _unpack(path, folder)
+            yield Checkpoint(_only_prefix(folder, path))
+        elif path.suffix == ".zip":
+            raise ValueError(f"`path` must be a whole zip file, if it ends in .zip. Received: path={path}.")
+        elif path.is_dir():
+            yield Checkpoint(_only_prefix(path, path))
+        else:
+            yield Checkpoint(_prefix_of(path))
+
+
+def _unpack(archive, folder):
+    try:
+        with zipfile.ZipFile(archive) as files:
+            files.extractall(folder)
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise ValueError(f"`path` must be a whole zip file. Received: {archive}, where {error}.") from error
+
+
+def _only_prefix(folder, path):
+    """Returns the prefix of the one checkpoint in a folder; the file `checkpoint` may be of another place and time."""
+    found = sorted(file.with_suffix("") for file in folder.rglob("*" + INDEX))
+    found = [prefix for prefix in found if list(prefix.parent.glob(f"{prefix.name}.data-*"))]
+    if len(found) != 1:
+        names = ", ".join(str(prefix.relative_to(folder)) for prefix in found) or "none"
+        raise ValueError(
+            "`path` must hold one checkpoint, PREFIX.index and PREFIX.data-*, or be its prefix. "
+            f"Received: path={path}, with {names}."
+        )
+    return found[0]
+
+
+def _prefix_of(path):
+    name = path.name
+    if name.endswith((INDEX, ".meta")) or ".data-" in name:
+        path = path.with_name(name.rsplit(".data-" if ".data-" in name else ".", 1)[0])
+    if not path.with_name(path.name + INDEX).is_file():
+        raise ValueError(
+            "`path` must be the prefix of a checkpoint, a folder with one, or a zip file with one. "
+            f"Received: path={path}, beside which there is no {path.name}{INDEX}."
+        )
+    return path

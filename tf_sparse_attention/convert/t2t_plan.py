@@ -1,0 +1,131 @@
+"""The plan of a conversion: what becomes of every variable of a checkpoint, known from names and shapes alone."""
+
+import collections
+import dataclasses
+
+from tf_sparse_attention.convert import t2t_layout
+from tf_sparse_attention.convert.t2t_mapping import make_mapping, unused_names
+from tf_sparse_attention.convert.t2t_settings import DEFAULTS, check_settings
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What becomes of every variable of a checkpoint.
+
+    Attributes:
+        layout: a `t2t_layout.Layout`.
+        settings: settings of tensor2tensor by name, with defaults.
+        rows: list of `t2t_mapping.Row`, one for each weight of the model.
+        unused: names of variables of the model that have no effect.
+        beside: number of variables that are none of the model, by their kind.
+    """
+
+    layout: t2t_layout.Layout
+    settings: dict
+    rows: list
+    unused: list
+    beside: dict
+
+    def backbone_arguments(self):
+        """Returns the arguments of `Backbone`."""
+        layout, settings = self.layout, self.settings
+        return {
+            "vocabulary_size": layout.vocabulary_size,
+            "num_layers": layout.num_layers,
+            "hidden_dim": layout.hidden_dim,
+            "embedding_dim": layout.embedding_dim,
+            "intermediate_dim": layout.intermediate_dim,
+            **({} if layout.activation is None else {"activation": layout.activation}),
+            "attention": self._parts(),
+            "skip_first": layout.routed[0] if layout.routed else 0,
+            "norm": layout.norm,
+            "epsilon": settings["norm_epsilon"],
+            "dropout": settings["layer_prepostprocess_dropout"],
+            "activation_dropout": settings["relu_dropout"],
+            "embedding_dropout": settings["dropout"],
+            "token_dropout": settings["target_dropout"],
+            "embedding": {"sinusoidal": True} if settings["add_timing_signal"] else None,
+        }
+
+    def _parts(self):
+        layout, settings = self.layout, self.settings
+        common = {
+            "key_dim": layout.key_dim,
+            "value_dim": layout.value_dim,
+            "use_bias": False,
+            "dropout": settings["attention_dropout"],
+        }
+        block, flange = settings["query_shape"][0], settings["memory_flange"][0]
+        local = {"layer": "LocalAttention", "block_size": block, "num_blocks_before": flange // block}
+        local |= {**common, **_position(layout.local_distance)}
+        if not layout.routed:
+            return [{**local, "num_heads": layout.num_heads}]
+        routing = {
+            "layer": "RoutingAttention",
+            "num_heads": layout.num_routing,
+            "num_clusters": layout.num_clusters,
+            "cluster_size": settings["sparsity_cluster_attention_window"],
+            "selection": "top_k",
+            "share_qk": settings["share_qk"],
+            "reproduce_reference": True,
+            "ema_decay": settings["decay"],
+            "commitment_loss": settings["beta"],
+            "revive_after": 0,  # as published
+            **common,
+            **_position(layout.routing_distance),
+        }
+        return [routing, {**local, "num_heads": layout.num_local}] if layout.num_local else [routing]
+
+    def make_model(self, dtype=None):
+        """Returns the model with random weights."""
+        return LanguageModel(Backbone(**self.backbone_arguments(), dtype=dtype), dtype=dtype)
+
+    def table(self):
+        """Returns the mapping as text: a line for each weight, then what is left out."""
+        cells = [("weight", "shape", "made of", "change")]
+        scope = self.layout.scope
+        cells += [
+            (r.target, str(r.shape), " and ".join(scope + name for name in r.sources), r.change) for r in self.rows
+        ]
+        widths = [max(len(row[column]) for row in cells) for column in range(3)]
+        lines = [
+            "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])).rstrip()
+            for row in cells
+        ]
+        lines += [f"left out, without effect: {scope}{name}" for name in self.unused]
+        lines += [f"left out: {count} {kind}" for kind, count in self.beside.items()]
+        return "\n".join(lines)
+
+
+def _position(distance):
+    return {} if distance is None else {"position": "relative", "max_distance": distance}
+
+
+def make_plan(shapes, settings):
+    """Returns the `Plan` of a conversion.
+
+    Args:
+        shapes: dictionary of the shapes of all variables of the checkpoint by name.
+        settings: dictionary of settings of tensor2tensor, see `t2t_settings.read_settings`.
+
+    Raises:
+        ValueError: if variables are missing or unknown, or settings are missing or contradict them.
+    """
+    layout = t2t_layout.read_layout(shapes)
+    check_settings(settings, layout)
+    if layout.routed != tuple(range(*((layout.routed[0], layout.num_layers) if layout.routed else (0,)))):
+        raise ValueError(
+            "`path` must have routed heads in all layers from one on, as the published models do. "
+            f"Received: routed heads in the layers {layout.routed} of {layout.num_layers}."
+        )
+    settings = {**DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
+    rows = make_mapping(layout, settings.get("share_qk"))
+    kinds = collections.Counter(_kind(name) for name in shapes if t2t_layout.is_beside(name))
+    return Plan(layout, settings, rows, unused_names(layout, rows), dict(kinds))
+
+
+def _kind(name):
+    if name == t2t_layout.STEP:
+        return "step counter"
+    return "optimizer slots" if name.startswith(t2t_layout.SLOTS) else "values of summaries"

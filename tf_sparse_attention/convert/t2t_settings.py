@@ -1,0 +1,185 @@
+"""What names and shapes of a checkpoint leave open: the settings of tensor2tensor, from its file or a preset."""
+
+import json
+import pathlib
+
+from tf_sparse_attention.models import PRESETS
+
+FILE = "hparams.json"
+# What a conversion cannot do without, beside names and shapes; the second three only with routed heads.
+NEEDED = ("query_shape", "memory_flange")
+NEEDED_BY_ROUTING = ("sparsity_cluster_attention_window", "share_qk")
+# What has a value that nearly all published settings share, where the file has none.
+DEFAULTS = {
+    "norm_epsilon": 1e-6,
+    "beta": 1e-4,
+    "decay": 0.999,
+    "attention_dropout": 0.0,
+    "relu_dropout": 0.0,
+    "layer_prepostprocess_dropout": 0.0,
+    "dropout": 0.0,
+    "target_dropout": 0.0,
+    "add_timing_signal": False,
+}
+# Settings that must have one of these values, where they are given: others make a model that is not converted.
+ONLY = {
+    "hash_items": (False,),
+    "sparsity_strided_num_heads": (0,),
+    "sparsity_cluster_strided_num_heads": (0,),
+    "num_encoder_layers": (0,),
+    "norm_type": ("layer",),
+}
+
+
+def read_settings(hparams, folder):
+    """Returns the settings of tensor2tensor as a dictionary.
+
+    Args:
+        hparams: None for the file `hparams.json` in `folder`; the path of such a file; the name of a preset of the
+            Routing Transformer; or a dictionary of settings, which replace those of the file where there is one.
+        folder: where the checkpoint lies, a `pathlib.Path`, or None.
+
+    Raises:
+        ValueError: if there is no such file or preset, or the file is no JSON object.
+    """
+    if hparams is None or isinstance(hparams, dict):
+        beside = None if folder is None else folder / FILE
+        found = _read(beside) if beside is not None and beside.is_file() else {}
+        return {**found, **(hparams or {})}
+    if str(hparams) in PRESETS:
+        return settings_of_preset(str(hparams))
+    if not pathlib.Path(hparams).is_file():
+        raise ValueError(
+            f"`hparams` must be a file, a dictionary or one of the presets {sorted(PRESETS)}. "
+            f"Received: hparams={str(hparams)!r}."
+        )
+    return _read(pathlib.Path(hparams))
+
+
+def _read(path):
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`hparams` must be a file of JSON in UTF-8. Received: {path.name}, where {error}.") from error
+    if not isinstance(settings, dict):
+        raise ValueError(
+            f"`hparams` must hold one JSON object. Received: {path.name} with a {type(settings).__name__}."
+        )
+    return settings
+
+
+def settings_of_preset(name):
+    """Returns the settings of tensor2tensor that a preset of the Routing Transformer stands for.
+
+    Raises:
+        ValueError: for a preset of another model.
+    """
+    given = PRESETS[name]["arguments"]
+    parts = {part["layer"]: part for part in given["attention"]}
+    local = parts.pop("LocalAttention", None)
+    if local is None or "block_size" not in local or set(parts) - {"RoutingAttention"}:
+        raise ValueError(f"`hparams` must be a preset of the Routing Transformer. Received: hparams={name!r}.")
+    settings = {
+        "query_shape": [local["block_size"]],
+        "memory_flange": [local["block_size"]],
+        "share_qk": True,
+        "max_relative_position": local["max_distance"],
+        "attention_dropout": local["dropout"],
+        "relu_dropout": given["activation_dropout"],
+        "dropout": given["embedding_dropout"],
+        "target_dropout": given["token_dropout"],
+        "hidden_size": given["hidden_dim"],
+        "embedding_dims": given["embedding_dim"],
+        "filter_size": given["intermediate_dim"],
+        "num_decoder_layers": given["num_layers"],
+        "ffn_layer": "geglu" if given["activation"] == "geglu" else "conv_hidden_relu",
+        "local_num_heads": local["num_heads"],
+    }
+    routing = parts.get("RoutingAttention")
+    if routing is None:
+        return {**settings, "sparsity_cluster_num_heads": 0}
+    return {
+        **settings,
+        "sparsity_cluster_num_heads": routing["num_heads"],
+        "sparsity_cluster_size": routing["num_clusters"],
+        "sparsity_cluster_attention_window": routing["cluster_size"],
+        "sparsity_skip_first": given["skip_first"],
+    }
+
+
+def check_settings(settings, layout):
+    """Raises a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
+
+    Args:
+        settings: of `read_settings`.
+        layout: of `read_layout`.
+    """
+    needed = NEEDED + (NEEDED_BY_ROUTING if layout.routed else ())
+    missing = [name for name in needed if settings.get(name) is None]
+    if missing:
+        raise ValueError(
+            f"`hparams` must tell {', '.join(needed)}, which names and shapes of a checkpoint do not: give the file "
+            f"{FILE} beside the weights, a dictionary, or the name of a preset. Missing: {', '.join(missing)}."
+        )
+    refused = {name: settings[name] for name, values in ONLY.items() if settings.get(name, values[0]) not in values}
+    if refused:
+        expected = {name: ONLY[name][0] for name in refused}
+        raise ValueError(f"`hparams` must have {expected}; other models are not converted. Received: {refused}.")
+    _check_shapes(settings)
+    wrong = {
+        name: (settings[name], found)
+        for name, found in _told_by(layout, settings).items()
+        if settings.get(name) is not None and settings[name] != found and not _means_default(name, settings[name])
+    }
+    if wrong:
+        listed = "; ".join(
+            f"{name}={given!r}, but the variables say {found!r}" for name, (given, found) in wrong.items()
+        )
+        raise ValueError(f"`hparams` must agree with the names and shapes of the checkpoint. Received: {listed}.")
+
+
+def _check_shapes(settings):
+    block, flange = settings["query_shape"], settings["memory_flange"]
+    if not (len(block) == len(flange) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
+        raise ValueError(
+            "`hparams` must have a query_shape of one axis and a memory_flange of whole blocks. "
+            f"Received: query_shape={block}, memory_flange={flange}."
+        )
+
+
+def _means_default(name, value):
+    return name == "num_decoder_layers" and value == 0  # then tensor2tensor takes another setting
+
+
+def _told_by(layout, settings):
+    """Returns the settings that names and shapes tell."""
+    told = {
+        "hidden_size": layout.hidden_dim,
+        "embedding_dims": layout.embedding_dim,
+        "num_decoder_layers": layout.num_layers,
+        "ema": layout.has_averages if layout.routed else settings.get("ema"),
+        "layer_preprocess_sequence": "none" if layout.norm == "post" else "n",
+        "layer_postprocess_sequence": "dan" if layout.norm == "post" else "da",
+    }
+    kind = settings.get("ffn_layer")
+    told["ffn_layer"] = {"geglu": "geglu", None: "none"}.get(layout.activation, kind)
+    if layout.activation == "relu" and kind in ("geglu", "none"):
+        told["ffn_layer"] = "conv_hidden_relu"
+    if layout.activation is not None:
+        told["filter_size"] = layout.intermediate_dim
+    distances = {layout.local_distance, layout.routing_distance} - {None}
+    if len(distances) == 1:
+        (told["max_relative_position"],) = distances
+    told["local_relative"] = layout.local_distance is not None
+    if layout.routed:
+        return {
+            **told,
+            "local_num_heads": layout.num_local,
+            "sparsity_cluster_num_heads": layout.num_routing,
+            "sparsity_cluster_relative": layout.routing_distance is not None,
+            "sparsity_cluster_size": layout.num_clusters,
+            "sparsity_skip_first": layout.routed[0],
+        }
+    skips_all = (settings.get("sparsity_skip_first") or 0) >= layout.num_layers
+    routing = (settings.get("sparsity_cluster_num_heads") or 0) if skips_all else 0
+    return {**told, "local_num_heads": layout.num_heads - routing, "sparsity_cluster_num_heads": routing}
