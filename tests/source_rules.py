@@ -15,6 +15,7 @@ LIBRARY = "tf_sparse_attention"
 RANKS = {
     "version": 0,
     "checks": 0,
+    "files": 0,
     "ops": 1,
     "data": 1,
     "layers": 2,
@@ -28,7 +29,7 @@ RANKS = {
     "trainers": 6,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
-PORTABLE_PARTS = {"checks", "ops", "layers", "generation", "optimizers", "models"}
+PORTABLE_PARTS = {"checks", "files", "ops", "layers", "generation", "optimizers", "models"}
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {"tf_sparse_attention/layers/replicas.py", "trainers/strategy.py"}

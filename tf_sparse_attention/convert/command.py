@@ -6,8 +6,8 @@ import pathlib
 import sys
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
-from tf_sparse_attention.convert.saving import save_model
 from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkpoint
+from tf_sparse_attention.files import replacing
 
 AS_PUBLISHED = (
     "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
@@ -68,7 +68,9 @@ def _convert_t2t(given):
     model = from_t2t_checkpoint(given.checkpoint, given.hparams, with_optimizer=keep_optimizer)
     if given.causal:
         model = with_causal_routing(model)
-    save_model(model, given.output)
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(given.output) as beside:
+        model.save(beside)
     print(f"{given.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
     for kind, count in plan.beside.items():
         print(
