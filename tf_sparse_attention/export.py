@@ -22,7 +22,8 @@ MOST_ROWS = 2**12
 def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=8, jit_compile=True):
     """Writes a SavedModel with the signatures `score` and `generate`, text in and text out.
 
-    It runs where TensorFlow is installed, without this library and, for the byte tokenizer, without tensorflow-text.
+    It runs where TensorFlow is installed, without this library and, unless the tokenizer is SentencePiece or WordPiece,
+    without tensorflow-text.
     A README.md inside says what goes in and what comes out, with an example.
 
     - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), and num_bytes, int32 (B,). Nothing is cut off:
@@ -66,7 +67,7 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
     # finds in attributes, among them the tables of a tokenizer.
     served = tf.Module(name="language_model")
     served.weights = [variable.value for variable in model.variables]
-    served.tokenizer = tokenizer
+    served.tokenizer = tokenizer.trackable
     served.score = _score_function(model, tokenizer, sequence_length, batch_size)
     served.generate = _generate_function(model, tokenizer, jit_compile)
     _write(served, path, _readme(model, tokenizer, sequence_length, path.name))
@@ -189,6 +190,7 @@ def _readme(model, tokenizer, sequence_length, name):
         blocks=model.backbone.num_layers,
         vocabulary=model.backbone.vocabulary_size,
         tokenizer=type(tokenizer).__name__,
+        needs=_NEEDS[tokenizer.needs_tensorflow_text],
         window=sequence_length,
         most_tokens=MOST_TOKENS,
         most_rows=MOST_ROWS,
@@ -196,10 +198,15 @@ def _readme(model, tokenizer, sequence_length, name):
     )
 
 
+_NEEDS = {
+    False: "To run it TensorFlow is enough; the library that wrote it is not needed.",
+    True: "To run it TensorFlow and tensorflow-text are needed (`import tensorflow_text` before it is loaded); the "
+    "library that wrote it is not.",
+}
 _README = """# A language model as a SavedModel
 
 {parameters} parameters, {blocks} blocks, a vocabulary of {vocabulary} ids of `{tokenizer}`. Written by {versions}.
-To run it TensorFlow is enough; the library that wrote it is not needed.
+{needs}
 
 ## `score`: how likely is a text?
 

@@ -3,20 +3,18 @@
 import numpy as np
 
 from tf_sparse_attention.data.tensors import is_tensor
+from tf_sparse_attention.data.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
 
-NUM_SPECIAL = 2
+NUM_SPECIAL = Tokenizer.num_special
 NUM_BYTES = 256
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """Maps text to its UTF-8 bytes, byte b to id b + 2.
 
     Id 0 is padding and also the start token that the model reads before the first token of a document; id 1 ends a
     document. The vocabulary has 258 ids. Used for byte-level language models (enwik8, the demo of this library), whose
     loss in nats / ln 2 is bits per byte.
-
-    Every tokenizer of the library has this interface: `tokenize`, `detokenize`, `vocabulary_size`, `pad_id`,
-    `start_id` (= `pad_id`), `end_id`, `get_config`, `from_config`. Text never maps to `pad_id` or `end_id`.
 
     Python text gives NumPy arrays. Tensors are handled with core TensorFlow ops alone, so the same tokenizer works
     inside `tf.data` and in a SavedModel that is served without this library and without tensorflow-text.
@@ -30,9 +28,6 @@ class ByteTokenizer:
     'Hi'
     """
 
-    pad_id = 0
-    start_id = 0
-    end_id = 1
     vocabulary_size = NUM_SPECIAL + NUM_BYTES
 
     def tokenize(self, text):
@@ -87,32 +82,13 @@ class ByteTokenizer:
         Raises:
             ValueError: If `ids` is not a flat sequence of integers in [0, 258).
         """
-        array = np.asarray(ids)
-        if array.size == 0 and array.ndim == 1:
-            return b""
-        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-            raise ValueError(f"`ids` must be a flat sequence of integers. Received: ids={ids!r}.")
-        if array.min() < 0 or array.max() >= self.vocabulary_size:
-            raise ValueError(
-                f"`ids` must be in [0, {self.vocabulary_size}). Received: ids from {array.min()} to {array.max()}."
-            )
-        return (array[array >= NUM_SPECIAL] - NUM_SPECIAL).astype(np.uint8).tobytes()
-
-    def get_config(self):
-        """Returns the arguments of the constructor: none."""
-        return {}
-
-    @classmethod
-    def from_config(cls, config):
-        """Makes the tokenizer that `get_config` describes."""
-        return cls(**config)
+        return (self.checked_ids(ids) - NUM_SPECIAL).astype(np.uint8).tobytes()
 
 
 def _tokenize_tensor(text):
     import tensorflow as tf
 
-    if text.dtype != tf.string or text.shape.rank not in (0, 1):
-        raise ValueError(f"`text` must be a string tensor of rank 0 or 1. Received: text={text}.")
+    check_string_tensor(text)
     # decode_raw wants rows of one length: the rows are joined, decoded at once and cut again.
     joined = text if text.shape.rank == 0 else tf.strings.reduce_join(text)
     ids = tf.cast(tf.io.decode_raw(joined, tf.uint8), tf.int32) + NUM_SPECIAL
@@ -124,8 +100,7 @@ def _tokenize_tensor(text):
 def _detokenize_tensor(ids):
     import tensorflow as tf
 
-    if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
-        raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")
+    check_id_tensor(ids)
     # One string for each id; the entry behind the vocabulary stands for every id outside it.
     pieces = [b""] * NUM_SPECIAL + [bytes([byte]) for byte in range(NUM_BYTES)] + [b""]
     outside = NUM_SPECIAL + NUM_BYTES

@@ -1,4 +1,4 @@
-"""Packages that only training needs."""
+"""Packages that only some of the data part needs."""
 
 
 def import_tfds():
@@ -18,3 +18,22 @@ def import_tfds():
             f"The import said: {error}"
         ) from error
     return tensorflow_datasets
+
+
+def import_tensorflow_text():
+    """Imports `tensorflow_text`, or says which extra brings it.
+
+    Returns:
+        The module `tensorflow_text`.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        import tensorflow_text
+    except ImportError as error:
+        raise ImportError(
+            "SentencePiece and WordPiece need tensorflow-text, which there is not for Windows. Install it with "
+            f"`pip install 'tf-sparse-attention[text]'`. The import said: {error}"
+        ) from error
+    return tensorflow_text

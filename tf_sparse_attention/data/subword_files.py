@@ -1,12 +1,21 @@
 """The vocabulary files of tensor2tensor: a subword a line, in quotes."""
 
-import os
 import pathlib
-import tempfile
+
+from tf_sparse_attention.files import replacing
 
 
 def read_vocabulary(path):
     """Returns the subwords of a file, a list of `str`; quotes around them are taken off.
+
+    Raises:
+        ValueError: if the file is not there, empty or not UTF-8.
+    """
+    return [_without_quotes(line.rstrip()) for line in read_lines(path)]
+
+
+def read_lines(path):
+    """Returns the lines of a vocabulary file, a list of `str`.
 
     Raises:
         ValueError: if the file is not there, empty or not UTF-8.
@@ -22,8 +31,8 @@ def read_vocabulary(path):
     lines = content.split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     if not lines:
-        raise ValueError(f"`path` must be a vocabulary file, a subword a line. Received: {path.name}, which is empty.")
-    return [_without_quotes(line.rstrip()) for line in lines]
+        raise ValueError(f"`path` must be a vocabulary file, a piece a line. Received: {path.name}, which is empty.")
+    return lines
 
 
 def _without_quotes(line):
@@ -35,8 +44,5 @@ def write_vocabulary(vocabulary, path):
     """Writes subwords a line each, in quotes: beside the file, which then gets its name."""
     path = pathlib.Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = "".join(f"'{subword}'\n" for subword in vocabulary)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.incomplete-", dir=path.parent) as beside:
-        written = pathlib.Path(beside) / path.name
-        written.write_text(content, encoding="utf-8", newline="")
-        os.replace(written, path)
+    with replacing(path) as beside:
+        beside.write_text("".join(f"'{subword}'\n" for subword in vocabulary), encoding="utf-8", newline="")

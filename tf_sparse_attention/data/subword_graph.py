@@ -10,8 +10,9 @@ import sys
 import numpy as np
 
 from tf_sparse_attention.data.subword_rules import ESCAPES, UNDEFINED, alphanumeric_class
+from tf_sparse_attention.data.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
 
-NUM_SPECIAL = 2
+NUM_SPECIAL = Tokenizer.num_special
 MARK = b"\xff"  # no UTF-8 has this byte: it marks places in strings
 BUCKETS = 2**63 - 1  # of the hash of a subword: that two of a vocabulary meet is checked, else one in 10^13
 
@@ -42,8 +43,7 @@ class SubwordGraph:
         """Returns int32 ids, (T,) for a string () and ragged (B, None) for strings (B,)."""
         import tensorflow as tf
 
-        if text.dtype != tf.string or text.shape.rank not in (0, 1):
-            raise ValueError(f"`text` must be a string tensor of rank 0 or 1. Received: text={text}.")
+        check_string_tensor(text)
         words = _split(tf.reshape(text, [-1]))
         different, places = tf.unique(words.values)
         ids = tf.gather(self._ids_of_words(different), places)
@@ -134,8 +134,7 @@ class SubwordGraph:
         """Returns strings () or (B,) of ids (T,) or (B, T), dense or ragged."""
         import tensorflow as tf
 
-        if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
-            raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")
+        check_id_tensor(ids)
         outside = len(self._pieces) - 1
 
         def piece(values):

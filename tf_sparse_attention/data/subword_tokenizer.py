@@ -8,12 +8,13 @@ from tf_sparse_attention.data import subword_graph
 from tf_sparse_attention.data.subword_files import read_vocabulary, write_vocabulary
 from tf_sparse_attention.data.subword_rules import ESCAPES, WORDS, Escaping, join_words, unescape
 from tf_sparse_attention.data.tensors import is_tensor
+from tf_sparse_attention.data.tokenizer import Tokenizer, as_text
 
 RESERVED = ("<pad>_", "<EOS>_")
 LARGEST_CACHE = 1_000_000  # words: some 200 MB
 
 
-class SubwordTokenizer:
+class SubwordTokenizer(Tokenizer):
     """Maps text to subwords as tensor2tensor's `SubwordTextEncoder` does, and back without loss.
 
     Text is cut into words of letters and numbers and of anything else. Each word, with "_" after it, becomes the
@@ -37,10 +38,6 @@ class SubwordTokenizer:
     >>> tokenizer.detokenize(tokenizer.tokenize("a naïve example"))
     'a naïve example'
     """
-
-    pad_id = 0
-    start_id = 0
-    end_id = 1
 
     def __init__(self, vocabulary):
         vocabulary = list(vocabulary)
@@ -95,7 +92,7 @@ class SubwordTokenizer:
         """
         if is_tensor(text):
             return self._in_graph().tokenize(text)
-        words = WORDS.findall(_as_text(text))
+        words = WORDS.findall(as_text(text))
         if not words:
             return np.zeros(0, np.int32)
         cache = self._cache
@@ -125,25 +122,9 @@ class SubwordTokenizer:
         """
         if is_tensor(ids):
             return self._in_graph().detokenize(ids)
-        joined = "".join([self.vocabulary[number] for number in self._checked(ids)])
+        joined = "".join([self.vocabulary[number] for number in self.checked_ids(ids).tolist()])
         words = (unescape(word) for word in joined.split("_") if word)
         return join_words(word for word in words if word)
-
-    def detokenize_bytes(self, ids):
-        """Turns ids back into text as UTF-8 `bytes`; see `detokenize`."""
-        return self.detokenize(ids).encode("utf-8")
-
-    def _checked(self, ids):
-        array = np.asarray(ids)
-        if array.size == 0 and array.ndim == 1:
-            return []
-        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-            raise ValueError(f"`ids` must be a flat sequence of integers. Received: ids={ids!r}.")
-        if array.min() < 0 or array.max() >= self.vocabulary_size:
-            raise ValueError(
-                f"`ids` must be in [0, {self.vocabulary_size}). Received: ids from {array.min()} to {array.max()}."
-            )
-        return array[array >= len(RESERVED)].tolist()
 
     def _ids_of_word(self, word):
         """Returns the ids of the longest subwords of a word, from left to right, a tuple."""
@@ -171,11 +152,6 @@ class SubwordTokenizer:
         """Returns the arguments of the constructor."""
         return {"vocabulary": self.vocabulary}
 
-    @classmethod
-    def from_config(cls, config):
-        """Makes the tokenizer that `get_config` describes."""
-        return cls(**config)
-
 
 class _Cache(dict):
     """Ids of words between two others, found when they are first asked for."""
@@ -191,15 +167,3 @@ class _Cache(dict):
     def clear(self):
         super().clear()
         self[" "] = ()
-
-
-def _as_text(text):
-    if isinstance(text, bytes):
-        try:
-            return text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"`text` must be UTF-8. Received: {len(text)} bytes, where {error}.") from error
-    if not isinstance(text, str):
-        raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
-    text.encode("utf-8")  # half a pair of UTF-16 is no text
-    return text
