@@ -29,11 +29,6 @@ def given(section):
     return {name: value for name, value in section.to_dict().items() if value is not None}
 
 
-def make_tokenizer():
-    """Returns the tokenizer of the text models: bytes."""
-    return tsa.data.ByteTokenizer()
-
-
 def make_source(config):
     """Returns the `TextSource` that `config.data` names."""
     settings = given(config.data)

@@ -2,15 +2,17 @@
 
 import json
 
-# What may change between two calls. Where the text lies does not matter, its fingerprint is compared.
+# What may change between two calls. Where text and vocabulary lie does not matter, they are compared.
 FREE_SETTINGS = (
     "backend",
     "generate",
     "train",
     "data.data_dir",
     "data.local_dir",
+    "data.overlap",
     "data.path",
     "data.validation_split",
+    "data.vocabulary",
 )
 # Of the free ones, what may not.
 BOUND_SETTINGS = ("train.dtype",)

@@ -8,7 +8,7 @@ import keras
 from absl import logging
 
 import tf_sparse_attention as tsa
-from trainers import callbacks, components, resume, scoring, strategy, workdir, writers
+from trainers import callbacks, components, resume, scoring, strategy, tokenizers, workdir, writers
 from trainers.checkpoints import Checkpoints, state_variables
 from trainers.files import remove_incomplete
 
@@ -88,7 +88,7 @@ class Run:
 
     def _open_data(self):
         data, train = self.config.data, self.config.train
-        self.tokenizer = components.make_tokenizer()
+        self.tokenizer = tokenizers.make_tokenizer(self.config)
         self._source = source = components.make_source(self.config)
         self._description = resume.describe(self.config, source.fingerprint)
         store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)
@@ -114,6 +114,7 @@ class Run:
         step = 0 if newest is None else newest["step"]
         if newest is not None:
             resume.check_same(newest, self._description)
+            workdir.check_tokenizer(self.folder, self.tokenizer)
             self._checkpoints.load(step, self._variables())
             self._trained.computed_windows = newest.get("windows", self._trained.computed_windows)
             self._saved_step = step

@@ -8,15 +8,15 @@ import keras
 import ml_collections
 from keras import ops
 
-import tf_sparse_attention as tsa
 from trainers import components
 from trainers.checkpoints import Checkpoints, model_variables, state_variables
+from trainers.configs import base
 from trainers.files import replacing, write_json
+from trainers.tokenizers import KINDS
 
 CONFIG, TOKENIZER, SOURCE = "config.json", "tokenizer.json", "source.json"
 MODEL, METRICS = "model.keras", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
-TOKENIZERS = ("ByteTokenizer",)
 
 
 def open_workdir(workdir, create=False):
@@ -59,7 +59,11 @@ def load_config(workdir):
     Raises:
         ValueError: If there is none.
     """
-    return ml_collections.ConfigDict(_read_json(workdir, CONFIG))
+    saved = _read_json(workdir, CONFIG)
+    for section, settings in base.get_config().to_dict().items():
+        if isinstance(settings, dict):  # a run of an earlier version lacks what came later
+            saved[section] = {**settings, **saved[section]}
+    return ml_collections.ConfigDict(saved)
 
 
 def save_source(workdir, source):
@@ -86,8 +90,7 @@ def _identity(source):
 
 def save_tokenizer(workdir, tokenizer):
     """Writes the class and the configuration of a tokenizer."""
-    content = {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
-    write_json(open_workdir(workdir) / TOKENIZER, content)
+    write_json(open_workdir(workdir) / TOKENIZER, _description(tokenizer))
 
 
 def load_tokenizer(workdir):
@@ -97,9 +100,23 @@ def load_tokenizer(workdir):
         ValueError: If there is none, or its class is not one of the library's.
     """
     saved = _read_json(workdir, TOKENIZER)
-    if saved["class"] not in TOKENIZERS:
-        raise ValueError(f"`class` must be one of {', '.join(TOKENIZERS)}. Received: class={saved['class']}.")
-    return getattr(tsa.data, saved["class"]).from_config(saved["config"])
+    classes = {kind.__name__: kind for kind in KINDS.values()}
+    if saved["class"] not in classes:
+        raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={saved['class']}.")
+    return classes[saved["class"]].from_config(saved["config"])
+
+
+def check_tokenizer(workdir, tokenizer):
+    """Raises a `ValueError` if the run in a work folder has another tokenizer, or other pieces of it."""
+    if (open_workdir(workdir) / TOKENIZER).exists() and _read_json(workdir, TOKENIZER) != _description(tokenizer):
+        raise ValueError(
+            "`config.data.vocabulary` must be that of the checkpoint in the work folder; begin a new one with another "
+            "--workdir. Received: other pieces."
+        )
+
+
+def _description(tokenizer):
+    return {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
 
 
 def save_model(workdir, model):
@@ -130,6 +147,15 @@ def load_model(workdir):
     model = components.make_model(config, load_tokenizer(folder).vocabulary_size)
     checkpoints.load(newest["step"], state_variables(components.make_trained(config, model)))
     return model
+
+
+def model_version(workdir):
+    """Returns text that differs when `load_model` would give another model."""
+    folder = open_workdir(workdir)
+    if (folder / MODEL).exists():
+        status = (folder / MODEL).stat()
+        return f"{MODEL} {status.st_size} {status.st_mtime_ns}"
+    return f"step {(Checkpoints(folder / CHECKPOINTS).newest_metadata() or {}).get('step')}"
 
 
 def _read_json(workdir, name):

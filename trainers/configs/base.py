@@ -30,11 +30,14 @@ def _data():
         "local_dir": placeholder(str),  # what the TFDS builder would download
         "text_feature": placeholder(str),  # None: found
         "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
+        "tokenizer": "bytes",  # or subword, sentencepiece, wordpiece
+        "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
         "train_split": "train",
         "validation_split": "validation",
         "packed": True,  # documents in one window do not see each other
         "mask_rate": 0.0,  # share of hidden tokens to guess, with model.causal=False; 0: the next token is the target
         "sequence_length": 1024,  # tokens in a window
+        "overlap": 0,  # tokens that windows of an evaluation share, which are scored in the first of them
         "batch_size": 8,  # windows in a step, over all replicas
     }
 

@@ -1,0 +1,117 @@
+"""Models of other tokenizers than bytes are trained, evaluated, sampled from and exported by the same programs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tf_sparse_attention as tsa
+from tests.conftest import ROOT
+from trainers import evaluation, exporting, sampling, tokenizers, training, workdir
+from trainers.configs import base
+
+PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(text_folder, data_dir, tmp_path_factory):
+    """A file of subwords, found by the program in the text of the tests."""
+    path = tmp_path_factory.mktemp("vocabulary") / "text.subwords"
+    flags = [f"--config.data.path={text_folder}", f"--config.data.data_dir={data_dir}", "--size=60", f"--output={path}"]
+    command = [sys.executable, "-m", "trainers.vocabulary", *flags]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert f"written to {path}" in result.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(make_tiny_config, vocabulary, tmp_path_factory):
+    """A work folder of a model of subwords."""
+    config = make_tiny_config()
+    config.data.update(tokenizer="subword", vocabulary=str(vocabulary))
+    folder = tmp_path_factory.mktemp("runs") / "subwords"
+    training.train(config, folder)
+    return config, folder
+
+
+def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
+    _, folder = run
+    result = evaluation.evaluate(folder)
+    tokenizer = workdir.load_tokenizer(folder)
+    assert isinstance(tokenizer, tsa.data.SubwordTokenizer)
+    assert result["tokens"] < result["bytes"]
+    assert 0 < result["bits_per_byte"] < 8
+    assert workdir.load_model(folder).backbone.vocabulary_size == tokenizer.vocabulary_size
+
+
+def test_it_is_sampled_from_and_exported(run):
+    _, folder = run
+    (sample,) = sampling.generate(folder, b"ab", length=5)
+    assert sample["text"].startswith("ab")
+    result = exporting.export(folder, jit_compile=False)
+    served = tf.saved_model.load(result["path"])
+    ids = workdir.load_tokenizer(folder).tokenize(result["line"])
+    assert result["num_bytes"] == len(result["line"])
+    assert result["nats"] > 0.1 * len(ids)
+    drawn = served.signatures["generate"](
+        prompt=tf.constant(["ab"]),
+        max_length=tf.constant(9),
+        temperature=tf.constant(1.0),
+        top_p=tf.constant(1.0),
+        seed=tf.constant(0),
+    )
+    assert drawn["text"].numpy()[0].startswith(b"ab")
+
+
+def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
+    config, folder = run
+    other = config.copy_and_resolve_references()
+    tokenizer = tsa.data.SubwordTokenizer([*workdir.load_tokenizer(folder).vocabulary[:-1], "zz"])
+    tokenizer.to_file(tmp_path / "other")
+    other.data.vocabulary = str(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"`config.data.vocabulary` must be that of the checkpoint"):
+        training.train(other, folder)
+    # Where the file lies does not matter.
+    workdir.load_tokenizer(folder).to_file(tmp_path / "copy")
+    other.data.vocabulary = str(tmp_path / "copy")
+    training.train(other, folder)
+
+
+def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_tiny_config, tmp_path):
+    pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
+    (tmp_path / "pieces.txt").write_text("\n".join(PIECES), encoding="utf-8")
+    config = make_tiny_config()
+    config.data.update(tokenizer="wordpiece", vocabulary=str(tmp_path / "pieces.txt"))
+    config.train.num_steps = 2
+    training.train(config, tmp_path / "run")
+    model, tokenizer = workdir.load_model(tmp_path / "run"), workdir.load_tokenizer(tmp_path / "run")
+    path = tsa.export.export_saved_model(model, tmp_path / "served", tokenizer, jit_compile=False)
+    assert "TensorFlow and tensorflow-text are needed" in (path / "README.md").read_text(encoding="utf-8")
+    scored = tf.saved_model.load(path).signatures["score"](text=tf.constant(["ab cd", ""]))
+    assert scored["nats"].numpy()[0] > 0
+    assert scored["nats"].numpy()[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokenizer": "letters"}, "`config.data.tokenizer` must be one of bytes, subword, sentencepiece, wordpiece"),
+        ({"tokenizer": "subword"}, "`config.data.vocabulary` must be the file of a subword tokenizer"),
+        ({"vocabulary": "file"}, "`config.data.vocabulary` must be unset for bytes"),
+        ({"tokenizer": "subword", "vocabulary": "missing"}, "`path` must be a vocabulary file"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings, message):
+    config = base.get_config()
+    config.data.update(settings)
+    with pytest.raises(ValueError, match=message):
+        tokenizers.make_tokenizer(config)
+
+
+def test_a_tokenizer_that_is_none_of_the_library_is_refused(tmp_path):
+    (tmp_path / workdir.TOKENIZER).write_text(json.dumps({"class": "Other", "config": {}}), encoding="utf-8")
+    with pytest.raises(ValueError, match="must be one of ByteTokenizer, SubwordTokenizer"):
+        workdir.load_tokenizer(tmp_path)

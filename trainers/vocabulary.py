@@ -1,0 +1,36 @@
+"""Finds the subwords of a text: python -m trainers.vocabulary --size=8000 --output=FILE --config.data.path=FOLDER
+
+FILE is a vocabulary of tensor2tensor's kind, for --config.data.tokenizer=subword --config.data.vocabulary=FILE. The
+text is that of a configuration (--config=trainers/configs/books.py), with changes by flags such as
+--config.data.tfds=pg19; its training split is read.
+"""
+
+import itertools
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+import tf_sparse_attention as tsa
+from trainers import components, console
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", "trainers/configs/base.py", "File with the configuration whose text is read."
+)
+OUTPUT = flags.DEFINE_string("output", None, "The vocabulary file to write.")
+SIZE = flags.DEFINE_integer("size", 32_768, "Number of subwords wanted.", lower_bound=2)
+MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Read so many documents at most.", lower_bound=1)
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    source = components.make_source(CONFIG.value)
+    documents = source.documents(CONFIG.value.data.train_split)
+    tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
+    tokenizer.to_file(OUTPUT.value)
+    logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, source.name, OUTPUT.value)
+
+
+if __name__ == "__main__":
+    flags.mark_flag_as_required("output")
+    console.run(main)
