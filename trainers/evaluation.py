@@ -6,11 +6,13 @@ from absl import flags
 from ml_collections.config_dict import placeholder
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.data.official_counts import official_words
 from trainers import components, compression, scoring, strategy, workdir
 from trainers.configs import base
 from trainers.files import write_json
+from trainers.partial import Partial, Progress
 
-WINDOWS = ("batch_size", "sequence_length", "packed", "mask_rate")
+WINDOWS = ("batch_size", "sequence_length", "packed", "mask_rate", "overlap")
 # By section: all that an evaluation reads, save what the trained model is made of.
 SETTINGS = {
     "data": (*components.SOURCE_SETTINGS, *WINDOWS),
@@ -62,13 +64,16 @@ def define_flags(flag_values=flags.FLAGS):
 def evaluate(folder, split="test", changes=None):
     """Scores the model of a work folder on every token of a split, once, and writes the figures there.
 
+    Memory does not grow with the text. An evaluation that is killed goes on where it was when it is started again.
+
     Args:
         folder: The work folder.
         split: Name of the split, or a part of one in the syntax of TFDS.
         changes: `changeable()` with the settings that replace those of the training; None: none.
 
     Returns:
-        Dictionary: "split", "data" (name of the text), the figures of `scoring.score`, "gzip -9" and "xz -9" in bits
+        Dictionary: "split", "data" (name of the text), the figures of `scoring.score`, "words_are" ("official" where
+        the words are the published count of a complete split, else "counted"), "gzip -9" and "xz -9" in bits
         per byte (unless hidden tokens are scored), "backend", "settings" (of the windows), and "path", the file they
         were written to.
 
@@ -81,22 +86,37 @@ def evaluate(folder, split="test", changes=None):
     source = components.make_source(config)
     store = tsa.data.open_token_store(source, workdir.load_tokenizer(folder), split)
     sizes = {name: config.data[name] for name in WINDOWS}
+    other_text = None if source.fingerprint == trained_on else source.name.split("/")[0]
+    path = workdir.evaluation_path(folder, split, other_text)
+    identity = [source.fingerprint, split, sizes, workdir.model_version(folder)]
+    partial = Partial(path.with_suffix(".partial.json"), identity)
     devices = strategy.choose(config)
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         model = workdir.load_model(folder)
         model.fit_windows()
         scorer = scoring.make_scorer(model, execution, config.data.batch_size)
-        figures = scoring.score(scorer, store, devices, **sizes)
-    result = {"split": split, "data": source.name, **figures}
+        # Of several processes each would have to go on at the same batch, which files of their own cannot promise.
+        kept = partial if devices.is_alone else None
+        figures = scoring.score(scorer, store, devices, **sizes, partial=kept, progress=Progress)
+    result = {"split": split, "data": source.name, **_by_official_words(figures, source.name, split, store)}
     if config.data.mask_rate == 0:  # else what is scored are some of the bytes, seen from both sides
         result |= compression.compressed_bits_per_byte(source.documents(split))
     result |= {"backend": keras.backend.backend(), "settings": sizes}
-    other_text = None if source.fingerprint == trained_on else source.name.split("/")[0]
-    result["path"] = str(workdir.evaluation_path(folder, split, other_text))
+    result["path"] = str(path)
     if devices.is_chief:
-        write_json(result["path"], result)
+        write_json(path, result)
+        partial.remove()
     return result
+
+
+def _by_official_words(figures, name, split, store):
+    """Returns the figures with the perplexity per official word where there is an official count of all the text."""
+    words = official_words(name, split, store.num_documents) if figures["tokens"] == store.num_tokens else None
+    if words is None:
+        return {**figures, "words_are": "counted"}
+    result = scoring.figures(figures["nats"], figures["tokens"], figures["bytes"], words)
+    return {**figures, **result, "words_are": "official"}
 
 
 def _changed(config, changes):
@@ -116,6 +136,7 @@ def as_text(result):
     rows = [
         ("text", f"{result['data']}, {result['split']}"),
         ("bytes, words, tokens", f"{result['bytes']}, {result['words']}, {result['tokens']}"),
+        ("the words are", "the official count" if result["words_are"] == "official" else "counted"),
         ("bits per byte", f"{result['bits_per_byte']:.4f}"),
         *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9") if name in result),
         ("perplexity per token", _number(result["perplexity"])),

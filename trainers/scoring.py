@@ -8,7 +8,11 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.data import evaluation_batches, evaluation_segments
+from tf_sparse_attention.data.evaluation_batches import count_windows
 from tf_sparse_attention.models import Model, StatefulModel
+from trainers.partial import Progress
+
+BATCHES_BETWEEN_FILES = 128
 
 
 class Scorer(Model):
@@ -43,7 +47,20 @@ def make_scorer(model, execution, batch_size):
     return scorer
 
 
-def score(scorer, store, devices, batch_size, sequence_length, packed, mask_rate=0.0, max_windows=None, callbacks=None):
+def score(
+    scorer,
+    store,
+    devices,
+    batch_size,
+    sequence_length,
+    packed,
+    mask_rate=0.0,
+    overlap=0,
+    max_windows=None,
+    callbacks=(),
+    partial=None,
+    progress=None,
+):
     """Returns how well a model predicts a token store, as plain data.
 
     Args:
@@ -54,32 +71,70 @@ def score(scorer, store, devices, batch_size, sequence_length, packed, mask_rate
         sequence_length: Tokens in a window; each begins without context, unless the model has a memory.
         packed: Whether documents in a window do not see each other.
         mask_rate: Share of the tokens that is hidden and scored; 0: all are, each after those before it.
+        overlap: Tokens that a window has in common with the one before, there to be seen alone.
         max_windows: Only so many windows, evenly spread over the text; None: all.
         callbacks: Of Keras, for `predict`; one that stops it makes the result worthless.
+        partial: `Partial`, to go on where an evaluation was killed; None: from the beginning.
+        progress: Function of the number of batches to a `Progress`; None: nothing is shown.
 
     Returns:
         Dictionary with "nats", "tokens", "bytes", "words" (of a part of the text those of the whole, scaled),
         "windows", "seconds", "bits_per_byte", "perplexity" (per token) and "perplexity_per_word".
     """
-    begin = time.perf_counter()
     sizes = {"batch_size": batch_size, "sequence_length": sequence_length, "packed": packed, "max_windows": max_windows}
-    if isinstance(scorer.model, StatefulModel):
-        scorer.model.reset_state()
-        make = functools.partial(evaluation_segments, store, **sizes)
-    else:
-        make = functools.partial(evaluation_batches, store, **sizes, mask_rate=mask_rate)
-    num_windows = -(-store.num_tokens // sequence_length)
+    num_windows = count_windows(store.num_tokens, sequence_length, overlap)
     windows = num_windows if max_windows is None else min(num_windows, max_windows)
-    batches = devices.distribute(lambda **shard: make(**shard).map(_as_inputs))
-    result = scorer.predict(batches, steps=-(-windows // batch_size), verbose=0, callbacks=callbacks)
-    nats, tokens = (float(total) for total in np.sum(result, axis=0, dtype=np.float64))
-    tokens = int(tokens)
+    num_batches = -(-windows // batch_size)
+    if isinstance(scorer.model, StatefulModel):
+        # What it remembers is in no file: it reads from the beginning, in one go.
+        _check_memory(overlap)
+        scorer.model.reset_state()
+        make, chunk, partial = functools.partial(evaluation_segments, store, **sizes), num_batches, None
+    else:
+        make, chunk = functools.partial(_some_batches, store, sizes, mask_rate, overlap), BATCHES_BETWEEN_FILES
+    callbacks = [*callbacks, *([] if progress is None else [progress(num_batches)])]
+    sums = _sums(scorer, devices, make, num_batches, chunk, callbacks, partial)
+    tokens = int(sums["tokens"])
     whole = tokens == store.num_tokens
     num_bytes, num_words = (
         count if whole else count * tokens / store.num_tokens for count in (store.num_bytes, store.num_words)
     )
-    sums = figures(nats, tokens, num_bytes, num_words)
-    return {**sums, "windows": windows, "seconds": time.perf_counter() - begin}
+    result = figures(sums["nats"], tokens, num_bytes, num_words)
+    return {**result, "windows": windows, "seconds": sums["seconds"]}
+
+
+def _some_batches(store, sizes, mask_rate, overlap, first=0, count=None, **shard):
+    options = {"mask_rate": mask_rate, "overlap": overlap, "first_batch": first, "num_batches": count}
+    return evaluation_batches(store, **sizes, **options, **shard)
+
+
+def _check_memory(overlap):
+    if overlap:
+        raise ValueError(
+            "`overlap` must be 0 for a model with a memory, which sees the windows before anyway. "
+            f"Received: overlap={overlap}."
+        )
+
+
+def _sums(scorer, devices, make, num_batches, chunk, callbacks, partial):
+    """Returns nats, tokens and seconds of all batches, a dictionary; `chunk` batches between two entries of a file."""
+    first, sums = (0, None) if partial is None else partial.load()
+    sums = {"nats": 0.0, "tokens": 0.0, "seconds": 0.0} if sums is None else sums
+    while first < num_batches:
+        begin, count = time.perf_counter(), min(chunk, num_batches - first)
+        part = {} if chunk == num_batches and partial is None else {"first": first, "count": count}
+        batches = devices.distribute(lambda part=part, **shard: make(**part, **shard).map(_as_inputs))
+        for callback in callbacks:
+            if isinstance(callback, Progress):
+                callback.begin(first)
+        result = scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks)
+        nats, tokens = np.sum(result, axis=0, dtype=np.float64).tolist()
+        seconds = time.perf_counter() - begin
+        sums = {name: sums[name] + value for name, value in zip(sums, (nats, tokens, seconds), strict=True)}
+        first += count
+        if partial is not None:
+            partial.save(first, sums)
+    return sums
 
 
 def _as_inputs(inputs, targets, weights):

@@ -14,10 +14,12 @@ class OneDevice:
     Attributes:
         num_replicas: Copies of the model, each with its share of a batch.
         is_chief: Whether this process writes the files of the run.
+        is_alone: Whether there are no other processes of the run.
     """
 
     num_replicas = 1
     is_chief = True
+    is_alone = True
 
     def scope(self):
         """Context in which models are made, trained and evaluated."""
@@ -51,7 +53,8 @@ class TensorFlowReplicas(OneDevice):
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
         resolver = strategy.cluster_resolver
-        self.is_chief = getattr(resolver, "task_type", None) != "worker" or resolver.task_id == 0
+        self.is_alone = getattr(resolver, "task_type", None) != "worker"
+        self.is_chief = self.is_alone or resolver.task_id == 0
 
     def scope(self):
         return self.strategy.scope()
@@ -84,6 +87,7 @@ class JaxDevices(OneDevice):
 
         self.num_replicas = len(devices)
         self.is_chief = jax.process_index() == 0
+        self.is_alone = jax.process_count() == 1
         # Each process reads its own rows; Keras would otherwise deal out elements of the data set.
         self._shard = {"num_shards": jax.process_count(), "shard_index": jax.process_index()}
         self._distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)

@@ -87,3 +87,43 @@ def test_sizes_must_be_positive(arguments, random_store):
     name = list(arguments)[-1]
     with pytest.raises(ValueError, match=rf"`{name}` must be positive. Received: {name}=0"):
         evaluation_batches(random_store(), 4, **arguments)
+
+
+@given(length=st.integers(2, 40), share=st.floats(0, 0.99), batch_size=st.integers(1, 5), seed=st.integers(0, 2))
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_overlapping_windows_score_every_token_once(length, share, batch_size, seed, random_store):
+    store = random_store(count=6, longest=30, seed=seed)
+    batches = evaluation_batches(store, batch_size, length, overlap=int(share * length))
+    np.testing.assert_array_equal(scored(batches), store.tokens)
+
+
+def test_every_token_but_the_first_ones_sees_what_overlaps(make_store):
+    store = make_store([bytes(range(97, 123))])
+    (inputs, targets, weights), *_ = evaluation_batches(store, 3, 10, overlap=6)
+    np.testing.assert_array_equal(targets[1], store.tokens[4:14])
+    np.testing.assert_array_equal(inputs["token_ids"][1, 1:], store.tokens[4:13])
+    assert weights.numpy().tolist() == [[1] * 10, [0] * 6 + [1] * 4, [0] * 6 + [1] * 4]
+
+
+def test_a_text_within_one_window_needs_no_second_one(make_store):
+    store = make_store([b"x" * 9])
+    assert evaluation_batches(store, 1, 10, overlap=9).cardinality().numpy() == 1
+    assert evaluation_batches(store, 1, 10, overlap=0).cardinality().numpy() == 1
+    assert evaluation_batches(store, 1, 9, overlap=8).cardinality().numpy() == 2
+
+
+def test_an_evaluation_goes_on_from_any_batch(random_store):
+    store = random_store()
+    whole = list(evaluation_batches(store, 2, 16, overlap=5))
+    for first, count in ((0, 2), (1, 2), (len(whole) - 1, 4), (len(whole), 1)):
+        part = list(evaluation_batches(store, 2, 16, overlap=5, first_batch=first, num_batches=count))
+        assert len(part) == len(whole[first : first + count])
+        for ours, theirs in zip(part, whole[first : first + count], strict=True):
+            np.testing.assert_array_equal(ours[1], theirs[1])
+            np.testing.assert_array_equal(ours[2], theirs[2])
+
+
+@pytest.mark.parametrize(("overlap", "mask_rate"), [(-1, 0.0), (10, 0.0), (3, 0.1)])
+def test_a_wrong_overlap_is_named(overlap, mask_rate, random_store):
+    with pytest.raises(ValueError, match="`overlap` must be 0"):
+        evaluation_batches(random_store(), 2, 10, overlap=overlap, mask_rate=mask_rate)

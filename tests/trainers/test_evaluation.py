@@ -6,8 +6,10 @@ import shutil
 import pytest
 from absl import flags
 
-from trainers import evaluation, training, workdir
+from tf_sparse_attention.data.official_counts import official_words
+from trainers import evaluation, scoring, training, workdir
 from trainers.compression import compressed_bits_per_byte
+from trainers.partial import Partial, Progress
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,13 @@ def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
     assert result["bytes"] == sum(len(text) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
     assert result["words"] == sum(len(text.split()) for text in texts)
-    assert result["settings"] == {"batch_size": 2, "sequence_length": 64, "packed": True, "mask_rate": 0.0}
+    assert result["settings"] == {
+        "batch_size": 2,
+        "sequence_length": 64,
+        "packed": True,
+        "mask_rate": 0.0,
+        "overlap": 0,
+    }
     assert {name: result[name] for name in ("gzip -9", "xz -9")} == compressed_bits_per_byte(texts)
     assert 3 < result["bits_per_byte"] < 9
     assert result["path"] == str(run / "evaluation-test.json")
@@ -41,7 +49,13 @@ def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
 
 def test_windows_may_be_others_than_in_training(run):
     result = evaluation.evaluate(run, "validation", changes())
-    assert result["settings"] == {"batch_size": 8, "sequence_length": 128, "packed": True, "mask_rate": 0.0}
+    assert result["settings"] == {
+        "batch_size": 8,
+        "sequence_length": 128,
+        "packed": True,
+        "mask_rate": 0.0,
+        "overlap": 0,
+    }
     assert result["windows"] == -(-result["tokens"] // 128)
     assert (run / "evaluation-validation.json").exists()
 
@@ -72,6 +86,7 @@ def test_figures_are_readable(run):
 def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
     row = {"split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0, "seconds": 1.0}
     row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words": num_words, "perplexity_per_word": None}
+    row["words_are"] = "counted"
     row["settings"] = {"mask_rate": 0.0}
     assert f"perplexity per word   {said}\n" in evaluation.as_text(row)
 
@@ -80,7 +95,7 @@ def test_what_an_evaluation_does_not_read_is_not_offered():
     settings = evaluation.changeable().to_dict()
     source = {"tfds", "path", "pattern", "local_dir", "text_feature", "data_dir"}
     assert set(settings) == {"data", "train"}
-    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "packed", "mask_rate"}
+    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "packed", "mask_rate", "overlap"}
     assert set(settings["train"]) == {"jit_compile", "steps_per_execution", "num_logical_cpus"}
 
 
@@ -169,3 +184,90 @@ def test_pg19_is_scored_by_its_name_offline(run, small_pg19, tmp_path):
     assert result["words"] == sum(len(text.split()) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
     assert workdir.evaluation_path(run, "test", "pg19").exists()
+
+
+def test_overlapping_windows_score_every_token_once_with_more_to_see(run):
+    apart = evaluation.evaluate(run, "validation", changes(packed=False))
+    overlapping = evaluation.evaluate(run, "validation", changes(packed=False, overlap=96))
+    assert overlapping["tokens"] == apart["tokens"]
+    assert overlapping["windows"] > 3 * apart["windows"]
+    assert overlapping["settings"]["overlap"] == 96
+    assert overlapping["nats"] != apart["nats"]
+
+
+class Killed(Exception):
+    """Stands for a signal that ends the process."""
+
+
+def test_an_evaluation_that_is_killed_goes_on_to_the_same_figures(run, monkeypatch, caplog):
+    settings = changes()
+    settings.data.update(batch_size=2, sequence_length=32)
+    monkeypatch.setattr(scoring, "BATCHES_BETWEEN_FILES", 3)
+    whole = evaluation.evaluate(run, "validation", settings)
+    partial = run / "evaluation-validation.partial.json"
+    assert not partial.exists()
+    predicted = []
+
+    def dies(self, batches, steps, **options):
+        predicted.append(steps)
+        if len(predicted) == 3:
+            raise Killed
+        return predict(self, batches, steps=steps, **options)
+
+    predict = scoring.Scorer.predict
+    monkeypatch.setattr(scoring.Scorer, "predict", dies)
+    with pytest.raises(Killed):
+        evaluation.evaluate(run, "validation", settings)
+    assert json.loads(partial.read_text())["batches"] == 6
+    resumed = evaluation.evaluate(run, "validation", settings)
+    assert not partial.exists()
+    batches = -(-whole["windows"] // 2)
+    assert sum(predicted[3:]) == batches - 6
+    same = ("nats", "tokens", "words", "bits_per_byte", "perplexity")
+    assert {name: resumed[name] for name in same} == {name: whole[name] for name in same}
+
+
+def test_sums_of_other_settings_or_of_nothing_are_not_gone_on_with(tmp_path):
+    partial = Partial(tmp_path / "sums.json", {"windows": (1, 2)})
+    assert partial.load() == (0, None)
+    partial.save(4, {"nats": 1.5})
+    assert Partial(tmp_path / "sums.json", {"windows": (1, 2)}).load() == (4, {"nats": 1.5})
+    assert Partial(tmp_path / "sums.json", {"windows": (1, 3)}).load() == (0, None)
+    (tmp_path / "sums.json").write_text("{")
+    assert partial.load() == (0, None)
+
+
+def test_a_complete_split_is_divided_by_its_official_words(run, monkeypatch):
+    counted = evaluation.evaluate(run, "validation", changes())
+    assert counted["words_are"] == "counted"
+    monkeypatch.setattr(evaluation, "official_words", lambda name, split, num_documents: 10 * counted["words"])
+    official = evaluation.evaluate(run, "validation", changes())
+    assert (official["words_are"], official["words"]) == ("official", 10 * counted["words"])
+    assert official["perplexity_per_word"] == pytest.approx(counted["perplexity_per_word"] ** 0.1)
+    assert "the words are         the official count" in evaluation.as_text(official)
+    assert json.loads((run / "evaluation-validation.json").read_text())["words_are"] == "official"
+
+
+def test_official_counts_are_those_of_pg19_and_of_complete_splits_alone():
+    assert official_words("pg19/0.1.1", "test", 100) == 6_966_499
+    assert official_words("pg19/0.1.1", "validation", 50) == 3_007_061
+    assert official_words("pg19/0.1.1", "train", 28_602) == 1_973_136_207
+    for other in (("pg19/0.1.1", "test", 99), ("pg19/0.1.1", "test[:100]", 100), ("pg20/0.1.1", "test", 100)):
+        assert official_words(*other) is None
+
+
+def test_a_run_of_an_earlier_version_is_evaluated(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config["data"]["overlap"], config["data"]["tokenizer"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert evaluation.evaluate(tmp_path / "run", "validation")["settings"]["overlap"] == 0
+
+
+def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
+    monkeypatch.setattr("trainers.partial.SECONDS_BETWEEN_LINES", -1)
+    caplog.set_level("INFO")
+    progress = Progress(10)
+    progress.begin(4)
+    progress.on_predict_batch_end(1)
+    assert "batch 6/10, 0:00 left" in caplog.text
