@@ -44,7 +44,7 @@ class AuditTarget:
         attributes = [(layer, "_remat_mode", None) for layer in self.layers]
         if hook:
             attributes += [_hooked(layer, hook) for layer in self.layers]
-        with keras.StatelessScope(), _replaced(attributes):
+        with keras.StatelessScope(), replaced(attributes):
             outputs = self._call(_tensors(inputs), self._training)
         return [output for output in keras.tree.flatten(outputs) if output is not None]
 
@@ -158,7 +158,7 @@ def _caller(target):
 
 
 def _hooked(layer, hook):
-    """What makes every call of `layer` return `hook(layer, list of arguments, outputs)`, for `_replaced`."""
+    """What makes every call of `layer` return `hook(layer, list of arguments, outputs)`, for `replaced`."""
     name = "quantized_call" if layer.quantization_mode else "call"
     call = getattr(layer, name)
 
@@ -170,17 +170,17 @@ def _hooked(layer, hook):
 
 
 @contextlib.contextmanager
-def _replaced(attributes):
+def replaced(attributes):
     """Within, each (layer, name, value) is an attribute; afterwards the layers are as they were."""
     # Past the layers' `__setattr__`, which tracks what it is given.
-    before = [(vars(layer), name, vars(layer).get(name, _replaced)) for layer, name, _ in attributes]
+    before = [(vars(layer), name, vars(layer).get(name, replaced)) for layer, name, _ in attributes]
     try:
         for layer, name, value in attributes:
             vars(layer)[name] = value
         yield
     finally:
         for own, name, value in before:
-            if value is _replaced:
+            if value is replaced:
                 own.pop(name, None)
             else:
                 own[name] = value

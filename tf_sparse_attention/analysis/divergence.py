@@ -1,0 +1,174 @@
+"""How different the heads of a layer are: Jensen-Shannon divergence of their attention."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.analysis.attention_rows import record_attentions
+from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
+
+MOST = np.log(2)  # the divergence of heads that see different keys
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+    """How different two kinds of heads of one layer are.
+
+    Attributes:
+        layer: number of the layer, from 0.
+        name: path of the layer.
+        kinds: such as "local|routing".
+        mean: of the divergence, in nats, over pairs of heads and queries and then over runs.
+        deviation: standard deviation over runs.
+        num_pairs: pairs of heads.
+    """
+
+    layer: int
+    name: str
+    kinds: str
+    mean: float
+    deviation: float
+    num_pairs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadDivergence:
+    """The divergences of all layers; as text, the table of the paper.
+
+    Attributes:
+        rows: list of `Divergence`.
+        num_runs: texts over which means and deviations are.
+    """
+
+    rows: list
+    num_runs: int
+
+    def table(self):
+        """Returns the table as Markdown: a row a layer, a column for each two kinds of heads."""
+        kinds = self._kinds()
+        lines = ["| layer | " + " | ".join(kind.replace("|", "\\|") for kind in kinds) + " |"]
+        lines.append("|---" * (1 + len(kinds)) + "|")
+        for layer in self._layers():
+            cells = {row.kinds: f"{row.mean:.4f} ± {row.deviation:.4f}" for row in self.rows if row.layer == layer}
+            lines.append(f"| {layer} | " + " | ".join(cells.get(kind, "-") for kind in kinds) + " |")
+        return "\n".join(lines)
+
+    def __str__(self):
+        return self.table()
+
+    def draw(self, axes=None):
+        """Draws the means and deviations by layer, a line for each two kinds of heads.
+
+        Args:
+            axes: matplotlib axes. None: a new figure.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            ImportError: where matplotlib is not installed (extra `plot`).
+        """
+        if axes is None:
+            _, axes = import_pyplot().subplots(figsize=(6, 3.2))
+        for kinds, color in zip(self._kinds(), itertools.cycle(COLORS)):
+            rows = [row for row in self.rows if row.kinds == kinds]
+            layers, means, deviations = (
+                [getattr(row, name) for row in rows] for name in ("layer", "mean", "deviation")
+            )
+            axes.errorbar(layers, means, yerr=deviations, color=color, marker="o", capsize=3, label=kinds)
+        axes.axhline(MOST, color="#888888", linewidth=1, linestyle="--")
+        axes.set(xlabel="layer", ylabel="divergence (nats)", ylim=(0, 1.08 * MOST), xticks=self._layers())
+        axes.legend(frameon=False)
+        return axes.figure
+
+    def _kinds(self):
+        return sorted({row.kinds for row in self.rows})
+
+    def _layers(self):
+        return sorted({row.layer for row in self.rows})
+
+
+def head_divergence(model, batch, max_queries=None):
+    """Returns how different the attention of a model's heads is, as in Table 6 of Roy et al. 2021.
+
+    For each two heads of a layer, JSD(a, b) = KL(a || m) / 2 + KL(b || m) / 2 with m = (a + b) / 2 of the attention a
+    query gives to the keys, in nats, at most log 2 = 0.6931; the mean over queries. Queries that see nothing in one of
+    two heads (tokens of no cluster) are left out for these. No number is added anywhere: keys that a head does not see
+    have probability 0.
+
+    Cost: a backward pass through each layer for as many queries as a head has channels; O(T keys) memory.
+
+    Args:
+        model: Keras model with attention layers of this library.
+        batch: what the model is called with; each of its texts is a run.
+        max_queries: so many queries, evenly spread. None: all.
+
+    Returns:
+        A `HeadDivergence`; `print` shows the table.
+
+    Raises:
+        ValueError: if no layer has two heads.
+
+    Example:
+        >>> print(head_divergence(model, np.zeros((2, 64), "int32")))  # doctest: +ELLIPSIS
+        | layer | local\\|local |...
+    """
+    checks.check_optional_count("max_queries", max_queries)
+    rows, num_runs = [], 0
+    for number, attention in enumerate(record_attentions(model, batch)):
+        totals, counts = _sums_of_pairs(attention, max_queries)
+        num_runs = totals.shape[-1]
+        rows += _rows(number, attention, totals, counts)
+    if not rows:
+        raise ValueError("`model` must have a layer with two heads. Received: one head a layer.")
+    return HeadDivergence(rows, num_runs)
+
+
+def divergence(first, second):
+    """Returns the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
+    middle = (first + second) / 2
+    return (_relative(first, middle) + _relative(second, middle)) / 2
+
+
+def _relative(weights, middle):
+    seen = weights > 0
+    ratio = np.divide(weights, middle, out=np.ones_like(middle), where=seen)
+    return np.sum(weights * np.log(ratio), axis=-1)
+
+
+def _sums_of_pairs(attention, max_queries):
+    """Returns sums over queries and their numbers for each two heads, (pairs, B) both."""
+    length = attention.parts[0].arguments[0].shape[2]
+    queries = None
+    if max_queries is not None and max_queries < length:
+        queries = np.arange(max_queries) * length // max_queries
+    pairs = list(itertools.combinations(range(len(attention.kinds)), 2))
+    totals = counts = None
+    for _, weights in attention.rows(queries):
+        weights = weights.astype("float64")  # (B, N, t, S)
+        mass = weights.sum(axis=-1, keepdims=True)
+        weights = np.divide(weights, mass, out=np.zeros_like(weights), where=mass > 0)
+        sees = mass[..., 0] > 0  # (B, N, t)
+        both = np.stack([sees[:, i] & sees[:, j] for i, j in pairs]) if pairs else np.zeros((0, len(sees), 1), bool)
+        apart = [divergence(weights[:, i], weights[:, j]) for i, j in pairs]
+        apart = np.where(both, np.stack(apart), 0).sum(axis=-1) if pairs else np.zeros((0, len(sees)))
+        totals = apart if totals is None else totals + apart
+        counts = both.sum(axis=-1) if counts is None else counts + both.sum(axis=-1)
+    return totals, counts
+
+
+def _rows(number, attention, totals, counts):
+    """Returns the `Divergence` of each two kinds of heads that have a query in common."""
+    kinds = attention.kinds
+    names = ["|".join(sorted((kinds[i], kinds[j]))) for i, j in itertools.combinations(range(len(kinds)), 2)]
+    rows = []
+    for name in sorted(set(names)):
+        own = np.array([name == other for other in names])
+        with np.errstate(invalid="ignore"):
+            runs = np.nanmean(np.where(counts[own] > 0, totals[own] / counts[own], np.nan), axis=0)
+        runs = runs[np.isfinite(runs)]
+        if len(runs):
+            rows.append(Divergence(number, attention.name, name, float(runs.mean()), float(runs.std()), int(own.sum())))
+    return rows
