@@ -1,12 +1,15 @@
 """Numbers of the published implementations, read case by case."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
 from keras import ops
 
 from tf_sparse_attention.ops.positions import NoPosition, Relative
+
+OBSERVERS = []  # functions of the name of a set and a case, called when the case is read: for tests/golden_table.py
 
 
 def goldens_of(path):
@@ -28,8 +31,16 @@ def names_of_cases(goldens):
 def read_case(goldens, name):
     """Returns the settings of a case and its arrays by name, from a file whose arrays are called "CASE/ARRAY"."""
     settings = json.loads(str(goldens["meta_json"]))[name]
+    observe(pathlib.Path(goldens.fid.name), name)
     prefix = f"{name}/"
     return settings, {key.removeprefix(prefix): goldens[key] for key in goldens.files if key.startswith(prefix)}
+
+
+def observe(path, case):
+    """Tells the observers that a case of a file, or of a folder of files, is read."""
+    folder = "routing_transformer" if path.parent.name == "golden" else path.parent.name
+    for observer in OBSERVERS:
+        observer(f"{folder}/{path.stem}", case)
 
 
 def block_by_block(x, block_shape):

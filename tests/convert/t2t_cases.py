@@ -7,6 +7,8 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from tests.goldens import observe
+
 CASES = ("pg19_like", "enwik8_like", "pg19_local_like", "eli5_like")
 SCOPE = "sparse_transformer/body/"
 
@@ -74,6 +76,7 @@ class Published:
     folder: pathlib.Path
 
     def __post_init__(self):
+        observe(self.folder, self.folder.name)
         with np.load(self.folder / "golden.npz") as arrays:
             self.arrays = {name: arrays[name] for name in arrays.files}
 

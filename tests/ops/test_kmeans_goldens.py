@@ -4,13 +4,11 @@ The published code mixes the heads when it counts members. The true counts are c
 follows from the mixed ones is reproduced by handing them to the update.
 """
 
-import json
-
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.goldens import goldens_of, names_of_cases
+from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
 from tf_sparse_attention.ops import kmeans
 
@@ -30,7 +28,7 @@ goldens = goldens_of("routing_transformer/kmeans_ema.npz")
 def step(goldens, request):
     """Function that reads an array of the case, and the state before the step."""
     case, number = request.param
-    settings = json.loads(str(goldens["meta_json"]))[case]
+    settings, _ = read_case(goldens, case)
 
     def read(name, at=number):
         return goldens[f"{case}/{name}_{at}"]

@@ -4,10 +4,10 @@ Command:   python -m trainers.train --config=trainers/configs/books.py --config.
            For a copy, or a part, of the PG-19 corpus in place of the path:
            --config.data.tfds=pg19 --config.data.local_dir=FOLDER
 Hardware:  2 CPU cores, 8 GB of memory
-Time:      77 minutes by the clock on a machine with three times the work it had cores for; alone a step takes 0.43 s,
+Time:      74 minutes by the clock on a machine with three times the work it had cores for; alone a step takes 0.43 s,
            which makes 25 minutes
 Score:     32 books of PG-19 (21 to train on, prepared as `pg19`): 2.09 bits per byte on the validation books (gzip -9:
-           3.09, xz -9: 2.55) and 2.12 on the test books (3.04, 2.48); perplexity per word 4039 and 3810. A part of
+           3.09, xz -9: 2.55) and 2.13 on the test books (3.04, 2.48); perplexity per word 4108 and 3914. A part of
            PG-19, so no PG-19 score.
 """
 
