@@ -6,6 +6,7 @@ import keras
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel
+from trainers.loading import start_from
 
 OPTIMIZERS = {
     "adafactor": tsa.optimizers.Adafactor,
@@ -45,12 +46,15 @@ def make_batches(config, store):
 
 
 def make_model(config, vocabulary_size):
-    """Returns a new `LanguageModel`, seeded by `config.seed`.
+    """Returns a `LanguageModel`: a new one, seeded by `config.seed`, or that of a file to start from.
 
     Raises:
-        ValueError: If `config.model` lacks a size, or has a wrong one.
+        ValueError: If `config.model` lacks a size, or has a wrong one, or there is no such file.
     """
     settings = given(config.model)
+    if "start_from" in settings:
+        _check_objective(config)
+        return start_from(settings["start_from"], config, vocabulary_size)
     preset, reproduce = settings.pop("preset", None), settings.pop("reproduce_reference")
     head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
     if not settings["attention"]:

@@ -1,7 +1,7 @@
 """Trained models whose routed heads look ahead, made causal."""
 
-from tf_sparse_attention.convert.weights import weights_by_path
-from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.convert.weights import rebuilt
+from tf_sparse_attention.models import LanguageModel
 
 
 def with_causal_routing(model):
@@ -28,17 +28,12 @@ def with_causal_routing(model):
     """
     if not isinstance(model, LanguageModel):
         raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
-    arguments = model.backbone.get_config()
-    parts = [_causal(part) for part in arguments["attention"]]
-    if parts == arguments["attention"]:
+    parts = model.backbone.get_config()["attention"]
+    changed = [_causal(part) for part in parts]
+    if changed == parts:
         listed = [part["layer"] for part in parts]
         raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
-    backbone = Backbone(**{**arguments, "attention": parts})
-    changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=model.dtype_policy)
-    weights = weights_by_path(model)
-    for path, weight in weights_by_path(changed).items():
-        weight.assign(weights[path])
-    return changed
+    return rebuilt(model, attention=changed)
 
 
 def _causal(part):

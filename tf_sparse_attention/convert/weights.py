@@ -1,5 +1,7 @@
 """Weights of a language model by name, whatever the model itself is called."""
 
+from tf_sparse_attention.models import Backbone, LanguageModel
+
 
 def weights_by_path(model):
     """Returns the weights of a `LanguageModel` by their paths below it, those of its backbone under "backbone/"."""
@@ -9,3 +11,19 @@ def weights_by_path(model):
         own = path.removeprefix(f"{model.backbone.name}/")
         paths[path if own == path else f"backbone/{own}"] = weight
     return paths
+
+
+def rebuilt(model, **changes):
+    """Returns a new `LanguageModel` with the weights of another, not compiled.
+
+    Args:
+        model: a `LanguageModel`.
+        **changes: arguments of its `Backbone` that are to be others, none that a weight's shape depends on.
+    """
+    backbone = Backbone(**{**model.backbone.get_config(), **changes})
+    dtype = changes.get("dtype", model.dtype_policy)
+    changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
+    weights = weights_by_path(model)
+    for path, weight in weights_by_path(changed).items():
+        weight.assign(weights[path])
+    return changed

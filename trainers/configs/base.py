@@ -45,6 +45,9 @@ def _data():
 def _model():
     """Arguments of `Backbone` and `LanguageModel`."""
     return {
+        "start_from": placeholder(
+            str
+        ),  # NAME.keras, a model to train on; of the others only causal, memory_length count
         "preset": placeholder(str),  # the others then replace what they name
         "reproduce_reference": False,  # presets with the published, not causal, selection
         "num_layers": placeholder(int),
