@@ -71,7 +71,7 @@ def test_a_graph_gives_the_published_ids_and_texts(case):
         np.testing.assert_array_equal(tokenize(tf.constant(text)), row)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 @example(["", " "])
 @example([" a ", "a b", "a  b "])
@@ -84,7 +84,7 @@ def test_any_text_comes_back_and_a_graph_agrees(small, texts):
     assert [text.decode() for text in small.detokenize(batch).numpy()] == texts
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, len(SMALL) - 1), max_size=20))
 def test_a_graph_decodes_any_ids_as_python_does(small, ids):
     assert small.detokenize(tf.constant(ids, tf.int32)).numpy().decode() == small.detokenize(ids)

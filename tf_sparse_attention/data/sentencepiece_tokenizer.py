@@ -21,7 +21,9 @@ class SentencePieceTokenizer(TextTokenizer):
 
     Example:
 
-    >>> tokenizer = SentencePieceTokenizer.from_file("spm.model")  # doctest: +SKIP
+    >>> tokenizer = SentencePieceTokenizer.from_file("spm.model")
+    >>> tokenizer.detokenize(tokenizer.tokenize("Text number 1."))
+    'Text number 1.'
     """
 
     def __init__(self, model):
