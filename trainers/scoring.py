@@ -10,7 +10,6 @@ from keras import ops
 from tf_sparse_attention.data import evaluation_batches, evaluation_segments
 from tf_sparse_attention.data.evaluation_batches import count_windows
 from tf_sparse_attention.models import Model, StatefulModel
-from trainers.partial import Progress
 
 BATCHES_BETWEEN_FILES = 128
 
@@ -89,11 +88,11 @@ def score(
         # What it remembers is in no file: it reads from the beginning, in one go.
         _check_memory(overlap)
         scorer.model.reset_state()
-        make, chunk, partial = functools.partial(evaluation_segments, store, **sizes), num_batches, None
+        make, chunk, partial = functools.partial(_all_segments, store, sizes), num_batches, None
     else:
         make, chunk = functools.partial(_some_batches, store, sizes, mask_rate, overlap), BATCHES_BETWEEN_FILES
-    callbacks = [*callbacks, *([] if progress is None else [progress(num_batches)])]
-    sums = _sums(scorer, devices, make, num_batches, chunk, callbacks, partial)
+    shown = None if progress is None else progress(num_batches)
+    sums = _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown)
     tokens = int(sums["tokens"])
     whole = tokens == store.num_tokens
     num_bytes, num_words = (
@@ -103,7 +102,11 @@ def score(
     return {**result, "windows": windows, "seconds": sums["seconds"]}
 
 
-def _some_batches(store, sizes, mask_rate, overlap, first=0, count=None, **shard):
+def _all_segments(store, sizes, first, count, **shard):
+    return evaluation_segments(store, **sizes, **shard)
+
+
+def _some_batches(store, sizes, mask_rate, overlap, first, count, **shard):
     options = {"mask_rate": mask_rate, "overlap": overlap, "first_batch": first, "num_batches": count}
     return evaluation_batches(store, **sizes, **options, **shard)
 
@@ -116,17 +119,17 @@ def _check_memory(overlap):
         )
 
 
-def _sums(scorer, devices, make, num_batches, chunk, callbacks, partial):
+def _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown):
     """Returns nats, tokens and seconds of all batches, a dictionary; `chunk` batches between two entries of a file."""
     first, sums = (0, None) if partial is None else partial.load()
     sums = {"nats": 0.0, "tokens": 0.0, "seconds": 0.0} if sums is None else sums
+    callbacks = [*callbacks, *([] if shown is None else [shown])]
     while first < num_batches:
         begin, count = time.perf_counter(), min(chunk, num_batches - first)
-        part = {} if chunk == num_batches and partial is None else {"first": first, "count": count}
-        batches = devices.distribute(lambda part=part, **shard: make(**part, **shard).map(_as_inputs))
-        for callback in callbacks:
-            if isinstance(callback, Progress):
-                callback.begin(first)
+        part = functools.partial(make, first=first, count=count)
+        batches = devices.distribute(lambda part=part, **shard: part(**shard).map(_as_inputs))
+        if shown is not None:
+            shown.begin(first)
         result = scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks)
         nats, tokens = np.sum(result, axis=0, dtype=np.float64).tolist()
         seconds = time.perf_counter() - begin

@@ -85,7 +85,7 @@ def test_losses_and_all_gradients_are_published(case):
 
 def published_gradients(plan, gradients, arrays):
     """Returns gradients by the published variables, given those by the weights that were cut out and folded."""
-    total, shapes, scope = {}, plan.layout.shapes(), plan.layout.scope
+    total, shapes, scope = {}, plan.layout.shapes, plan.layout.scope
     for row in plan.rows:
         if row.target not in gradients:
             continue

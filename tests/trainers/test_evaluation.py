@@ -266,7 +266,7 @@ def test_a_run_of_an_earlier_version_is_evaluated(run, tmp_path):
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
     monkeypatch.setattr("trainers.partial.SECONDS_BETWEEN_LINES", -1)
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     progress = Progress(10)
     progress.begin(4)
     progress.on_predict_batch_end(1)

@@ -6,7 +6,8 @@ import pathlib
 import sys
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
-from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkpoint
+from tf_sparse_attention.convert.t2t import convert, plan_of
+from tf_sparse_attention.convert.t2t_files import open_checkpoint
 from tf_sparse_attention.files import replacing
 
 AS_PUBLISHED = (
@@ -56,27 +57,27 @@ def _parser():
 
 
 def _convert_t2t(given):
-    plan = plan_t2t_checkpoint(given.checkpoint, given.hparams)
-    if given.dry_run:
-        print(plan.table())
-        return
-    if given.output is None or given.output.suffix != ".keras":
+    if not given.dry_run and (given.output is None or given.output.suffix != ".keras"):
         raise ValueError(f"`--output` must be a file NAME.keras. Received: {given.output}.")
-    if given.causal and not plan.layout.routed:
-        raise ValueError("`--causal` must be left out for a model without routed heads. Received: --causal.")
     keep_optimizer = not (given.without_optimizer or given.causal)
-    model = from_t2t_checkpoint(given.checkpoint, given.hparams, with_optimizer=keep_optimizer)
-    if given.causal:
-        model = with_causal_routing(model)
+    with open_checkpoint(given.checkpoint) as checkpoint:
+        plan = plan_of(checkpoint, given.hparams)
+        if given.dry_run:
+            print(plan.table())
+            return
+        if given.causal and not plan.layout.routed:
+            raise ValueError("`--causal` must be left out for a model without routed heads. Received: --causal.")
+        model = convert(checkpoint, plan, keep_optimizer)
+    _write(with_causal_routing(model) if given.causal else model, plan, given, keep_optimizer)
+
+
+def _write(model, plan, given, keep_optimizer):
     given.output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(given.output) as beside:
         model.save(beside)
     print(f"{given.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
     for kind, count in plan.beside.items():
-        print(
-            f"Left out: {count} {kind}."
-            if kind != "optimizer slots" or not keep_optimizer
-            else f"Read: {count} {kind}."
-        )
+        is_read = keep_optimizer and kind == "optimizer slots"
+        print(f"{'Read' if is_read else 'Left out'}: {count} {kind}.")
     if plan.layout.routed:
         print(AS_CAUSAL if given.causal else AS_PUBLISHED)

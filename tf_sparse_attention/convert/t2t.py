@@ -47,11 +47,20 @@ def from_t2t_checkpoint(path, hparams=None, with_optimizer=True, dtype=None):
         >>> model.save("pg19.keras")
     """
     with open_checkpoint(path) as checkpoint:
-        plan = make_plan(checkpoint.shapes, read_settings(hparams, checkpoint.folder))
-        model = plan.make_model(dtype)
-        _fill(model, plan, checkpoint)
-        if with_optimizer:
-            _compile(model, plan, checkpoint)
+        return convert(checkpoint, plan_of(checkpoint, hparams), with_optimizer, dtype)
+
+
+def plan_of(checkpoint, hparams=None):
+    """Returns the plan of an open `Checkpoint`; `hparams` as for `from_t2t_checkpoint`."""
+    return make_plan(checkpoint.shapes, read_settings(hparams, checkpoint.folder))
+
+
+def convert(checkpoint, plan, with_optimizer=True, dtype=None):
+    """Returns the model of an open `Checkpoint` and its plan; the others as for `from_t2t_checkpoint`."""
+    model = plan.make_model(dtype)
+    _fill(model, plan, checkpoint)
+    if with_optimizer:
+        _compile(model, plan, checkpoint)
     return model
 
 
@@ -87,7 +96,7 @@ def plan_t2t_checkpoint(path, hparams=None):
     if isinstance(path, dict):
         return make_plan(path, read_settings(hparams, None))
     with open_checkpoint(path) as checkpoint:
-        return make_plan(checkpoint.shapes, read_settings(hparams, checkpoint.folder))
+        return plan_of(checkpoint, hparams)
 
 
 def _fill(model, plan, checkpoint):

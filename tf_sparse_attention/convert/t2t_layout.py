@@ -1,6 +1,7 @@
 """What the names and shapes of a tensor2tensor checkpoint of a Routing Transformer tell about the model."""
 
 import dataclasses
+import functools
 import re
 
 # Variables beside the model: of the optimizer, of the summaries, the step.
@@ -69,8 +70,9 @@ class Layout:
         """Local heads of a layer that has routed ones."""
         return self.num_heads - self.num_routing
 
+    @functools.cached_property
     def shapes(self):
-        """Returns the shapes of all variables that such a model has, by name without the scope."""
+        """The shapes of all variables that such a model has, by name without the scope."""
         shapes = {
             EMBEDDING: (self.vocabulary_size, self.embedding_dim),
             "emb_dense/kernel": (self.embedding_dim, self.hidden_dim),
@@ -147,7 +149,7 @@ def read_layout(shapes):
     }
     _refuse_encoders(own)
     layout = _layout_of(scope, own)
-    _check_complete(layout.shapes(), own)
+    _check_complete(layout.shapes, own)
     return layout
 
 
@@ -236,10 +238,8 @@ def _size(own, ending, axis):
 
 
 def _distance(own, heads):
-    if not _any(own, *(heads + name for name in TABLES)):
-        return None
     found = _matches(own, *(heads + name for name in TABLES))
-    return (own[found[0]][0] - 1) // 2
+    return (own[found[0]][0] - 1) // 2 if found else None
 
 
 def _check_complete(wanted, own):

@@ -5,7 +5,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tf_sparse_attention.convert.t2t_layout import EMBEDDING, HEADS, LAYER, LOCAL, NORMS, ROUTING, TABLES
+from tf_sparse_attention.convert.t2t_layout import (
+    EMBEDDING,
+    FEED_FORWARDS,
+    HEADS,
+    LAYER,
+    LOCAL,
+    NORMS,
+    ROUTING,
+    TABLES,
+)
+
+# Ours, in the order of `FEED_FORWARDS`.
+DENSE_LAYERS = {
+    "geglu": ("gate/kernel", "inner/kernel", "output/kernel"),
+    "relu": ("inner/kernel", "inner/bias", "output/kernel", "output/bias"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +57,7 @@ def make_mapping(layout, share_qk):
     Returns:
         List of `Row`.
     """
-    shapes = layout.shapes()
+    shapes = layout.shapes
     ends = [
         ("backbone/embedding/embeddings", EMBEDDING),
         ("backbone/projection/kernel", "emb_dense/kernel"),
@@ -54,7 +69,7 @@ def make_mapping(layout, share_qk):
         ("to_vocabulary/kernel", "final_dense_2/kernel"),
         ("to_vocabulary/bias", "final_dense_2/bias"),
     ]
-    rows = [Row(target, (name,), shapes[name], "", unchanged) for target, name in ends if name in shapes]
+    rows = _whole_rows(layout, "", "", [(target, name) for target, name in ends if name in shapes])
     for layer in range(layout.num_layers):
         rows += _layer_rows(layout, layer, share_qk)
     return rows
@@ -62,7 +77,7 @@ def make_mapping(layout, share_qk):
 
 def unused_names(layout, rows):
     """Returns the names of variables of the model that no row reads."""
-    return sorted(set(layout.shapes()) - {name for row in rows for name in row.sources})
+    return sorted(set(layout.shapes) - {name for row in rows for name in row.sources})
 
 
 def _layer_rows(layout, layer, share_qk):
@@ -74,31 +89,22 @@ def _layer_rows(layout, layer, share_qk):
 
 
 def _feed_forward_rows(layout, source, target):
-    outer, inner = layout.hidden_dim, layout.intermediate_dim
-    norm = NORMS[layout.norm] + "{}/layer_norm/layer_norm_{}"
-    pairs = [
-        (f"attention_norm/{ours}", norm.format("", theirs), (outer,))
-        for ours, theirs in (("gamma", "scale"), ("beta", "bias"))
-    ]
+    norms = [("attention_norm", NORMS[layout.norm])]
+    names = []
     if layout.activation is not None:
-        pairs += [
-            (f"feed_forward_norm/{ours}", norm.format("_1", theirs), (outer,))
-            for ours, theirs in (("gamma", "scale"), ("beta", "bias"))
-        ]
-    if layout.activation == "geglu":
-        pairs += [
-            ("feed_forward/gate/kernel", "ffn/weight1/kernel", (outer, inner)),
-            ("feed_forward/inner/kernel", "ffn/weight2/kernel", (outer, inner)),
-            ("feed_forward/output/kernel", "ffn/weight3/kernel", (inner, outer)),
-        ]
-    if layout.activation == "relu":
-        pairs += [
-            ("feed_forward/inner/kernel", "ffn/conv1/kernel", (outer, inner)),
-            ("feed_forward/inner/bias", "ffn/conv1/bias", (inner,)),
-            ("feed_forward/output/kernel", "ffn/conv2/kernel", (inner, outer)),
-            ("feed_forward/output/bias", "ffn/conv2/bias", (outer,)),
-        ]
-    return [Row(target + ours, (source + theirs,), shape, "", unchanged) for ours, theirs, shape in pairs]
+        norms.append(("feed_forward_norm", f"{NORMS[layout.norm]}_1"))
+        names = [f"feed_forward/{ours}" for ours in DENSE_LAYERS[layout.activation]]
+    pairs = list(zip(names, FEED_FORWARDS.get(layout.activation, ()), strict=True))
+    for ours, theirs in norms:
+        pairs += [(f"{ours}/gamma", f"{theirs}/layer_norm/layer_norm_scale")]
+        pairs += [(f"{ours}/beta", f"{theirs}/layer_norm/layer_norm_bias")]
+    return _whole_rows(layout, source, target, pairs)
+
+
+def _whole_rows(layout, source, target, pairs):
+    """Returns rows of weights that are whole variables, given pairs of our name and theirs."""
+    shapes = layout.shapes
+    return [Row(target + ours, (source + theirs,), shapes[source + theirs], "", unchanged) for ours, theirs in pairs]
 
 
 def _attention_rows(layout, layer, share_qk, source, target):
@@ -131,26 +137,15 @@ def _routing_rows(layout, heads, share_qk, source, target):
         _output_row(layout, heads, source, target),
     ]
     rows += _table_rows(layout, layout.routing_distance, source + ROUTING, target)
-    means, averages = (layout.num_routing, layout.num_clusters, layout.key_dim), layout.has_averages
-    pairs = [("centroids", "means", means)]
-    # Without averages of its own, the state is what one step of averaging from here would make it.
-    pairs.append(("sums", "ema_means" if averages else "means", means))
-    if averages:
-        pairs.append(("counts", "ema_count", means[:2]))
-    return rows + [
-        Row(f"{target}clusters/{ours}", (source + ROUTING + theirs,), shape, "", unchanged)
-        for ours, theirs, shape in pairs
-    ]
+    # Centroids without averages are the averages of one token each, as those of a new layer.
+    state = [("centroids", "means"), ("sums", "ema_means" if layout.has_averages else "means")]
+    state += [("counts", "ema_count")] if layout.has_averages else []
+    return rows + _whole_rows(layout, source + ROUTING, target + "clusters/", state)
 
 
 def _table_rows(layout, distance, source, target):
-    if distance is None:
-        return []
-    sizes = {"key": layout.key_dim, "value": layout.value_dim}
-    return [
-        Row(f"{target}relative_{side}", (source + table,), (2 * distance + 1, size), "", unchanged)
-        for table, (side, size) in zip(TABLES, sizes.items(), strict=True)
-    ]
+    pairs = zip(("relative_key", "relative_value"), TABLES, strict=True)
+    return [] if distance is None else _whole_rows(layout, source, target, pairs)
 
 
 def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
