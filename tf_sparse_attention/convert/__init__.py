@@ -1,6 +1,14 @@
-"""Trained weights from elsewhere."""
+"""Trained weights from elsewhere, and dense models made sparse."""
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
+from tf_sparse_attention.convert.dense_attention import arguments_of
+from tf_sparse_attention.convert.replace_attention import replace_attention
 from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkpoint
 
-__all__ = ["from_t2t_checkpoint", "plan_t2t_checkpoint", "with_causal_routing"]
+__all__ = [
+    "arguments_of",
+    "from_t2t_checkpoint",
+    "plan_t2t_checkpoint",
+    "replace_attention",
+    "with_causal_routing",
+]

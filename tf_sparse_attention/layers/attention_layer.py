@@ -124,9 +124,7 @@ class AttentionLayer(keras.layers.Layer):
             key: float (B, N, S, H), or None where queries serve as keys.
             value: float (B, N, S, Hv).
             masks: `TokenMasks`; the caller applies `query_mask` to the result.
-            causal: boolean.
-            training: boolean.
-            return_weights: boolean.
+            causal: boolean, as are `training` and `return_weights`.
 
         Returns:
             Pair of the heads (B, N, T, Hv) and the weights (B, N, T, S) or None.
@@ -195,9 +193,8 @@ class AttentionLayer(keras.layers.Layer):
             self._relative_value = self._build_table("relative_value", (num_rows, self.value_dim))
 
     def _build_table(self, name, table_shape):
-        return self.add_weight(
-            name=name, shape=table_shape, initializer=projections.fresh(self._objects["kernel_initializer"])
-        )
+        initializer = projections.fresh(self._objects["kernel_initializer"])
+        return self.add_weight(name=name, shape=table_shape, initializer=initializer)
 
     @property
     def position_of_heads(self):
@@ -209,7 +206,7 @@ class AttentionLayer(keras.layers.Layer):
         return positions.Alibi(self.num_heads) if self.position == "alibi" else positions.NoPosition()
 
     def dropout_of_weights(self, training):
-        """Returns the `Dropout` that `ops` functions take, None outside training."""
+        """Returns the `Dropout` of a call, None outside training."""
         return Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
 
     def __call__(self, query, value=None, key=None, *args, **kwargs):
@@ -238,21 +235,24 @@ class AttentionLayer(keras.layers.Layer):
             query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads
         )
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
-        heads = self._project(query, value, key)
+        heads = self.project(query, value, key)
         output, weights = self.attend_heads(*heads, masks, use_causal_mask, bool(training), return_attention_scores)
         if masks.query_mask is not None:
             asked = masks.query_mask[:, None, :, None]
             output = ops.where(asked, output, 0)
             weights = None if weights is None else ops.where(asked, weights, 0)
-        output = self._attention_output(projections.heads_first(output))
-        return (output, weights) if return_attention_scores else output
+        return (self.join_heads(output), weights) if return_attention_scores else self.join_heads(output)
 
-    def _project(self, query, value, key):
+    def project(self, query, value=None, key=None):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
         attention_checks.check_sources(type(self).__name__, value, key, self.has_keys)
         value = query if value is None else value
         keys = projections.heads_first(self._key(value if key is None else key)) if self.has_keys else None
         return projections.heads_first(self._query(query)), keys, projections.heads_first(self._value(value))
+
+    def join_heads(self, heads):
+        """Returns the output (B, T, D) of attended heads (B, N, T, Hv)."""
+        return self._attention_output(projections.heads_first(heads))
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, **masks):
         """Returns which keys each query sees, the dense twin of the layer, for tests and pictures.
@@ -273,7 +273,7 @@ class AttentionLayer(keras.layers.Layer):
         if unknown:
             raise ValueError(f"`masks` must be among {list(names)}. Received: {sorted(unknown)}.")
         tokens = token_masks(query, value, key, *(masks.get(name) for name in names), self.num_heads)
-        queries, keys, values = self._project(query, value, key)
+        queries, keys, values = self.project(query, value, key)
         pattern = self.pattern(queries, keys, tokens, use_causal_mask)
         sizes = (*shape(queries)[:3], shape(values)[2])
         return ops.broadcast_to(dense_mask(pattern, tokens), sizes)
@@ -282,8 +282,8 @@ class AttentionLayer(keras.layers.Layer):
         return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))
 
     def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
-        output_shape = self.compute_output_shape(query.shape)
-        return projections.output_spec(self, output_shape, query, value, return_attention_scores)
+        sizes = self.compute_output_shape(query.shape)
+        return projections.output_spec(self, sizes, query, value, return_attention_scores)
 
     def compute_mask(self, query, previous_mask):
         # Keras hands over the mask of the query; the weights, where asked for, carry none.

@@ -81,6 +81,24 @@ class MixedAttention(keras.layers.Layer):
         """Whether every part takes the inputs of earlier positions as further keys."""
         return all(part.supports_memory for part in self.parts)
 
+    def copy_projections(self, attention):
+        """Takes over the projections of a built `keras.layers.MultiHeadAttention`, its heads in the order of the parts.
+
+        Args:
+            attention: layer with as many heads as all parts together.
+
+        Raises:
+            ValueError: if it is not built, or has another number of heads or other projections than the parts.
+        """
+        if attention.num_heads != self.num_heads:
+            raise ValueError(
+                f"`attention` must have the heads of all parts together, {self.num_heads}. "
+                f"Received: num_heads={attention.num_heads}."
+            )
+        for part, heads in zip(self.parts, self._heads_of_parts(), strict=True):
+            projections.copy(attention, part, heads)
+        self.built = True
+
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         sizes = [part.compute_output_shape(query_shape) for part in self.parts]
         if len(set(sizes)) > 1:
@@ -149,9 +167,12 @@ class MixedAttention(keras.layers.Layer):
         check_attention_mask(attention_mask, query.shape[0], self.num_heads, query.shape[1], keys.shape[1])
         if len(attention_mask.shape) < 4:
             return [attention_mask] * len(self.parts)
+        return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]
+
+    def _heads_of_parts(self):
+        """Returns for each part the slice of its heads among all of them."""
         ends = np.cumsum([part.num_heads for part in self.parts])
-        parts = [slice(end - part.num_heads, end) for part, end in zip(self.parts, ends, strict=True)]
-        return [mask_of_heads(attention_mask, heads) for heads in parts]
+        return [slice(end - part.num_heads, end) for part, end in zip(self.parts, ends, strict=True)]
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, attention_mask=None, **masks):
         """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""

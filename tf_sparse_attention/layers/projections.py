@@ -81,17 +81,24 @@ def heads_first(x):
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def copy(source, target):
+def copy(source, target, heads=slice(None)):
     """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
+
+    Args:
+        source: layer with the sublayers `query`, `key`, `value` and `attention_output`.
+        target: attention layer of this library; it gets built for the sizes of `source`.
+        heads: slice of the heads of `source` that are those of `target`.
 
     Raises:
         ValueError: unless both have the same projections, with the same shapes.
     """
-    theirs = _weights_by_name(source)
+    theirs = {name: _of_heads(name, weight, heads) for name, weight in _weights_by_name(source).items()}
     if not target.built and all(f"{name}/kernel" in theirs for name in ("query", "key", "value")):
         sizes = [theirs[f"{name}/kernel"].shape[0] for name in ("query", "value", "key")]
         target.build(*((None, None, size) for size in sizes))
     own = _weights_by_name(target)
+    if not target.use_output_bias and heads.start:
+        theirs.pop("attention_output/bias", None)  # that of a sum belongs to its first part
     shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (theirs, own)]
     if not own or shapes[0] != shapes[1]:
         raise ValueError(
@@ -99,6 +106,13 @@ def copy(source, target):
         )
     for name, weight in own.items():
         weight.assign(theirs[name])
+
+
+def _of_heads(name, weight, heads):
+    """Returns the part of a projection's weight that belongs to some of the heads."""
+    if heads == slice(None) or name == "attention_output/bias":
+        return weight
+    return weight[:, heads] if name in ("query/kernel", "key/kernel", "value/kernel") else weight[heads]
 
 
 def _weights_by_name(layer):

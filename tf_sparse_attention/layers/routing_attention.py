@@ -139,7 +139,7 @@ class RoutingAttention(ContentAttention):
         mask = mask_of_tokens("mask", mask, inputs)
         if mask is not None:
             mask = ops.broadcast_to(mask, inputs.shape[:2])
-        query = self._project(ops.cast(inputs, self.compute_dtype), None, None)[0]
+        query = self.project(ops.cast(inputs, self.compute_dtype))[0]
         self._clusters.start_from_data(query, mask, seed)
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):

@@ -8,6 +8,7 @@ from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, Perplexi
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS
 from tf_sparse_attention.models.stateful import StatefulModel
+from tf_sparse_attention.models.swapped_model import SwappedModel
 
 __all__ = [
     "PRESETS",
@@ -19,6 +20,7 @@ __all__ = [
     "Perplexity",
     "PerplexityPerWord",
     "StatefulModel",
+    "SwappedModel",
     "generate_ids",
     "generate_text",
     "initialize_by_depth",

@@ -1,0 +1,283 @@
+"""Dense Keras models made sparse: nodes of graphs, sublayers, lists, dictionaries; what is left, and why."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.convert.swap_models import Block, Classifier, difference, ids, local, mixed, randomized, routed
+from tests.convert.swap_models import transformer as make_transformer
+from tf_sparse_attention.analysis import CausalityError, assert_causal
+from tf_sparse_attention.convert import arguments_of, replace_attention
+from tf_sparse_attention.layers import LocalAttention, RoutingAttention, SwappedAttention
+
+
+def reported(model, make_layer, **options):
+    """Returns the sparse model and the lines of the report."""
+    lines = []
+    sparse = replace_attention(model, make_layer, print_fn=lines.append, **options)
+    return sparse, "\n".join(lines).split("\n")
+
+
+def reloaded(model, folder):
+    model.save(folder / "model.keras")
+    return keras.models.load_model(folder / "model.keras")
+
+
+@pytest.mark.parametrize("use_causal_mask", [False, True])
+def test_a_window_as_long_as_the_sequence_gives_the_dense_result(use_causal_mask):
+    model = make_transformer(use_causal_mask)
+    tokens = ids()
+    sparse, lines = reported(model, local())
+    assert difference(model(tokens), sparse(tokens)) < 1e-5
+    assert lines == [f"replaced  attention_{i}: MultiHeadAttention by LocalAttention" for i in (0, 1)]
+
+
+def test_padding_by_an_implicit_mask_is_kept():
+    # One layer: Keras's attention takes the mask off its query, so that the next layer of the dense model has none.
+    model, tokens = make_transformer(num_layers=1), ids()
+    tokens[1, 7:] = 0
+    sparse = replace_attention(model, local(), print_fn=None)
+    kept = np.arange(12) < np.array([[12], [7]])
+    assert difference(ops.convert_to_numpy(model(tokens))[kept], ops.convert_to_numpy(sparse(tokens))[kept]) < 1e-5
+
+
+def test_a_shorter_window_is_the_pattern_with_the_same_weights():
+    model, tokens = make_transformer(num_layers=1), ids()
+    sparse = replace_attention(model, local(3), print_fn=None)
+    near = np.abs(np.arange(12)[:, None] - np.arange(12)) < 3
+    dense, inputs = model.get_layer("attention_0"), keras.Input((12, 16))
+    masked = keras.Model(inputs, dense(inputs, inputs, attention_mask=near[None]))
+    x = ops.convert_to_numpy(model.layers[1](tokens))  # without its mask
+    assert difference(masked(x), sparse.get_layer("attention_0")(x)) < 1e-5
+
+
+def test_the_dense_model_stays_as_it_is_and_shares_nothing():
+    model, tokens = make_transformer(), ids()
+    before = ops.convert_to_numpy(model(tokens))
+    sparse = replace_attention(model, local(), print_fn=None)
+    for weight in sparse.weights:
+        weight.assign(weight + 1.0)
+    assert difference(before, model(tokens)) == 0
+    assert isinstance(model.get_layer("attention_0"), keras.layers.MultiHeadAttention)
+
+
+def test_a_functional_model_is_saved_and_loaded(tmp_path):
+    sparse, tokens = replace_attention(make_transformer(True), routed, print_fn=None), ids()
+    assert difference(sparse(tokens), reloaded(sparse, tmp_path)(tokens)) == 0
+
+
+def test_a_swapped_causal_model_is_causal():
+    assert_causal(replace_attention(make_transformer(True), mixed, print_fn=None), sequence_length=12)
+
+
+def test_heads_go_to_the_parts_of_a_mixed_attention_in_order():
+    model, tokens = make_transformer(True), ids()
+
+    def two_windows(dense):
+        from tf_sparse_attention.layers import MixedAttention
+
+        arguments = {**arguments_of(dense), "num_heads": 1}
+        return MixedAttention([LocalAttention(**{**arguments, "name": name}, window=12) for name in "ab"])
+
+    assert difference(model(tokens), replace_attention(model, two_windows, print_fn=None)(tokens)) < 1e-5
+
+
+def test_explicit_masks_and_returned_weights_are_kept():
+    inputs, mask = keras.Input((12, 16)), keras.Input((12, 12), dtype="bool")
+    attention = keras.layers.MultiHeadAttention(2, 8, use_bias=False)
+    output, weights = attention(inputs, value=inputs, attention_mask=mask, return_attention_scores=True)
+    model = randomized(keras.Model([inputs, mask], [output, weights]))
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    allowed = np.random.default_rng(1).random((2, 12, 12)) < 0.7
+    allowed |= np.eye(12, dtype=bool)
+    sparse = replace_attention(model, local(), print_fn=None)
+    for dense_result, sparse_result in zip(model([x, allowed]), sparse([x, allowed]), strict=True):
+        assert difference(dense_result, sparse_result) < 1e-5
+
+
+def test_attention_to_another_sequence_is_left():
+    query, value = keras.Input((12, 16)), keras.Input((9, 16))
+    own = keras.layers.MultiHeadAttention(2, 8, name="own")(query, query)
+    cross = keras.layers.MultiHeadAttention(2, 8, name="other")(own, value)
+    model = randomized(keras.Model([query, value], cross))
+    sparse, lines = reported(model, local())
+    assert lines[1] == "left      other: MultiHeadAttention, it attends to another sequence"
+    x, y = (np.random.default_rng(0).normal(size=(2, length, 16)).astype("float32") for length in (12, 9))
+    assert difference(model([x, y]), sparse([x, y])) < 1e-5
+
+
+def test_a_layer_that_attends_both_ways_must_be_declined():
+    query, value = keras.Input((12, 16)), keras.Input((9, 16))
+    both = keras.layers.MultiHeadAttention(2, 8, name="both")
+    model = keras.Model([query, value], both(both(query, query), value))
+    with pytest.raises(ValueError, match="None for both: one of its calls attends to another sequence"):
+        replace_attention(model, local())
+
+
+def test_models_inside_models_are_replaced_too(tmp_path):
+    inner = make_transformer()
+    inputs = keras.Input((12,), dtype="int32")
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(Block()(inner(inputs) @ np.ones((30, 16)))))
+    randomized(model)
+    sparse, lines = reported(model, local())
+    assert len(lines) == 3 and lines[0].startswith(f"replaced  {inner.name}.attention_0:")
+    assert difference(model(ids()), sparse(ids())) < 1e-5
+    assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
+
+
+def test_a_sequential_model_of_blocks_is_replaced_saved_and_trained(tmp_path):
+    layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(30, 16), Block(), keras.layers.Dense(30)]
+    model = randomized(keras.Sequential(layers))
+    sparse, lines = reported(model, routed)
+    assert lines == [f"replaced  {model.layers[1].name}.attention: MultiHeadAttention by RoutingAttention"]
+    sparse.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    losses = sparse.fit(ids(16), ids(16), epochs=2, batch_size=8, verbose=0).history["loss"]
+    assert losses[1] < losses[0]
+    loaded = reloaded(sparse, tmp_path)
+    assert difference(sparse(ids()), loaded(ids())) == 0
+    assert loaded.optimizer.iterations == 4
+
+
+def test_lists_tuples_dictionaries_and_shared_layers_of_a_subclassed_model(tmp_path):
+    model = Classifier()
+    model.build((None, 12))
+    randomized(model)
+    sparse, lines = reported(model, local())
+    held = ["pools['last']", "more[0]", "blocks[0].attention", "blocks[1].attention"]
+    assert lines == [f"replaced  {place}: MultiHeadAttention by LocalAttention" for place in held]
+    assert difference(model(ids()), sparse(ids())) < 1e-5
+    assert len(sparse.weights) == len(model.weights)
+    assert isinstance(sparse, Classifier) and isinstance(sparse.more[0], SwappedAttention)
+    assert sparse.blocks[0] is sparse.blocks[2]
+    assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
+
+
+def test_a_pattern_can_be_told_that_masks_hide_later_positions():
+    inputs = keras.Input((16,), dtype="int32")
+    x = keras.layers.Embedding(30, 16)(inputs)
+    earlier = np.tril(np.ones((1, 16, 16), dtype=bool))
+    model = randomized(keras.Model(inputs, keras.layers.MultiHeadAttention(2, 8)(x, x, attention_mask=earlier)))
+
+    def make(dense):
+        return RoutingAttention(**arguments_of(dense), num_clusters=4, cluster_size=2, share_qk=False)
+
+    told = replace_attention(model, make, causal=True, print_fn=None)
+    assert_causal(told, sequence_length=16)
+    with pytest.raises(CausalityError):  # top-k members are chosen over all of the sequence
+        assert_causal(replace_attention(model, make, print_fn=None), sequence_length=16)
+
+
+def test_what_cannot_be_replaced_is_reported_with_the_reason():
+    inputs = keras.Input((12, 16))
+    x = keras.layers.MultiHeadAttention(2, 8, name="plain")(inputs, inputs)
+    x = keras.layers.MultiHeadAttention(2, 8, use_gate=True, name="gated")(x, x)
+    x = keras.layers.GroupQueryAttention(8, 2, 1, name="grouped")(x, x)
+    x = keras.layers.MultiHeadAttention(2, 8, name="declined")(x, x)
+    x = keras.layers.Reshape((3, 4, 16))(x)
+    x = keras.layers.MultiHeadAttention(2, 8, attention_axes=(1, 2), name="plane")(x, x)
+    model = keras.Model(inputs, x)
+    _, lines = reported(model, lambda dense: None if dense.name == "declined" else local()(dense))
+    assert sorted(lines) == sorted(
+        [
+            "replaced  plain: MultiHeadAttention by LocalAttention",
+            "left      gated: MultiHeadAttention, it has a gate",
+            "left      declined: MultiHeadAttention, make_layer returned None",
+            "left      plane: MultiHeadAttention, it attends along several axes",
+            "left      grouped: GroupedQueryAttention, GroupedQueryAttention is no keras.layers.MultiHeadAttention",
+        ]
+    )
+
+
+def test_a_subclass_that_computes_something_else_is_left():
+    class Other(keras.layers.MultiHeadAttention):
+        def _compute_attention(self, *args, **kwargs):
+            return super()._compute_attention(*args, **kwargs)
+
+    inputs = keras.Input((12, 16))
+    model = keras.Model(inputs, Other(2, 8, name="other")(inputs, inputs))
+    with pytest.raises(ValueError, match="Other computes something else than the attention it derives from"):
+        replace_attention(model, local())
+
+
+def test_nodes_of_a_class_of_its_own_are_left_with_the_reason():
+    @keras.saving.register_keras_serializable(package="tests")
+    class Own(keras.Model):
+        def __init__(self, **kwargs):
+            inputs = keras.Input((12, 16))
+            super().__init__(inputs, keras.layers.MultiHeadAttention(2, 8, name="node")(inputs, inputs), **kwargs)
+
+        def get_config(self):
+            return {"name": self.name}
+
+    with pytest.raises(ValueError, match="node: MultiHeadAttention, it is a node of a Own"):
+        replace_attention(Own(), local())
+    own = Own()
+    plain = keras.Model(own.inputs, own.outputs)
+    assert isinstance(replace_attention(plain, local(), print_fn=None).get_layer("node"), LocalAttention)
+
+
+def test_vocabularies_of_preprocessing_layers_are_kept():
+    lookup = keras.layers.IntegerLookup(vocabulary=[7, 3, 5], name="lookup")
+    adapted = keras.layers.Normalization(name="norm")
+    adapted.adapt(np.arange(64.0).reshape(4, 16))
+    inputs = keras.Input((12,), dtype="int64")
+    x = adapted(keras.layers.Embedding(8, 16)(lookup(inputs)))
+    model = keras.Model(inputs, keras.layers.MultiHeadAttention(2, 8)(x, x))
+    tokens = np.random.default_rng(0).choice([3, 5, 7], (2, 12))
+    assert difference(model(tokens), replace_attention(model, local(), print_fn=None)(tokens)) < 1e-5
+
+
+def test_half_precision_policies_are_kept():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = make_transformer(True)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    sparse = replace_attention(model, local(), print_fn=None)
+    assert sparse.get_layer("attention_0").compute_dtype == "bfloat16"
+    assert difference(model(ids()), sparse(ids())) < 0.1
+
+
+def test_arguments_of_are_those_that_both_have():
+    dense = keras.layers.MultiHeadAttention(
+        4, 8, value_dim=6, dropout=0.1, use_bias=False, output_shape=5, name="dense"
+    )
+    layer = LocalAttention(**arguments_of(dense), window=3)
+    assert (layer.num_heads, layer.key_dim, layer.value_dim, layer.dropout) == (4, 8, 6, 0.1)
+    assert (layer.use_bias, layer.name, layer.compute_output_shape((2, 3, 16))) == (False, "dense", (2, 3, 5))
+    with pytest.raises(ValueError, match="`attention` must be a"):
+        arguments_of(layer)
+
+
+@pytest.mark.parametrize(
+    ("model", "make_layer", "message"),
+    [
+        (keras.layers.Dense(3), local(), "`model` must be a `keras.Model` that is built"),
+        (Classifier(), local(), "`model` must be a `keras.Model` that is built"),
+        (make_transformer(), 3, "`make_layer` must be a function of a layer. Received: make_layer=3"),
+        (make_transformer(), lambda dense: dense, "must return an attention layer of this library or None"),
+        (make_transformer(), lambda dense: LocalAttention(3, 8), "must return a layer that fits attention_0"),
+        (make_transformer(), lambda dense: LocalAttention(2, 8, use_bias=False), "and have the projections"),
+        (make_transformer(num_layers=0), local(), "no attention found"),
+        (make_transformer(), lambda dense: None, "left      attention_0: MultiHeadAttention, make_layer returned None"),
+    ],
+)
+def test_what_is_wrong_is_said(model, make_layer, message):
+    with pytest.raises(ValueError, match=message):
+        replace_attention(model, make_layer)
+
+
+def test_a_model_that_cannot_be_made_anew_is_refused():
+    class Sealed(keras.Model):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def call(self, x):
+            return self.layer(x, x)
+
+    model = Sealed(keras.layers.MultiHeadAttention(2, 8))
+    model(np.zeros((1, 12, 16), "float32"))
+    with pytest.raises(ValueError, match=r"`model` must be one that its config can make anew; Sealed is not"):
+        replace_attention(model, local())

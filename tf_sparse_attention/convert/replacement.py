@@ -1,0 +1,209 @@
+"""The replacement of attention in one model: its copy, the new layers, and what became of each dense one."""
+
+import tempfile
+
+import keras
+
+from tf_sparse_attention.convert.dense_attention import is_sparse, looks_like_attention, reason_against
+from tf_sparse_attention.layers.swapped_attention import SwappedAttention
+from tf_sparse_attention.models.places import places_of
+from tf_sparse_attention.models.swapped_model import marked, swap
+
+TO_OTHERS = "it attends to another sequence"
+DECLINED = "make_layer returned None"
+
+
+class Replacement:
+    """One replacement of dense attention by sparse layers.
+
+    Args:
+        make_layer: function of a dense attention layer that returns a new layer or None.
+        causal: whether to tell every new layer that later positions are hidden.
+
+    Attributes:
+        replaced: by address, pairs of names of the classes: the dense layer's and the new layer's.
+        left: by address, pairs of the name of the class and the reason.
+    """
+
+    def __init__(self, make_layer, causal):
+        self.make_layer = make_layer
+        self.causal = causal
+        self.replaced = {}
+        self.left = {}
+
+    def report(self):
+        """Returns a line for each attention, as text."""
+        lines = [f"replaced  {address}: {old} by {new}" for address, (old, new) in self.replaced.items()]
+        lines += [f"left      {address}: {old}, {reason}" for address, (old, reason) in self.left.items()]
+        return "\n".join(lines or ["no attention found"])
+
+    def copy_of(self, model, address=""):
+        """Returns a copy of a model; where that is a plain graph, attention layers that are its nodes are replaced."""
+        if not _is_plain_graph(model):
+            return _remade(model)
+        return _GraphCopy(self, model, address).make()
+
+    def sparse_layer(self, address, dense):
+        """Returns the new layer for a dense one, with its weights, and notes it; None where there is none."""
+        reason = reason_against(dense)
+        layer = None if reason else self.make_layer(dense)
+        if layer is None:
+            self.left[address] = type(dense).__name__, reason or DECLINED
+            return None
+        if not is_sparse(layer):
+            raise ValueError(
+                "`make_layer` must return an attention layer of this library or None. "
+                f"Received: {layer!r} for {address}."
+            )
+        try:
+            layer.copy_projections(dense)
+        except ValueError as error:
+            raise ValueError(f"`make_layer` must return a layer that fits {address}. {error}") from error
+        self.replaced[address] = type(dense).__name__, type(layer).__name__
+        return layer
+
+    def sublayers_swapped(self, model):
+        """Returns the model itself, with new layers where dense ones stood inside of others."""
+        known = {**self.replaced, **self.left}
+        places, by_dense = places_of(model), {}
+        for place in places:
+            if place.address in known or not isinstance(place.layer, keras.layers.MultiHeadAttention):
+                continue
+            if place.attribute is None:
+                self.left[place.address] = (
+                    type(place.layer).__name__,
+                    f"it is a node of a {type(place.parent).__name__}",
+                )
+            elif _attends_to_others(place):
+                self.left[place.address] = type(place.layer).__name__, TO_OTHERS
+            else:
+                self._swap(place, by_dense)
+        self._note_others(places)
+        return marked(model) if by_dense else model
+
+    def _swap(self, place, by_dense):
+        """Puts a new layer into a place; the same one wherever the same dense layer stands."""
+        dense = place.layer
+        if id(dense) not in by_dense:
+            layer = self.sparse_layer(place.address, dense)
+            by_dense[id(dense)] = layer and SwappedAttention(
+                layer, self.causal, name=dense.name, dtype=dense.dtype_policy
+            )
+        if by_dense[id(dense)] is not None:
+            swap(place, by_dense[id(dense)])
+            self.replaced[place.address] = type(dense).__name__, type(by_dense[id(dense)].attention).__name__
+
+    def _note_others(self, places):
+        """Notes layers that call themselves attention and have nothing in them that can be replaced."""
+        known = [*self.replaced, *self.left]
+        for place in places:
+            inside = any(address.startswith(f"{place.address}.") for address in known)
+            if looks_like_attention(place.layer) and place.address not in known and not inside:
+                self.left[place.address] = type(place.layer).__name__, reason_against(place.layer)
+                known.append(place.address)
+
+
+class _GraphCopy:
+    """A copy of a functional or Sequential model whose nodes of attention are replaced."""
+
+    def __init__(self, replacement, model, address):
+        self.replacement = replacement
+        self.model = model
+        self.address = address
+        self.pairs = []  # of a layer and its copy
+        self.dense = {}  # by id of the copy, pair of the dense layer and its new layer, once it is known
+
+    def make(self):
+        sequential = isinstance(self.model, keras.Sequential)
+        call = {} if sequential else {"call_function": self._call}
+        copy = keras.models.clone_model(self.model, clone_function=self._copy_layer, **call)
+        for old, new in self.pairs:
+            if new.built:  # the copy of attention that was replaced is not
+                _give_state(old, new)
+        return copy
+
+    def _copy_layer(self, layer):
+        if _is_plain_graph(layer):
+            return self.replacement.copy_of(layer, f"{self.address}{layer.name}.")
+        copy = type(layer).from_config(layer.get_config())
+        if isinstance(layer, keras.layers.MultiHeadAttention):
+            self.dense[id(copy)] = [layer, copy]
+        if isinstance(layer, keras.layers.Layer):  # additions and the like are operations without weights
+            self.pairs.append((layer, copy))
+        return copy
+
+    def _call(self, layer, *args, **kwargs):
+        """Calls the copy of a layer, or in place of a dense attention the new layer."""
+        if id(layer) not in self.dense:
+            return layer(*args, **kwargs)
+        dense, new = self.dense[id(layer)]
+        address = f"{self.address}{dense.name}"
+        given = dict(zip(("query", "value", "key"), args, strict=False)) | kwargs
+        others = any(given.get(name) is not given["query"] for name in ("value", "key") if given.get(name) is not None)
+        if others and is_sparse(new):
+            raise ValueError(
+                f"`make_layer` must return None for {address}: one of its calls attends to another sequence."
+            )
+        if others:
+            self.replacement.left[address] = type(dense).__name__, TO_OTHERS
+        elif address not in self.replacement.replaced and address not in self.replacement.left:
+            self.dense[id(layer)][1] = new = self.replacement.sparse_layer(address, dense) or layer
+        if is_sparse(new) and self.replacement.causal:
+            kwargs["use_causal_mask"] = True
+        return new(*args, **kwargs)
+
+
+def _is_plain_graph(model):
+    """Whether a model is made of its graph alone, so that a copy of the graph is a copy of the model."""
+    if isinstance(model, keras.Sequential):
+        return type(model).get_config is keras.Sequential.get_config
+    if not isinstance(model, keras.Function):
+        return False
+    x = keras.Input((1,))
+    functional = type(keras.Model(x, x))
+    return type(model).get_config is functional.get_config and type(model).__init__ is functional.__init__
+
+
+def _remade(model):
+    """Returns a new model of the same class, config and weights."""
+    try:
+        copy = type(model).from_config(model.get_config())
+        if not copy.built:
+            copy.build_from_config(model.get_build_config())
+    except Exception as error:
+        raise ValueError(
+            f"`model` must be one that its config can make anew; {type(model).__name__} is not: {error} "
+            "Give the class a `get_config`, or pass the functional model `keras.Model(inputs, outputs)`."
+        ) from error
+    _give_state(model, copy)
+    return copy
+
+
+def _give_state(old, new):
+    """Gives a layer and all layers in it the variables and assets of the one that it is a copy of."""
+    layers = [[layer, *(place.layer for place in places_of(layer))] for layer in (old, new)]
+    shapes = [[tuple(weight.shape) for weight in layer.weights] for layer in (old, new)]
+    if shapes[0] != shapes[1] or len(layers[0]) != len(layers[1]):
+        raise ValueError(
+            f"`model` must be one that its config can make anew; the copy of {old.name}, a {type(old).__name__}, has "
+            f"weights of shapes {shapes[1]}, not {shapes[0]}."
+        )
+    for theirs, own in zip(*layers, strict=True):
+        variables = {}
+        theirs.save_own_variables(variables)
+        if variables:
+            own.load_own_variables(variables)
+        if hasattr(theirs, "save_assets"):
+            with tempfile.TemporaryDirectory() as folder:
+                theirs.save_assets(folder)
+                own.load_assets(folder)
+
+
+def _attends_to_others(place):
+    """Whether a dense attention inside another layer is between two sequences, as far as names and sizes tell."""
+    if "cross" in f"{place.attribute} {place.layer.name}".lower():
+        return True
+    if reason_against(place.layer):
+        return False
+    sizes = {p.kernel.shape[0] for p in (place.layer.query_dense, place.layer.value_dense, place.layer.key_dense)}
+    return len(sizes) > 1

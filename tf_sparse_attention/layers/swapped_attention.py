@@ -1,0 +1,225 @@
+"""A sparse layer where a dense one stood: it takes the calls of Keras's and KerasHub's attention, caches too."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.layers import projections
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.call_masks import other_than_query
+from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
+from tf_sparse_attention.layers.content_attention import ContentAttention
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
+
+
+class CallMask(NamedTuple):
+    """What a call says about masks, in place of one mask (B, T, S) of all pairs.
+
+    Attributes:
+        padding_mask: bool (B, S), or None.
+        attention_mask: bool, broadcastable to (B, N, T, S), or None.
+        causal: whether later positions are hidden.
+    """
+
+    padding_mask: Any = None
+    attention_mask: Any = None
+    causal: bool = False
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class SwappedAttention(keras.layers.Layer):
+    """Sparse self-attention that is called as `keras.layers.MultiHeadAttention` or KerasHub's cached attention is.
+
+    `tsa.convert.replace_attention` puts it inside layers whose code calls a dense attention. A mask that is the same
+    for all queries masks tokens, which take no place in clusters; where a pattern goes by content they are no queries
+    either.
+
+    Caches have KerasHub's form. With an exact `window` a step costs the window: the cache holds keys and values, as
+    KerasHub's own. For all other patterns it holds the inputs, and a step computes attention of all positions anew.
+
+    Args:
+        attention: an attention layer of this library.
+        causal: whether to hide later positions in every call, whatever it says.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        query: float (B, T, D).
+        value: None or `query` itself, as `key`.
+        key_mask: bool (B, S), False for keys that no query may see.
+        attention_mask: numbers or booleans, not zero where a query may see a key, of rank 2 to 4, broadcastable to
+            (B, N, T, S), or a `CallMask`.
+        use_causal_mask: whether later positions are hidden.
+        cache: float (B, 2, S, N, H), to continue a sequence, or None. Then the call is causal.
+        cache_update_index: integer, the position of the first query; with `cache` alone.
+        return_attention_scores: whether to return weights (B, N, T, S) too, not with a cache.
+        training: whether to drop weights and update state.
+
+    Returns:
+        Float (B, T, D); the pair of it and the weights, or of it and the new cache.
+
+    Raises:
+        ValueError: for values or keys that are not the query, and caches that do not fit.
+
+    Example:
+        >>> layer = SwappedAttention(LocalAttention(num_heads=2, key_dim=8, window=4))
+        >>> x, cache = keras.random.normal((1, 6, 16)), keras.ops.zeros((1, 2, 6, 2, 8))
+        >>> whole = layer(x, x, use_causal_mask=True)
+        >>> begun, cache = layer(x[:, :5], x[:, :5], cache=cache, cache_update_index=0)
+        >>> last, cache = layer(x[:, 5:], x[:, 5:], cache=cache, cache_update_index=5)
+        >>> bool(keras.ops.all(keras.ops.abs(last - whole[:, 5:]) < 1e-5))
+        True
+    """
+
+    def __init__(self, attention, causal=False, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.attention = attention
+        self.causal = causal
+
+    def build(self, query_shape):
+        if not self.attention.built:
+            self.attention.build(query_shape)
+
+    def __call__(self, query, value=None, key=None, *, attention_mask=None, **kwargs):
+        value, key = other_than_query(query, value, key)
+        if value is not None:
+            raise ValueError(
+                f"`value` and `key` must be the query where {self.name} is called: a {type(self.attention).__name__} "
+                "took the place of self-attention. Let `make_layer` return None for attention to other sequences."
+            )
+        masks = attention_mask if isinstance(attention_mask, CallMask) else _call_mask(attention_mask, query)
+        for name, more in (("key_mask", masks.padding_mask), ("attention_mask", masks.attention_mask)):
+            kwargs[name] = more if kwargs.get(name) is None else kwargs[name]
+        kwargs["use_causal_mask"] = bool(self.causal or masks.causal or kwargs.get("use_causal_mask"))
+        return super().__call__(query, **kwargs)
+
+    def call(
+        self,
+        query,
+        key_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        cache=None,
+        cache_update_index=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        key_mask, attention_mask = (None if x is None else ops.cast(x, "bool") for x in (key_mask, attention_mask))
+        if cache is None:
+            return self.attention(
+                query,
+                query_mask=key_mask if _goes_by_content(self.attention) else None,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                use_causal_mask=use_causal_mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+            )
+        if cache_update_index is None or return_attention_scores:
+            raise ValueError(
+                "`cache_update_index` must be given with `cache`, and `return_attention_scores` False. Received: "
+                f"cache_update_index={cache_update_index}, return_attention_scores={return_attention_scores}."
+            )
+        step = _attend_near if _sees_a_window(self.attention) else _attend_anew
+        return step(self.attention, query, key_mask, attention_mask, cache, cache_update_index)
+
+    def compute_output_shape(self, query_shape):
+        return self.attention.compute_output_shape(query_shape)
+
+    def get_config(self):
+        attention = keras.saving.serialize_keras_object(self.attention)
+        return {**super().get_config(), "attention": attention, "causal": self.causal}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "attention": keras.saving.deserialize_keras_object(config["attention"])})
+
+
+def _call_mask(attention_mask, query):
+    """Returns the `CallMask` of a mask of pairs: one that is alike for all queries masks keys."""
+    if attention_mask is None or len(attention_mask.shape) < 3 or query.shape[1] == 1:
+        return CallMask(attention_mask=attention_mask)
+    sizes = tuple(attention_mask.shape)
+    if any(size != 1 for size in sizes[1:-1]):
+        return CallMask(attention_mask=attention_mask)
+    return CallMask(padding_mask=ops.reshape(attention_mask, (-1, shape(attention_mask)[-1])))
+
+
+def _goes_by_content(attention):
+    """Whether queries too take places, so that padding must be none."""
+    return any(
+        isinstance(part, ContentAttention | ClusteredAttention) for part in getattr(attention, "parts", [attention])
+    )
+
+
+def _sees_a_window(attention):
+    """Whether what a query sees lies in a window before it, so that keys and values of the window are enough."""
+    if not isinstance(attention, AttentionLayer) or not attention.supports_memory:
+        return False
+    return getattr(attention, "window", None) is not None and attention.key_dim == attention.value_dim
+
+
+def _attend_near(attention, query, key_mask, attention_mask, cache, index):
+    """Returns attention to the window before `index` and the cache with the new keys and values."""
+    queries, keys, values = attention.project(query)
+    new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, N, H)
+    cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))
+    batch, _, length, heads, size = shape(cache)
+    before, count = min(attention.reach, length), shape(query)[1]
+    lead = ops.zeros((batch, 2, before, heads, size), dtype=cache.dtype)
+    near = ops.slice(
+        ops.concatenate([lead, cache], axis=2), (0, 0, index, 0, 0), (batch, 2, before + count, heads, size)
+    )
+    keys, values = (projections.heads_first(near[:, part]) for part in (0, 1))
+    exists = (ops.arange(before + count) + index >= before)[None]
+    masks = TokenMasks(
+        key_mask=ops.broadcast_to(merge(exists, _near_part(key_mask, before, index, count)), (batch, before + count)),
+        attention_mask=with_heads(_near_part(attention_mask, before, index, count)),
+        num_memory=before,
+    )
+    output, _ = attention.attend_heads(queries, keys, values, masks, True, False, False)
+    return attention.join_heads(output), cache
+
+
+def _near_part(mask, before, index, count):
+    """Returns the part of a mask (..., S) for the positions from `index - before` on; None of None."""
+    if mask is None or mask.shape[-1] == 1:
+        return mask
+    *lead, _ = shape(mask)
+    padded = ops.concatenate([ops.zeros((*lead, before), dtype="bool"), mask], axis=-1)
+    return ops.slice(padded, (0,) * len(lead) + (index,), (*lead, before + count))
+
+
+def _attend_anew(attention, query, key_mask, attention_mask, cache, index):
+    """Returns attention of the new positions, computed for all of the sequence, and the cache with their inputs."""
+    batch, _, length, heads, size = shape(cache)
+    count, channels = shape(query)[1:]
+    if channels > 2 * heads * size:
+        raise ValueError(
+            f"`cache` must have room for the {channels} channels of the query at each position: only layers with an "
+            f"exact `window` keep keys and values. Received: cache of shape {tuple(cache.shape)}."
+        )
+    new = ops.pad(query, ((0, 0), (0, 0), (0, 2 * heads * size - channels)))
+    new = ops.transpose(ops.reshape(new, (batch, count, 2, heads, size)), (0, 2, 1, 3, 4))
+    cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))
+    inputs = ops.reshape(ops.transpose(cache, (0, 2, 1, 3, 4)), (batch, length, 2 * heads * size))[..., :channels]
+    known = ops.broadcast_to((ops.arange(length) < index + count)[None], (batch, length))
+    output = attention(
+        ops.cast(inputs, query.dtype),
+        query_mask=merge(known, key_mask),
+        attention_mask=_of_all_queries(attention_mask, length, index, count),
+        use_causal_mask=True,
+        training=False,
+    )
+    return ops.slice(output, (0, index, 0), (batch, count, shape(output)[-1])), cache
+
+
+def _of_all_queries(mask, length, index, count):
+    """Returns a mask (..., T, S) of the queries from `index` on as one of all queries; what others see is not used."""
+    if mask is None:
+        return None
+    *lead, _, keys = shape(mask)
+    whole = ops.ones((*lead, length, keys), dtype="bool")
+    return ops.slice_update(whole, (0,) * len(lead) + (index, 0), ops.broadcast_to(mask, (*lead, count, keys)))
