@@ -26,6 +26,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
     FixedAttention,
+    GlobalLocalAttention,
     LocalAttention,
     LocalAttention2D,
     LSHAttention,
@@ -92,6 +93,10 @@ def fixed(num_heads, **own):
     return lambda **common: FixedAttention(num_heads, 4, **own, **common)
 
 
+def global_local(**own):
+    return lambda **common: GlobalLocalAttention(2, 4, num_global=3, **own, **common)
+
+
 def clustered(**own):
     options = {"num_clusters": 3, "num_bits": 16, "num_iterations": 3, **own}
     return lambda **common: ClusteredAttention(2, 4, **options, **{"seed": 5, **common})
@@ -135,6 +140,8 @@ MAKERS = {
     "local_2d_blocks_both_sides": Maker(
         local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
     ),
+    "global_window": Maker(global_local(window=3, first_global=2), **NEVER_CAUSAL, packs=False),
+    "global_blocks": Maker(global_local(block_size=4, first_global=1), **NEVER_CAUSAL, packs=False),
     "all": Maker(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
     "all_span": Maker(
         all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True

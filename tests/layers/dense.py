@@ -16,6 +16,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
     FixedAttention,
+    GlobalLocalAttention,
     LocalAttention,
     LocalAttention2D,
     LSHAttention,
@@ -132,14 +133,23 @@ def _attend_head(head):
     return CASES[type(head.layer)](head)
 
 
-def _local(head):
+def _local_pattern(head):
     layer, lengths = head.layer, (len(head.query), len(head.key))
     if layer.window is not None:
-        pattern = twins.window(*lengths, layer.window, head.causal)
-    else:
-        before = 1 if layer.num_blocks_before is None else layer.num_blocks_before
-        after = before if layer.num_blocks_after is None else layer.num_blocks_after
-        pattern = twins.local_blocks(*lengths, layer.block_size, before, after, head.causal, layer.key_block_size)
+        return twins.window(*lengths, layer.window, head.causal)
+    before = 1 if layer.num_blocks_before is None else layer.num_blocks_before
+    after = before if layer.num_blocks_after is None else layer.num_blocks_after
+    return twins.local_blocks(*lengths, layer.block_size, before, after, head.causal, layer.key_block_size)
+
+
+def _global_local(head):
+    first = (np.arange(len(head.query)) < head.layer.first_global) & head.key_exists
+    return _by_positions(head, _local_pattern(head) | first[:, None] | first)
+
+
+def _local(head):
+    layer, lengths = head.layer, (len(head.query), len(head.key))
+    pattern = _local_pattern(head)
     share = np.ones(lengths)
     if layer.adaptive_span is not None:
         distance = np.abs(_apart(np.arange(lengths[0]), np.arange(lengths[1])))
@@ -324,6 +334,7 @@ CASES = {
     ClusteredAttention: clustered,
     AllAttention: _all,
     FixedAttention: _fixed,
+    GlobalLocalAttention: _global_local,
     LSHAttention: _lsh,
     LocalAttention: _local,
     LocalAttention2D: _local_2d,

@@ -7,6 +7,7 @@ from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.feed_forward import FeedForward
 from tf_sparse_attention.layers.fixed_attention import FixedAttention
+from tf_sparse_attention.layers.global_local_attention import GlobalLocalAttention
 from tf_sparse_attention.layers.grid_embedding import GridEmbedding
 from tf_sparse_attention.layers.local_attention import LocalAttention
 from tf_sparse_attention.layers.local_attention_2d import LocalAttention2D
@@ -27,6 +28,7 @@ __all__ = [
     "ClusteredAttention",
     "FeedForward",
     "FixedAttention",
+    "GlobalLocalAttention",
     "GridEmbedding",
     "LSHAttention",
     "LocalAttention",

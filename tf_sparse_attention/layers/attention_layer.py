@@ -183,18 +183,8 @@ class AttentionLayer(keras.layers.Layer):
             **common,
         )
         if self.position == "relative":
-            self._build_relative(2 * (self.max_distance or max(self.reach, 1)) + 1)
-
-    def _build_relative(self, num_rows):
-        """Creates Shaw's tables, shared by the heads."""
-        self._relative_key = self._build_table("relative_key", (num_rows, self.key_dim))
-        self._relative_value = None
-        if self.has_relative_values:
-            self._relative_value = self._build_table("relative_value", (num_rows, self.value_dim))
-
-    def _build_table(self, name, table_shape):
-        initializer = projections.fresh(self._objects["kernel_initializer"])
-        return self.add_weight(name=name, shape=table_shape, initializer=initializer)
+            num_rows = 2 * (self.max_distance or max(self.reach, 1)) + 1
+            self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
 
     @property
     def position_of_heads(self):
@@ -230,18 +220,20 @@ class AttentionLayer(keras.layers.Layer):
         mask=None,
     ):
         attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
-        query_mask = mask if query_mask is None else query_mask
-        masks = token_masks(
-            query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads
-        )
+        masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
+        masks = token_masks(query, value, key, *masks, self.num_heads)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
-        output, weights = self.attend_heads(*heads, masks, use_causal_mask, bool(training), return_attention_scores)
+        return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
+
+    def attend(self, heads, masks, causal, training, return_weights):
+        """Returns what a call returns, of projected heads and `TokenMasks`."""
+        output, weights = self.attend_heads(*heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
             asked = masks.query_mask[:, None, :, None]
             output = ops.where(asked, output, 0)
             weights = None if weights is None else ops.where(asked, weights, 0)
-        return (self.join_heads(output), weights) if return_attention_scores else self.join_heads(output)
+        return (self.join_heads(output), weights) if return_weights else self.join_heads(output)
 
     def project(self, query, value=None, key=None):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""

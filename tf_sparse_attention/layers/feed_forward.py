@@ -7,20 +7,21 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.projections import fresh
 from tf_sparse_attention.layers.replicas import SeedGenerator
 
-ACTIVATIONS = ("relu", "gelu", "quick_gelu", "geglu")
+ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class FeedForward(keras.layers.Layer):
     """Two dense layers with an activation between them, applied to each position.
 
-    relu, gelu and quick_gelu: f(x W_inner + b) W_output + b. geglu (Shazeer 2020): (gelu(x W_gate) * (x W_inner))
-    W_output. GELU is the tanh form, as in the published Routing Transformer; quick_gelu is x sigmoid(1.702 x), as in
-    the Sparse Transformer (Child et al. 2019, section 5.2).
+    relu and the forms of gelu but geglu: f(x W_inner + b) W_output + b. geglu (Shazeer 2020): (gelu(x W_gate) *
+    (x W_inner)) W_output. GELU is the tanh form, as in the published Routing Transformer; exact_gelu has the normal
+    distribution itself, as in BERT; quick_gelu is x sigmoid(1.702 x), as in the Sparse Transformer (Child et al. 2019,
+    section 5.2).
 
     Args:
         intermediate_dim: size between the layers.
-        activation: "relu", "gelu", "quick_gelu" or "geglu". Default "gelu".
+        activation: "relu", "gelu", "exact_gelu", "quick_gelu" or "geglu". Default "gelu".
         dropout: rate in [0, 1) after the activation, in training. Default 0.
         use_bias: whether the dense layers have biases. None: yes, but not for "geglu", as published.
         kernel_initializer: of the kernels, default "glorot_uniform".
@@ -91,7 +92,7 @@ class FeedForward(keras.layers.Layer):
         elif self.activation == "quick_gelu":
             x = x * ops.sigmoid(1.702 * x)
         else:
-            x = ops.relu(x) if self.activation == "relu" else ops.gelu(x, approximate=True)
+            x = ops.relu(x) if self.activation == "relu" else ops.gelu(x, approximate=self.activation != "exact_gelu")
         if training and self._seeds is not None:
             x = keras.random.dropout(x, self.dropout, seed=self._seeds)
         return self._output_dense(x)

@@ -110,6 +110,11 @@ class LocalAttention(AttentionLayer):
         return before, before if self.num_blocks_after is None else self.num_blocks_after
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        attended = self.attend_locally(query, key, value, masks, causal, training, return_weights=return_weights)
+        return attended.output, attended.weights
+
+    def attend_locally(self, query, key, value, masks, causal, training, **options):
+        """Returns the `Attended` of projected heads; `options` are of `attend`."""
         if causal and self.key_block_size is not None:
             raise ValueError(
                 "`use_causal_mask` must be False with `key_block_size`: the two sequences have other positions. "
@@ -117,7 +122,7 @@ class LocalAttention(AttentionLayer):
             )
         before, after = self._blocks(causal)
         window, span = span_of_call(self, training)
-        attended = local_attention(
+        return local_attention(
             query * self.key_dim**-0.5,
             key,
             value,
@@ -131,9 +136,8 @@ class LocalAttention(AttentionLayer):
             position=self.position_of_heads,
             span=span,
             dropout=self.dropout_of_weights(training),
-            return_weights=return_weights,
+            **options,
         )
-        return attended.output, attended.weights
 
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]

@@ -56,6 +56,17 @@ def output_projection(name, input_shape, output_sizes, use_bias, objects, dtype)
     return _built(layer, input_shape)
 
 
+def relative_tables(layer, num_rows, objects):
+    """Returns Shaw's tables for keys and values, shared by the heads, as weights of a layer; None for what it lacks."""
+    sizes = {"relative_key": layer.key_dim, "relative_value": layer.value_dim if layer.has_relative_values else None}
+    return tuple(
+        None
+        if size is None
+        else layer.add_weight(name=name, shape=(num_rows, size), initializer=fresh(objects["kernel_initializer"]))
+        for name, size in sizes.items()
+    )
+
+
 def _built(layer, input_shape):
     layer.supports_masking = True  # each position for itself; otherwise Keras warns that a mask gets lost
     layer.build(input_shape)

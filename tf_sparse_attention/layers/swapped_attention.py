@@ -66,8 +66,8 @@ class SwappedAttention(keras.layers.Layer):
         >>> layer = SwappedAttention(LocalAttention(num_heads=2, key_dim=8, window=4))
         >>> x, cache = keras.random.normal((1, 6, 16)), keras.ops.zeros((1, 2, 6, 2, 8))
         >>> whole = layer(x, x, use_causal_mask=True)
-        >>> begun, cache = layer(x[:, :5], x[:, :5], cache=cache, cache_update_index=0)
-        >>> last, cache = layer(x[:, 5:], x[:, 5:], cache=cache, cache_update_index=5)
+        >>> begun, cache = layer(x[:, :5], cache=cache, cache_update_index=0)
+        >>> last, cache = layer(x[:, 5:], cache=cache, cache_update_index=5)
         >>> bool(keras.ops.all(keras.ops.abs(last - whole[:, 5:]) < 1e-5))
         True
     """

@@ -38,6 +38,7 @@ class TransformerBlock(keras.layers.Layer):
         segment_ids: int (B, T), as in `AttentionLayer`.
         memory: float (B, L, D), inputs of this block at the L positions before, see `AttentionLayer`.
         memory_segment_ids: int (B, L), likewise.
+        global_mask: bool or int (B, T), for a `GlobalLocalAttention`.
         training: whether to drop and to update state.
 
     Returns:
@@ -114,6 +115,7 @@ class TransformerBlock(keras.layers.Layer):
         segment_ids=None,
         memory=None,
         memory_segment_ids=None,
+        global_mask=None,
         training=None,
         inputs_mask=None,
     ):
@@ -124,6 +126,8 @@ class TransformerBlock(keras.layers.Layer):
         if memory is not None:
             memory = self._attention_norm(memory) if self.norm == "pre" else memory
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
+        if global_mask is not None:
+            given |= {"global_mask": global_mask}
 
         def attend(x):
             return self._run(self.attention, x, training, use_causal_mask=self.causal, **given)

@@ -1,6 +1,7 @@
 """Models built from the layers, and the presets they are made from."""
 
 from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.encoder import Encoder
 from tf_sparse_attention.models.generation import Generator, generate_ids, generate_text
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.language_model import LanguageModel
@@ -14,6 +15,7 @@ __all__ = [
     "PRESETS",
     "Backbone",
     "BitsPerByte",
+    "Encoder",
     "Generator",
     "LanguageModel",
     "Model",

@@ -17,6 +17,7 @@ class TokenMasks(NamedTuple):
         query_segments: int (B, T), the document of each query; tokens attend within their document.
         key_segments: int (B, S).
         num_memory: keys before the position of the first query, an integer: those of earlier text.
+        global_counts: int or bool (B, T), how often each token counts as a key of all queries, zero for most.
     """
 
     query_mask: Any = None
@@ -25,6 +26,7 @@ class TokenMasks(NamedTuple):
     query_segments: Any = None
     key_segments: Any = None
     num_memory: int = 0
+    global_counts: Any = None
 
     def of_heads(self, heads):
         """Returns the masks of some of the heads, a slice of theirs."""

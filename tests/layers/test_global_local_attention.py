@@ -1,0 +1,173 @@
+"""Local attention with global tokens, against the definition written with loops over all tokens."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from tests.contracts import SIZE, normal
+from tests.layers.dense import arrays_of
+from tf_sparse_attention.layers import GlobalLocalAttention, MixedAttention, TransformerBlock
+
+N, H = 2, 4
+
+
+def definition(layer, x, counts, exists):
+    """Returns the output of a layer with a window, in float64, token by token."""
+    weights = {weight.path.split("attention/")[-1]: weight for weight in layer.weights}
+    weights = {name: np.asarray(ops.convert_to_numpy(weight), "float64") for name, weight in weights.items()}
+
+    def project(name):
+        return np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"]) + weights[f"{name}/bias"]
+
+    query, key, value = (project(name) for name in ("query", "key", "value"))
+    own = [project(f"global_{name}" if layer.own_projections else name) for name in ("query", "key", "value")]
+    heads = np.zeros_like(query)
+    for b, t, n in np.ndindex(*query.shape[:3]):
+        marked = [s for s in range(x.shape[1]) if counts[b, s] > 0 and exists[b, s]][: layer.num_global]
+        asking, keys, values = (query, key, value) if t not in marked else own
+        scores = keys[b, :, n] @ asking[b, t, n] * H**-0.5
+        near = np.abs(np.arange(x.shape[1]) - t) < layer.window
+        times = near.astype("float64")
+        if t in marked:
+            times[:] = 1
+        else:
+            times[marked] = counts[b, marked]
+        shares = np.exp(scores) * times * exists[b]
+        heads[b, t, n] = shares @ values[b, :, n] / shares.sum() if shares.any() else 0
+    return np.einsum("btnh,nhd->btd", heads, weights["attention_output/kernel"]) + weights["attention_output/bias"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    length=st.integers(1, 23),
+    window=st.integers(1, 9),
+    num_global=st.integers(1, 6),
+    own=st.booleans(),
+    counted=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_any_marks_equal_the_definition(length, window, num_global, own, counted, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(2, length, SIZE)).astype("float32")
+    marks = rng.random((2, length)) < 0.3
+    counts = marks * rng.integers(1, 4, marks.shape) if counted else marks
+    exists = np.arange(length) < rng.integers(1, length + 1, (2, 1))
+    layer = GlobalLocalAttention(N, H, window=window, num_global=num_global, own_projections=own, name="attention")
+    layer.build((None, None, SIZE))
+    for weight in layer.weights:
+        weight.assign(rng.normal(size=weight.shape) * 0.5)
+    found = ops.convert_to_numpy(layer(x, query_mask=exists, global_mask=counts))
+    np.testing.assert_allclose(found[exists], definition(layer, x, counts, exists)[exists], atol=2e-5)
+
+
+def test_a_hand_worked_case():
+    # Four tokens whose keys are alike see themselves and the global token 3; it sees all.
+    layer = GlobalLocalAttention(1, 1, window=1, use_bias=False)
+    layer.build((None, None, 1))
+    for weight, value in zip(layer.weights, (0.0, 0.0, 1.0, 1.0), strict=True):
+        weight.assign(np.full(weight.shape, value))
+    x = np.array([[[1.0], [2.0], [3.0], [10.0]]], "float32")
+    found = ops.convert_to_numpy(layer(x, global_mask=[[False, False, False, True]]))[0, :, 0]
+    np.testing.assert_allclose(found, [5.5, 6.0, 6.5, 4.0], rtol=1e-6)
+    found = ops.convert_to_numpy(layer(x, global_mask=[[0, 0, 0, 2]]))[0, :, 0]
+    np.testing.assert_allclose(found, [7.0, 22 / 3, 23 / 3, 4.0], rtol=1e-6)
+
+
+def test_weights_are_told_and_sum_to_one():
+    layer = GlobalLocalAttention(N, H, window=2, num_global=3)
+    marks = np.arange(9)[None].repeat(2, 0) % 4 == 1
+    _, weights = layer(normal(2, 9, SIZE), global_mask=marks, return_attention_scores=True)
+    weights = ops.convert_to_numpy(weights)
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    seen = (np.abs(np.subtract.outer(np.arange(9), np.arange(9))) < 2) | marks[0] | marks[0][:, None]
+    np.testing.assert_array_equal(weights[0, 0] > 0, seen)
+
+
+def test_tokens_at_the_start_and_marked_ones_are_global_together():
+    layer = GlobalLocalAttention(N, H, window=2, first_global=2)
+    x = normal(1, 9, SIZE)
+    both = np.arange(9)[None] == 6
+    plain = GlobalLocalAttention.from_config({**layer.get_config(), "first_global": 0})
+    plain.build(x.shape)
+    layer(x)
+    plain.set_weights(layer.get_weights())
+    np.testing.assert_allclose(layer(x, global_mask=both), plain(x, global_mask=both | (np.arange(9) < 2)), atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [6, 7])
+def test_short_sequences_may_be_dense(length):
+    layer = GlobalLocalAttention(N, H, window=2, dense_length=6)
+    dense = keras.layers.MultiHeadAttention(N, H)
+    x = normal(2, length, SIZE)
+    mask = np.array([[True] * length, [True] * 4 + [False] * (length - 4)])
+    dense(x, x)
+    layer.copy_projections(dense)
+    found = ops.convert_to_numpy(layer(x, query_mask=mask, segment_ids=np.arange(length)[None].repeat(2, 0) // 3))
+    packed = np.arange(length)[:, None] // 3 == np.arange(length) // 3
+    wanted = ops.convert_to_numpy(dense(x, x, attention_mask=packed & mask[:, None]))
+    assert np.allclose(found[mask], wanted[mask], atol=1e-5) == (length == 6)
+
+
+def test_projections_of_a_dense_layer_serve_global_tokens_too():
+    layer = GlobalLocalAttention(N, H, window=20, own_projections=True)
+    dense = keras.layers.MultiHeadAttention(N, H)
+    x = normal(2, 9, SIZE)
+    dense(x, x)
+    layer.copy_projections(dense)
+    np.testing.assert_allclose(layer(x, global_mask=np.arange(9)[None] < 2), dense(x, x), atol=1e-5)
+    assert len(arrays_of(layer)) > 0
+
+
+def test_gradients_reach_the_projections_of_global_tokens():
+    import tensorflow as tf
+
+    layer = GlobalLocalAttention(N, H, window=2, own_projections=True)
+    x = tf.constant(normal(2, 9, SIZE))
+    layer(x)
+    with tf.GradientTape() as tape:
+        loss = ops.sum(layer(x, global_mask=np.arange(9)[None] < 2) ** 2)
+    gradients = tape.gradient(loss, [weight.value for weight in layer.trainable_weights])
+    for weight, gradient in zip(layer.trainable_weights, gradients, strict=True):
+        if "key/bias" not in weight.path:  # a constant added to all scores
+            assert np.abs(gradient).max() > 1e-6, weight.path
+
+
+def test_a_block_hands_over_the_marks_and_a_mixture_refuses_them():
+    block = TransformerBlock(GlobalLocalAttention(N, H, window=2))
+    x = normal(2, 9, SIZE)
+    assert np.abs(ops.convert_to_numpy(block(x, global_mask=np.arange(9)[None] < 1) - block(x))).max() > 1e-3
+    with pytest.raises(TypeError, match="global_mask"):
+        MixedAttention([GlobalLocalAttention(N, H, window=2)])(x, global_mask=np.ones((2, 9), bool))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_global": 0}, "`num_global` must be"),
+        ({"first_global": -1}, "`first_global` must be"),
+        ({"first_global": 3, "num_global": 2}, "`first_global` must be at most `num_global`"),
+        ({"own_projections": 1}, "`own_projections` must be"),
+        ({"dense_length": -1}, "`dense_length` must be"),
+        ({"dense_length": 4, "own_projections": True}, "`dense_length` must be 0 with `own_projections`"),
+        ({"position": "rotary"}, "Global tokens have no distance: .* Received: {'position': 'rotary'"),
+    ],
+)
+def test_a_wrong_argument_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        GlobalLocalAttention(N, H, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"use_causal_mask": True}, "`use_causal_mask` must be False: a global token sees later ones"),
+        ({"value": normal(2, 5, SIZE)}, "`value` must be None: global tokens are of the sequence"),
+        ({"global_mask": np.ones((2, 5), bool)}, "`global_mask` must have shape"),
+    ],
+)
+def test_a_wrong_call_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        GlobalLocalAttention(N, H, window=2)(normal(2, 9, SIZE), **call)

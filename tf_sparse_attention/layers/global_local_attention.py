@@ -1,0 +1,208 @@
+"""Local attention with global tokens as a Keras layer."""
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers import attention_checks, projections
+from tf_sparse_attention.layers.call_masks import as_tensor, token_masks
+from tf_sparse_attention.layers.local_attention import LocalAttention
+from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.global_tokens import attend_with_global, but_global, find_global
+from tf_sparse_attention.ops.masks import merge
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class GlobalLocalAttention(LocalAttention):
+    """Self-attention to a window or blocks around each token, and to global tokens, which attend to all.
+
+    A token sees its window and the global tokens in one softmax; a global token sees every token. O(T (window + M)) for
+    M places of global tokens. Source: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have
+    projections of their own, and BigBird (Zaheer et al. 2020), whose first and last blocks are global.
+
+    Not causal: a global token sees later ones, and every token sees it.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        num_global: M, global tokens that a row may have; of more, the first M are. Default 64.
+        first_global: tokens at the start that are global in every call, such as one for [CLS]. Default 0.
+        own_projections: whether global tokens attend by projections of their own, as Longformer's. Default False.
+        dense_length: sequences of at most this many tokens attend to all tokens, as BigBird's published code does.
+            Default 0: none.
+        **kwargs: the other arguments of `LocalAttention` but `position`, `key_block_size` and `adaptive_span`.
+
+    Call arguments:
+        Those of `AttentionLayer` for self-attention, without memory, and
+        global_mask: bool (B, T), which tokens are global; or int, how often each counts in the softmax of the others,
+            zero for tokens that are not global. None: those of `first_global` alone.
+
+    Raises:
+        ValueError: for a wrong argument, a causal call, and `value` or `key` other than the query.
+
+    Example:
+        >>> layer = GlobalLocalAttention(num_heads=4, key_dim=16, window=128, first_global=1)
+        >>> tuple(layer(keras.random.normal((2, 1000, 64))).shape)
+        (2, 1000, 64)
+    """
+
+    can_be_causal = False
+    supports_memory = False
+
+    def __init__(
+        self, num_heads, key_dim, *, num_global=64, first_global=0, own_projections=False, dense_length=0, **kwargs
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        checks.check_count("num_global", num_global)
+        checks.check_count("first_global", first_global, minimum=0)
+        checks.check_switch("own_projections", own_projections)
+        checks.check_count("dense_length", dense_length, minimum=0)
+        refused = {name: getattr(self, name) for name in ("position", "key_block_size", "adaptive_span")}
+        if any(given is not None for given in refused.values()):
+            raise ValueError(f"Global tokens have no distance: {list(refused)} must be None. Received: {refused}.")
+        if first_global > num_global:
+            raise ValueError(
+                f"`first_global` must be at most `num_global`. Received: first_global={first_global}, "
+                f"num_global={num_global}."
+            )
+        if own_projections and dense_length:
+            raise ValueError(f"`dense_length` must be 0 with `own_projections`. Received: dense_length={dense_length}.")
+        self.num_global = num_global
+        self.first_global = first_global
+        self.own_projections = own_projections
+        self.dense_length = dense_length
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self._global = []
+        if self.own_projections:
+            sizes = {"global_query": self.key_dim, "global_key": self.key_dim, "global_value": self.value_dim}
+            common = {"use_bias": self.use_bias, "objects": self._objects, "dtype": self.dtype_policy}
+            self._global = [
+                projections.input_projection(name, query_shape, self.num_heads, size, **common)
+                for name, size in sizes.items()
+            ]
+
+    def copy_projections(self, attention):
+        """Takes over the projections of another layer, for the global tokens too, as Longformers begin."""
+        super().copy_projections(attention)
+        for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
+            own.set_weights(source.get_weights())
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        segment_ids=None,
+        global_mask=None,
+        mask=None,
+    ):
+        attention_checks.check_call(self, query, value, key, (self.num_features,) * 2)
+        if value is not None:
+            raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
+        masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
+        masks = token_masks(query, value, key, *masks, self.num_heads)
+        masks = masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
+        heads = [*self.project(query), *(projections.heads_first(layer(query)) for layer in self._global)]
+        heads = [ops.concatenate(heads[i::3], axis=-1) for i in range(3)]
+        return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
+
+    def _counts(self, counts, query):
+        """Returns how often each token counts, those at the start included; None where no token is global."""
+        if counts is not None:
+            checks.check_static("global_mask", counts.shape, ((query.shape[0], 1), (query.shape[1],)))
+            counts = ops.broadcast_to(ops.cast(counts, "int32"), shape(query)[:2])
+        if self.first_global == 0:
+            return counts
+        first = ops.cast(ops.arange(shape(query)[1]) < self.first_global, "int32")
+        return ops.broadcast_to(first, shape(query)[:2]) if counts is None else ops.maximum(counts, first)
+
+    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+        if causal:
+            raise ValueError(
+                "`use_causal_mask` must be False: a global token sees later ones, and all see it. Use LocalAttention. "
+                "Received: use_causal_mask=True."
+            )
+        heads = [
+            self._parts(x, size) for x, size in ((query, self.key_dim), (key, self.key_dim), (value, self.value_dim))
+        ]
+        local, own = zip(*heads, strict=True)
+        call = (local, own, masks, training, return_weights)
+        length = shape(query)[2]
+        if isinstance(length, int) or self.dense_length == 0:
+            dense = isinstance(length, int) and length <= self.dense_length
+            return self._attend_densely(*call) if dense else self._attend_sparsely(*call)
+        output, weights = ops.cond(
+            length <= self.dense_length,
+            lambda: _without_none(self._attend_densely(*call)),
+            lambda: _without_none(self._attend_sparsely(*call)),
+        )
+        return output, weights if return_weights else None
+
+    def _parts(self, heads, size):
+        """Returns the heads by which tokens attend, and those by which global ones do."""
+        return (heads, heads) if not self.own_projections else (heads[..., :size], heads[..., size:])
+
+    def _attend_sparsely(self, local, own, masks, training, return_weights):
+        if masks.global_counts is None:
+            return super().attend_heads(*local, masks, False, training, return_weights)
+        tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
+        options = {"return_weights": return_weights, "return_log_sum_exp": True}
+        attended = attend_with_global(
+            self.attend_locally(*local, but_global(masks, tokens), False, training, **options),
+            local[0] * self.key_dim**-0.5,
+            *local[1:],
+            (own[0] * self.key_dim**-0.5, *own[1:]),
+            tokens,
+            masks,
+            self.dropout_of_weights(training),
+            return_weights,
+        )
+        return attended.output, attended.weights
+
+    def _attend_densely(self, local, own, masks, training, return_weights):
+        mask = None if masks.key_mask is None else masks.key_mask[:, None, None, :]
+        if masks.query_segments is not None:
+            mask = merge(mask, (masks.query_segments[:, :, None] == masks.key_segments[:, None, :])[:, None])
+        attended = attend(
+            local[0] * self.key_dim**-0.5,
+            *local[1:],
+            mask=merge(mask, masks.attention_mask),
+            dropout=self.dropout_of_weights(training),
+            return_weights=return_weights,
+        )
+        return attended.output, attended.weights
+
+    def pattern(self, query, key, masks, causal):
+        if causal:
+            raise ValueError("`use_causal_mask` must be False: a global token sees later ones. Received: True.")
+        seen = super().pattern(query, key, masks, causal)
+        if isinstance(query.shape[2], int) and query.shape[2] <= self.dense_length:
+            return ops.ones_like(seen)
+        counts = self._counts(masks.global_counts, query[:, 0])
+        if counts is None:
+            return seen
+        marks = find_global(counts, masks.key_mask, self.num_global).marks
+        return ops.logical_or(seen, ops.logical_or(marks[:, None, None, :], marks[:, None, :, None]))
+
+    def get_config(self):
+        names = ("num_global", "first_global", "own_projections", "dense_length")
+        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {
+            name: value for name, value in config.items() if name not in ("position", "key_block_size", "adaptive_span")
+        }
+
+
+def _without_none(results):
+    """Returns results for both branches of a condition: nothing in place of None."""
+    output, weights = results
+    return output, ops.zeros((0,)) if weights is None else weights
