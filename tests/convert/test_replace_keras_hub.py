@@ -154,6 +154,8 @@ def test_a_task_keeps_its_tokenizer_and_generates_from_text(gpt2, tmp_path):
     sparse.compile(sampler="greedy")
     assert sparse.generate("a quick fox", max_length=8).startswith("a quick fox")
     assert sparse.preprocessor is not task.preprocessor
+    again = replace_attention(task, local(8), print_fn=None)  # also when the preprocessor has been at work
+    assert again.generate("a quick fox", max_length=8).startswith("a quick fox")
 
 
 def test_attention_to_an_encoder_is_left():

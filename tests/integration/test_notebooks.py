@@ -5,19 +5,54 @@ import subprocess
 import sys
 
 import nbformat
+import numpy as np
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
+from tests.convert.t2t_cases import small
+from tf_sparse_attention.data import SubwordTokenizer
+
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
-TINY = {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "WIDTH": 16}
+TINY = {
+    "sparse_attention_in_keras": {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "WIDTH": 16},
+    "published_checkpoint": {"LENGTH": 64, "MAX_LENGTH": 120},
+    "dense_model_made_sparse": {"PRESET": None, "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
+}
+# A vocabulary: the characters of its first entries, of escapes, and some more.
+SUBWORDS = ["<pad>_", "<EOS>_", *"<>pdEOS", *"\\_u;0123456789", *"etaoinsrhl"]
 
 
-def made_tiny(notebook):
-    """Replaces the numbers of the cell tagged "parameters"; each must be there."""
+def checkpoint_of(vocabulary_size):
+    """Returns the small checkpoint of the tests with so many subwords."""
+    checkpoint = small()
+    for name, values in checkpoint.tensors.items():
+        sizes = [vocabulary_size if size == 20 else size for size in np.shape(values)]
+        if sizes != list(np.shape(values)):
+            checkpoint.tensors[name] = np.resize(values, sizes)
+    return checkpoint
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Function that returns the tiny parameters of a notebook, paths of a checkpoint and its vocabulary included."""
+
+    def parameters(name):
+        values = dict(TINY[name])
+        if name == "published_checkpoint":
+            SubwordTokenizer(SUBWORDS).to_file(tmp_path / "vocabulary")
+            values |= {"CHECKPOINT": str(checkpoint_of(len(SUBWORDS)).write(tmp_path)), "HPARAMS": None}
+            values["VOCABULARY"] = str(tmp_path / "vocabulary")
+        return values
+
+    return parameters
+
+
+def made_tiny(notebook, values):
+    """Replaces the values of the cell tagged "parameters"; each must be there."""
     (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     names = [line.split(" = ")[0] for line in cell.source.splitlines()]
-    cell.source = "\n".join(f"{name} = {TINY[name]}" for name in names)
+    cell.source = "\n".join(f"{name} = {values[name]!r}" for name in names)
     return notebook
 
 
@@ -31,11 +66,11 @@ def printed(notebook):
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-def test_the_notebook_runs(path, monkeypatch):
+def test_the_notebook_runs(path, monkeypatch, tiny):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     monkeypatch.setenv("MPLBACKEND", "agg")
-    notebook = made_tiny(nbformat.read(path, as_version=4))
+    notebook = made_tiny(nbformat.read(path, as_version=4), tiny(path.stem))
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(FOLDER)}}).execute()
     assert "UserWarning" not in printed(notebook)
 

@@ -181,22 +181,27 @@ def _remade(model):
 
 def _give_state(old, new):
     """Gives a layer and all layers in it the variables and assets of the one that it is a copy of."""
-    layers = [[layer, *(place.layer for place in places_of(layer))] for layer in (old, new)]
     shapes = [[tuple(weight.shape) for weight in layer.weights] for layer in (old, new)]
-    if shapes[0] != shapes[1] or len(layers[0]) != len(layers[1]):
+    if shapes[0] != shapes[1]:
         raise ValueError(
             f"`model` must be one that its config can make anew; the copy of {old.name}, a {type(old).__name__}, has "
             f"weights of shapes {shapes[1]}, not {shapes[0]}."
         )
-    for theirs, own in zip(*layers, strict=True):
-        variables = {}
-        theirs.save_own_variables(variables)
-        if variables:
-            own.load_own_variables(variables)
-        if hasattr(theirs, "save_assets"):
-            with tempfile.TemporaryDirectory() as folder:
-                theirs.save_assets(folder)
-                own.load_assets(folder)
+    copies = {"": new, **{place.address: place.layer for place in places_of(new)}}
+    for address, layer in [("", old), *((place.address, place.layer) for place in places_of(old))]:
+        if address in copies:  # layers of preprocessing that come with the first call have no state
+            _give_own_state(layer, copies[address])
+
+
+def _give_own_state(old, new):
+    variables = {}
+    old.save_own_variables(variables)
+    if variables:
+        new.load_own_variables(variables)
+    if hasattr(old, "save_assets"):
+        with tempfile.TemporaryDirectory() as folder:
+            old.save_assets(folder)
+            new.load_assets(folder)
 
 
 def _attends_to_others(place):
