@@ -159,6 +159,10 @@ def _image():
     return layers.LocalAttention2D(width=64, block_shape=(8, 8), **HEADS)
 
 
+def _global():
+    return layers.GlobalLocalAttention(window=256, first_global=1, num_global=64, **HEADS)
+
+
 def _hashing():
     return layers.LSHAttention(num_buckets=16, bucket_size=128, num_rounds=2, **HEADS)
 
@@ -223,6 +227,13 @@ PROGRAMS = {
     **_of_layer("FixedAttention", _fixed, RESHAPES, RESHAPES),
     **_of_layer("AllAttention with spans", _all, RESHAPES, RESHAPES),
     **_of_layer("LocalAttention2D", _image, RESHAPES, RESHAPES),
+    **_of_layer(
+        "GlobalLocalAttention",
+        _global,
+        Bounds(5, 0, 1, "the first 64 marks; counts, keys, values and queries there, and their rows back"),
+        Bounds(5, 4, 1, "gradients of those 64 rows are added to the others"),
+        causal=False,
+    ),
     **_of_layer(
         "LSHAttention, two rounds",
         _hashing,

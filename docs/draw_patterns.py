@@ -19,6 +19,7 @@ from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
     FixedAttention,
+    GlobalLocalAttention,
     LocalAttention,
     LocalAttention2D,
     LSHAttention,
@@ -83,6 +84,10 @@ PICTURES = {
         ("blocks of 16, causal", lambda: LocalAttention(**HEAD, block_size=16), True, 0),
         ("window of 16, causal", lambda: LocalAttention(**HEAD, window=16), True, 0),
         ("window of 8, both sides", lambda: LocalAttention(**HEAD, window=8), False, 0),
+    ],
+    "global": [
+        ("window of 8, first token global", lambda: GlobalLocalAttention(**HEAD, window=8, first_global=1), False, 0),
+        ("blocks of 8, first 4 global", lambda: GlobalLocalAttention(**HEAD, block_size=8, first_global=4), False, 0),
     ],
     "image": [
         ("rows of 8 pixels, causal", lambda: LocalAttention2D(**IMAGE), True, 0),

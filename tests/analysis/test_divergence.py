@@ -10,6 +10,7 @@ import tf_sparse_attention as tsa
 from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.analysis.attention_rows import record_attentions
 from tf_sparse_attention.analysis.divergence import divergence
+from tf_sparse_attention.layers import GlobalLocalAttention
 
 goldens = goldens_of("routing_transformer/misc.npz")
 
@@ -186,6 +187,15 @@ def test_one_head_a_layer_has_nothing_to_be_compared_with():
 def test_a_model_without_such_layers_is_refused():
     with pytest.raises(ValueError, match="must have attention layers of this library"):
         tsa.analysis.head_divergence(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), np.zeros((1, 4)))
+
+
+def test_global_tokens_with_projections_of_their_own_have_their_rows():
+    layer = GlobalLocalAttention(2, 4, window=3, first_global=1, own_projections=True)
+    x = np.random.default_rng(0).normal(size=(2, 9, 8)).astype("float32")
+    _, weights = layer(x, return_attention_scores=True)
+    (attention,) = record_attentions(layer, x)
+    found = np.concatenate([rows for _, rows in attention.rows()], axis=2)
+    np.testing.assert_allclose(found, weights, atol=1e-6)
 
 
 def test_heads_that_share_their_keys_are_refused():

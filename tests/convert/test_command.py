@@ -1,5 +1,7 @@
 """The command converts, or says what is wrong and leaves what was there."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ def test_a_checkpoint_becomes_a_keras_file(pg19_like, tmp_path, capsys):
     assert main(["t2t", str(pg19_like.prefix), "--output", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "select as published" in printed
-    assert "optimizer slots" in printed
+    assert "Read: optimizer slots, 84 in all" in printed
     model = keras.models.load_model(path)
     np.testing.assert_allclose(model(pg19_like.inputs), pg19_like.arrays["logits"], atol=2e-5)
     assert int(model.optimizer.iterations) == 300
@@ -76,3 +78,11 @@ def test_the_module_runs_as_a_program(run_python):
     run = "import runpy, sys; sys.argv = ['convert', 't2t', '--help']\n"
     run += "runpy.run_module('tf_sparse_attention.convert', run_name='__main__')"
     assert "--dry-run" in run_python(run)
+
+
+def test_slots_of_an_optimizer_that_is_not_made_are_left_out(pg19_like, tmp_path, capsys):
+    settings = tmp_path / "hparams.json"
+    settings.write_text(json.dumps({**pg19_like.settings, "optimizer": "adam"}), encoding="utf-8")
+    output = str(tmp_path / "pg19.keras")
+    assert main(["t2t", str(pg19_like.prefix), "--output", output, "--hparams", str(settings)]) == 0
+    assert "Left out: 84 optimizer slots." in capsys.readouterr().out

@@ -113,6 +113,16 @@ def test_a_causal_model_still_knows_the_language(pg19_like):
     assert abs(float(loss) - pg19_like.arrays["loss"]) > 1e-4
 
 
+def test_heads_that_cannot_be_made_causal_are_refused():
+    common = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 2, "cluster_size": 4}
+    parts = [{**common, "selection": "top_k"}, {**common, "selection": "hash"}]
+    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, parts))
+    with pytest.raises(
+        ValueError, match=r"no heads that choose without centroids and look ahead. Received: \['hash'\]"
+    ):
+        tsa.convert.with_causal_routing(model)
+
+
 def test_only_language_models_become_causal():
     with pytest.raises(ValueError, match="must be a `LanguageModel`"):
         tsa.convert.with_causal_routing(keras.Sequential([]))

@@ -76,3 +76,16 @@ def test_a_wrong_argument_is_refused(options, message):
 def test_wrong_inputs_are_refused(inputs, message):
     with pytest.raises(ValueError, match=message):
         Encoder(attention=ATTENTION, **SIZES)(inputs)
+
+
+def test_positions_that_begin_behind_padding_leave_room_for_less():
+    encoder = Encoder(attention=ATTENTION, padding_id=1, **SIZES)
+    assert states(encoder, ids(38)).shape == (2, 38, 8)
+    with pytest.raises(ValueError, match=r"`token_ids` must have at most 38 positions\. Received: 39"):
+        encoder(ids(39))
+
+
+def test_marks_beside_global_blocks_are_refused():
+    encoder = Encoder(attention=ATTENTION, global_block=4, **SIZES)
+    with pytest.raises(ValueError, match="`global_mask` must be left out with `global_block`"):
+        encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})

@@ -28,6 +28,12 @@ class Part:
         output = self.layer.attend_heads(query, key, value, masks, causal, False, False)[0]
         return output if masks.query_mask is None else ops.where(masks.query_mask[:, None, :, None], output, 0)
 
+    def weights(self, gradient):
+        """Returns the gradient of the values, of which a layer may have several (B, N, S, R Hv), as (B, N, Hv, S)."""
+        gradient = to_numpy(gradient)
+        values = gradient.reshape(*gradient.shape[:-1], -1, self.layer.value_dim)
+        return np.moveaxis(values.sum(-2), -1, -2)  # a query attends to one of them
+
 
 @dataclasses.dataclass
 class Attention:
@@ -59,7 +65,7 @@ class Attention:
         Yields:
             Pairs of positions (t,) and weights, NumPy float (B, N, t, S), 0 for keys that a query does not see.
         """
-        num_rows = min(part.arguments[2].shape[-1] for part in self.parts)
+        num_rows = min(part.layer.value_dim for part in self.parts)
         queries = np.arange(self.parts[0].arguments[0].shape[2]) if queries is None else np.asarray(queries)
         values = [part.arguments[2] for part in self.parts]
         outputs, pull_back = vector_jacobian_product(
@@ -68,8 +74,8 @@ class Attention:
         for first in range(0, len(queries), num_rows):
             chosen = queries[first : first + num_rows]
             gradients = pull_back([_one_hot_rows(output, chosen) for output in outputs])
-            weights = [np.moveaxis(to_numpy(gradient), -1, -2)[:, :, : len(chosen)] for gradient in gradients]
-            yield chosen, np.concatenate(weights, axis=1)
+            weights = [part.weights(gradient) for part, gradient in zip(self.parts, gradients, strict=True)]
+            yield chosen, np.concatenate([each[:, :, : len(chosen)] for each in weights], axis=1)
 
 
 def _one_hot_rows(output, queries):

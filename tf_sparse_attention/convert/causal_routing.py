@@ -20,7 +20,8 @@ def with_causal_routing(model):
         A new `LanguageModel`, not compiled.
 
     Raises:
-        ValueError: if the model is no `LanguageModel` or has no routed heads with centroids.
+        ValueError: if the model is no `LanguageModel`, has no routed heads that select by centroids over the whole
+            sequence, or has others that look ahead and cannot be changed.
 
     Example:
         >>> model = with_causal_routing(from_t2t_checkpoint("checkpoint.zip"))
@@ -33,6 +34,11 @@ def with_causal_routing(model):
     if changed == parts:
         listed = [part["layer"] for part in parts]
         raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
+    others = [part["selection"] for part in changed if part.get("selection") not in (None, "nearest", "random", "band")]
+    if others:
+        raise ValueError(
+            f"`model` must have no heads that choose without centroids and look ahead. Received: {others}."
+        )
     return rebuilt(model, attention=changed)
 
 

@@ -68,16 +68,18 @@ def _convert_t2t(given):
         if given.causal and not plan.layout.routed:
             raise ValueError("`--causal` must be left out for a model without routed heads. Received: --causal.")
         model = convert(checkpoint, plan, keep_optimizer)
-    _write(with_causal_routing(model) if given.causal else model, plan, given, keep_optimizer)
+    _write(with_causal_routing(model) if given.causal else model, plan, given)
 
 
-def _write(model, plan, given, keep_optimizer):
+def _write(model, plan, given):
     given.output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(given.output) as beside:
         model.save(beside)
     print(f"{given.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
     for kind, count in plan.beside.items():
-        is_read = keep_optimizer and kind == "optimizer slots"
-        print(f"{'Read' if is_read else 'Left out'}: {count} {kind}.")
+        if model.compiled and kind == "optimizer slots":
+            print(f"Read: {kind}, {count} in all; those of weights that are cut or folded begin anew.")
+        else:
+            print(f"Left out: {count} {kind}.")
     if plan.layout.routed:
         print(AS_CAUSAL if given.causal else AS_PUBLISHED)

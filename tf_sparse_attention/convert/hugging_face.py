@@ -137,7 +137,9 @@ def _files_of_tensors(folder):
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise ImportError("`from_hugging_face` needs safetensors: pip install 'tf_sparse_attention[safetensors]'") from error
+        raise ImportError(
+            "`from_hugging_face` needs safetensors: pip install 'tf_sparse_attention[safetensors]'"
+        ) from error
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
         names = sorted(set(_read_json(index)["weight_map"].values()))

@@ -2,13 +2,12 @@
 
 import logging
 
-import numpy as np
-
 from tf_sparse_attention.convert.t2t_files import open_checkpoint
+from tf_sparse_attention.convert.t2t_mapping import unchanged
 from tf_sparse_attention.convert.t2t_optimizer import restore_optimizer, unlike_published
 from tf_sparse_attention.convert.t2t_plan import make_plan
 from tf_sparse_attention.convert.t2t_settings import read_settings
-from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.convert.weights import weights_by_path, zeros_at_first
 from tf_sparse_attention.models.metrics import language_model_loss
 
 
@@ -57,8 +56,11 @@ def plan_of(checkpoint, hparams=None):
 
 def convert(checkpoint, plan, with_optimizer=True, dtype=None):
     """Returns the model of an open `Checkpoint` and its plan; the others as for `from_t2t_checkpoint`."""
-    model = plan.make_model(dtype)
-    _fill(model, plan, checkpoint)
+    with zeros_at_first():
+        model = plan.make_model(dtype)
+    weights = weights_by_path(model)
+    for row in plan.rows:
+        weights[row.target].assign(_value(row, plan.layout.scope, checkpoint))
     if with_optimizer:
         _compile(model, plan, checkpoint)
     return model
@@ -99,11 +101,7 @@ def plan_t2t_checkpoint(path, hparams=None):
         return plan_of(checkpoint, hparams)
 
 
-def _fill(model, plan, checkpoint):
-    weights = weights_by_path(model)
-    scope = plan.layout.scope
-    for row in plan.rows:
-        value = row.make(*(checkpoint.read(scope + name) for name in row.sources))
-        if not np.isfinite(value).all():
-            raise ValueError(f"`path` must hold finite numbers. Received: {', '.join(row.sources)} with others.")
-        weights[row.target].assign(value)
+def _value(row, scope, checkpoint):
+    """Returns the value of a weight: the variable itself, of which a weight makes no copy, where nothing changes."""
+    names = [scope + name for name in row.sources]
+    return checkpoint.read_tensor(*names) if row.make is unchanged else row.make(*map(checkpoint.read, names))

@@ -5,6 +5,9 @@ import pathlib
 import tempfile
 import zipfile
 
+import keras
+import numpy as np
+
 INDEX = ".index"
 
 
@@ -25,6 +28,7 @@ class Checkpoint:
         self.prefix = prefix
         self._reader = self._guarded(lambda tf: tf.train.load_checkpoint(str(prefix)))
         self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
+        self._dtypes = self._reader.get_variable_to_dtype_map()
 
     @property
     def folder(self):
@@ -35,9 +39,22 @@ class Checkpoint:
         """Returns a variable as a NumPy array.
 
         Raises:
-            ValueError: if the files are damaged.
+            ValueError: if the files are damaged, or numbers are not finite.
         """
-        return self._guarded(lambda tf: self._reader.get_tensor(name))
+        value = self._guarded(lambda tf: self._reader.get_tensor(name))
+        _check_finite(name, np.isfinite(value).all())
+        return value
+
+    def read_tensor(self, name):
+        """Returns a variable of floats as the backend takes it over, which for TensorFlow is a tensor; as `read`."""
+        if keras.backend.backend() != "tensorflow":
+            return self.read(name)
+        import tensorflow as tf
+
+        files = {"prefix": str(self.prefix), "tensor_names": [name], "shape_and_slices": [""]}
+        value = self._guarded(lambda tf: tf.raw_ops.RestoreV2(**files, dtypes=[self._dtypes[name]])[0])
+        _check_finite(name, bool(tf.reduce_all(tf.math.is_finite(value))))
+        return value
 
     def _guarded(self, read):
         import tensorflow as tf
@@ -50,6 +67,11 @@ class Checkpoint:
                 "`path` must be a whole TensorFlow checkpoint, PREFIX.index and all its PREFIX.data-* files. "
                 f"Received: {self.prefix.name}, of which TensorFlow says: {reason}"
             ) from error
+
+
+def _check_finite(name, finite):
+    if not finite:
+        raise ValueError(f"`path` must hold finite numbers. Received: {name} with others.")
 
 
 @contextlib.contextmanager

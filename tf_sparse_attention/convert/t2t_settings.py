@@ -6,7 +6,7 @@ import pathlib
 from tf_sparse_attention.models import PRESETS
 
 FILE = "hparams.json"
-# What a conversion cannot do without, beside names and shapes; the second three only with routed heads.
+# What a conversion cannot do without, beside names and shapes; the second two only with routed heads.
 NEEDED = ("query_shape", "memory_flange")
 NEEDED_BY_ROUTING = ("sparsity_cluster_attention_window", "share_qk")
 # What has a value that nearly all published settings share, where the file has none.
@@ -49,9 +49,9 @@ def read_settings(hparams, folder):
     if str(hparams) in PRESETS:
         return settings_of_preset(str(hparams))
     if not pathlib.Path(hparams).is_file():
+        names = [name for name in sorted(PRESETS) if _is_published(name)]
         raise ValueError(
-            f"`hparams` must be a file, a dictionary or one of the presets {sorted(PRESETS)}. "
-            f"Received: hparams={str(hparams)!r}."
+            f"`hparams` must be a file, a dictionary or one of the presets {names}. Received: hparams={str(hparams)!r}."
         )
     return _read(pathlib.Path(hparams))
 
@@ -68,6 +68,12 @@ def _read(path):
     return settings
 
 
+def _is_published(name):
+    """Whether a preset is of a Routing Transformer: local blocks and routed heads, nothing else."""
+    parts = {part["layer"]: part for part in PRESETS[name]["arguments"]["attention"]}
+    return "block_size" in parts.pop("LocalAttention", {}) and not set(parts) - {"RoutingAttention"}
+
+
 def settings_of_preset(name):
     """Returns the settings of tensor2tensor that a preset of the Routing Transformer stands for.
 
@@ -77,7 +83,7 @@ def settings_of_preset(name):
     given = PRESETS[name]["arguments"]
     parts = {part["layer"]: part for part in given["attention"]}
     local = parts.pop("LocalAttention", None)
-    if local is None or "block_size" not in local or set(parts) - {"RoutingAttention"}:
+    if not _is_published(name):
         raise ValueError(f"`hparams` must be a preset of the Routing Transformer. Received: hparams={name!r}.")
     settings = {
         "query_shape": [local["block_size"]],

@@ -1,6 +1,30 @@
 """Weights of a language model by name, whatever the model itself is called."""
 
+import contextlib
+
+import keras
+
 from tf_sparse_attention.models import Backbone, LanguageModel
+
+
+@contextlib.contextmanager
+def zeros_at_first():
+    """Makes weights zeros that would begin with random numbers, while the block runs: they are to be overwritten.
+
+    Random numbers take three times the memory of a weight while they are drawn, and for large ones seconds.
+    """
+    add_weight = keras.layers.Layer.add_weight
+    constants = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
+
+    def add_zeros(layer, *args, initializer=None, **kwargs):
+        known = isinstance(keras.initializers.get(initializer), constants)
+        return add_weight(layer, *args, initializer=initializer if known else "zeros", **kwargs)
+
+    keras.layers.Layer.add_weight = add_zeros
+    try:
+        yield
+    finally:
+        keras.layers.Layer.add_weight = add_weight
 
 
 def weights_by_path(model):

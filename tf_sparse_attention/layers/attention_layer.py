@@ -71,6 +71,7 @@ class AttentionLayer(keras.layers.Layer):
 
     can_be_causal = True  # whether later positions can be hidden at all
     supports_memory = False  # whether a call takes the inputs of earlier positions as further keys
+    further_masks = ()  # names of masks that a subclass takes beside those of every layer
     causal_selection = True  # whether, under a causal mask, WHICH keys a query sees is independent of later tokens
 
     def __init__(
@@ -235,6 +236,10 @@ class AttentionLayer(keras.layers.Layer):
             weights = None if weights is None else ops.where(asked, weights, 0)
         return (self.join_heads(output), weights) if return_weights else self.join_heads(output)
 
+    def with_further_masks(self, masks, query):
+        """Returns the `TokenMasks` of a call with those of `further_masks`, which come by name."""
+        return masks
+
     def project(self, query, value=None, key=None):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
         attention_checks.check_sources(type(self).__name__, value, key, self.has_keys)
@@ -261,10 +266,11 @@ class AttentionLayer(keras.layers.Layer):
         if not self.built:
             self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
         names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
-        unknown = set(masks) - set(names)
+        unknown = set(masks) - {*names, *self.further_masks}
         if unknown:
-            raise ValueError(f"`masks` must be among {list(names)}. Received: {sorted(unknown)}.")
+            raise ValueError(f"`masks` must be among {[*names, *self.further_masks]}. Received: {sorted(unknown)}.")
         tokens = token_masks(query, value, key, *(masks.get(name) for name in names), self.num_heads)
+        tokens = self.with_further_masks(tokens, query, **{name: masks.get(name) for name in self.further_masks})
         queries, keys, values = self.project(query, value, key)
         pattern = self.pattern(queries, keys, tokens, use_causal_mask)
         sizes = (*shape(queries)[:3], shape(values)[2])

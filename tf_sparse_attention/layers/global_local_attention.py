@@ -49,6 +49,7 @@ class GlobalLocalAttention(LocalAttention):
 
     can_be_causal = False
     supports_memory = False
+    further_masks = ("global_mask",)
 
     def __init__(
         self, num_heads, key_dim, *, num_global=64, first_global=0, own_projections=False, dense_length=0, **kwargs
@@ -60,7 +61,8 @@ class GlobalLocalAttention(LocalAttention):
         checks.check_count("dense_length", dense_length, minimum=0)
         refused = {name: getattr(self, name) for name in ("position", "key_block_size", "adaptive_span")}
         if any(given is not None for given in refused.values()):
-            raise ValueError(f"Global tokens have no distance: {list(refused)} must be None. Received: {refused}.")
+            names = ", ".join(f"`{name}`" for name in refused)
+            raise ValueError(f"{names} must be None: global tokens have no distance. Received: {refused}.")
         if first_global > num_global:
             raise ValueError(
                 f"`first_global` must be at most `num_global`. Received: first_global={first_global}, "
@@ -111,10 +113,13 @@ class GlobalLocalAttention(LocalAttention):
             raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
         masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
         masks = token_masks(query, value, key, *masks, self.num_heads)
-        masks = masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
+        masks = self.with_further_masks(masks, query, global_mask)
         heads = [*self.project(query), *(projections.heads_first(layer(query)) for layer in self._global)]
         heads = [ops.concatenate(heads[i::3], axis=-1) for i in range(3)]
         return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
+
+    def with_further_masks(self, masks, query, global_mask=None):
+        return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
 
     def _counts(self, counts, query):
         """Returns how often each token counts, those at the start included; None where no token is global."""
@@ -127,11 +132,7 @@ class GlobalLocalAttention(LocalAttention):
         return ops.broadcast_to(first, shape(query)[:2]) if counts is None else ops.maximum(counts, first)
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
-        if causal:
-            raise ValueError(
-                "`use_causal_mask` must be False: a global token sees later ones, and all see it. Use LocalAttention. "
-                "Received: use_causal_mask=True."
-            )
+        _check_not_causal(causal)
         heads = [
             self._parts(x, size) for x, size in ((query, self.key_dim), (key, self.key_dim), (value, self.value_dim))
         ]
@@ -183,15 +184,11 @@ class GlobalLocalAttention(LocalAttention):
         return attended.output, attended.weights
 
     def pattern(self, query, key, masks, causal):
-        if causal:
-            raise ValueError("`use_causal_mask` must be False: a global token sees later ones. Received: True.")
-        seen = super().pattern(query, key, masks, causal)
-        if isinstance(query.shape[2], int) and query.shape[2] <= self.dense_length:
-            return ops.ones_like(seen)
-        counts = self._counts(masks.global_counts, query[:, 0])
-        if counts is None:
+        _check_not_causal(causal)
+        seen = ops.logical_or(super().pattern(query, key, masks, False), shape(query)[2] <= self.dense_length)
+        if masks.global_counts is None:
             return seen
-        marks = find_global(counts, masks.key_mask, self.num_global).marks
+        marks = find_global(masks.global_counts, masks.key_mask, self.num_global).marks
         return ops.logical_or(seen, ops.logical_or(marks[:, None, None, :], marks[:, None, :, None]))
 
     def get_config(self):
@@ -200,6 +197,14 @@ class GlobalLocalAttention(LocalAttention):
         return {
             name: value for name, value in config.items() if name not in ("position", "key_block_size", "adaptive_span")
         }
+
+
+def _check_not_causal(causal):
+    if causal:
+        raise ValueError(
+            "`use_causal_mask` must be False: a global token sees later ones, and all see it. Use LocalAttention. "
+            "Received: use_causal_mask=True."
+        )
 
 
 def _without_none(results):

@@ -1,4 +1,7 @@
-"""A sparse layer where a dense one stood: it takes the calls of Keras's and KerasHub's attention, caches too."""
+"""A sparse layer where a dense one stood: it takes the calls of Keras's and KerasHub's attention, caches too.
+
+Here and not in `convert`, since models that hold one are loaded where only the library itself was imported.
+"""
 
 from typing import Any, NamedTuple
 
@@ -36,8 +39,9 @@ class SwappedAttention(keras.layers.Layer):
     for all queries masks tokens, which take no place in clusters; where a pattern goes by content they are no queries
     either.
 
-    Caches have KerasHub's form. With an exact `window` a step costs the window: the cache holds keys and values, as
-    KerasHub's own. For all other patterns it holds the inputs, and a step computes attention of all positions anew.
+    Caches have KerasHub's form. With an exact `window` and `value_dim` = `key_dim` a step of local and all-attention
+    costs the window: the cache holds keys and values, as KerasHub does. Otherwise it holds the inputs, and
+    a step computes attention of all positions anew.
 
     Args:
         attention: an attention layer of this library.
@@ -49,7 +53,7 @@ class SwappedAttention(keras.layers.Layer):
         value: None or `query` itself, as `key`.
         key_mask: bool (B, S), False for keys that no query may see.
         attention_mask: numbers or booleans, not zero where a query may see a key, of rank 2 to 4, broadcastable to
-            (B, N, T, S), or a `CallMask`.
+            (B, N, T, S).
         use_causal_mask: whether later positions are hidden.
         cache: float (B, 2, S, N, H), to continue a sequence, or None. Then the call is causal.
         cache_update_index: integer, the position of the first query; with `cache` alone.

@@ -24,7 +24,7 @@ class Backbone(Model):
         attention: the parts of each block's attention, as plain data: a list of dictionaries, each with the name of a
             class of `tf_sparse_attention.layers` under "layer" and its arguments, in the order of their heads.
         intermediate_dim: size inside the feed-forward. None: blocks have none.
-        activation: of the feed-forward: "relu", "gelu", "quick_gelu" or "geglu". Default "gelu".
+        activation: of the feed-forward, see `FeedForward`. Default "gelu".
         skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
             `num_layers`. Default 0.
         embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by

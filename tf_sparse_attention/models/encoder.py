@@ -26,7 +26,7 @@ class Encoder(Model):
         hidden_dim: D, channels.
         intermediate_dim: channels inside the feed-forward layers.
         attention: dictionary of arguments of `GlobalLocalAttention`, or a list of one for each block.
-        max_length: positions that have an embedding.
+        max_length: positions that have an embedding; with `padding_id` the longest text has `padding_id + 1` fewer.
         num_segments: ids of segments. Default 1.
         activation: of `FeedForward`. Default "exact_gelu".
         epsilon: of the layer norms. Default 1e-12.
@@ -131,7 +131,7 @@ class Encoder(Model):
         return block
 
     def call(self, inputs, training=None):
-        given = _checked(inputs if isinstance(inputs, dict) else {"token_ids": inputs}, self.max_length)
+        given = self._checked(inputs if isinstance(inputs, dict) else {"token_ids": inputs})
         mask = None if given["padding_mask"] is None else ops.cast(given["padding_mask"], "bool")
         marks = self._global_blocks(given["token_ids"]) if self.global_block else given["global_mask"]
         x = self._embed(given["token_ids"], given["segment_ids"])
@@ -140,6 +140,22 @@ class Encoder(Model):
             x = block(x, mask=mask, global_mask=marks, training=training)
         pooled = {} if self.pooler is None else {"pooled_output": self.pooler(x[:, 0])}
         return {"sequence_output": x, **pooled}
+
+    def _checked(self, inputs):
+        """Returns all inputs by name, None where there is none."""
+        if "token_ids" not in inputs or set(inputs) - INPUTS:
+            raise ValueError(
+                f'`inputs` must have "token_ids" and nothing else than {sorted(INPUTS)}. Received: {sorted(inputs)}.'
+            )
+        given = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in INPUTS}
+        given["token_ids"] = ops.cast(given["token_ids"], "int32")
+        length, longest = given["token_ids"].shape[1], self.max_length
+        longest -= 0 if self.padding_id is None else self.padding_id + 1
+        if isinstance(length, int) and length > longest:
+            raise ValueError(f"`token_ids` must have at most {longest} positions. Received: {length}.")
+        if self.global_block and given["global_mask"] is not None:
+            raise ValueError("`global_mask` must be left out with `global_block`, which decides it. Received: a mask.")
+        return given
 
     def _embed(self, ids, segments):
         x = self.embeddings["token"](ids) * self.embedding_scale
@@ -181,17 +197,3 @@ def _of_layers(attention, num_layers):
             f"`attention` must be a dictionary or a list of {num_layers} of them. Received: attention={attention!r}."
         )
     return [dict(options) for options in listed]
-
-
-def _checked(inputs, max_length):
-    """Returns all inputs by name, None where there is none."""
-    if "token_ids" not in inputs or set(inputs) - INPUTS:
-        raise ValueError(
-            f'`inputs` must have "token_ids" and nothing else than {sorted(INPUTS)}. Received: {sorted(inputs)}.'
-        )
-    given = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in INPUTS}
-    given["token_ids"] = ops.cast(given["token_ids"], "int32")
-    length = given["token_ids"].shape[1]
-    if isinstance(length, int) and length > max_length:
-        raise ValueError(f"`token_ids` must have at most {max_length} positions. Received: {length}.")
-    return given

@@ -38,6 +38,13 @@ class Place:
         tracker = self.parent._tracker
         locked = tracker.locked
         tracker.unlock()
+        try:
+            self._put(layer, tracker)
+        finally:
+            if locked:
+                tracker.lock()
+
+    def _put(self, layer, tracker):
         held = getattr(self.parent, self.attribute)
         tracker.untrack(self.layer)
         if isinstance(held, list | dict):
@@ -45,8 +52,6 @@ class Place:
         else:
             new = tuple(layer if x is self.layer else x for x in held) if isinstance(held, tuple) else layer
             setattr(self.parent, self.attribute, new)
-        if locked:
-            tracker.lock()
 
 
 def places_of(model):

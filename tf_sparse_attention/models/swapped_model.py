@@ -64,7 +64,7 @@ def _swapped_class(kind):
 def _dense_config(model):
     """Returns what Keras would have saved of the model before it was marked."""
     swapped = type(model)
-    model.__class__ = swapped.__mro__[2]
+    model.__class__ = swapped.__bases__[1]  # the class that it was
     try:
         config = keras.saving.serialize_keras_object(model)
     finally:
