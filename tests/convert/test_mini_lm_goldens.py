@@ -53,7 +53,7 @@ def test_clusters_have_the_published_members(case):
         if number in plan.layout.routed:
             part = block.attention.parts[0]
             seen = block._attention_norm(x) if plan.layout.norm == "pre" else x
-            query = kmeans.normalize(part._project(seen, None, None)[0])
+            query = kmeans.normalize(part.project(seen)[0])
             members, _ = best_members(kmeans.scores(query, part.centroids), part.cluster_size)
             probe = arrays[f"probe{number - plan.layout.routed[0]}/idx_q"][..., 2]
             np.testing.assert_array_equal(members, probe)
