@@ -161,6 +161,7 @@ def test_a_truncated_file_is_named(checkpoint):
         ({"model_type": "bert"}, "`model_type` of config.json must be 'longformer' or 'big_bird'. Received: 'bert'"),
         ({"hidden_act": "swish"}, r"`hidden_act` of config.json must be one of .* Received: 'swish'"),
         ({"is_decoder": True}, "`is_decoder` of config.json must be false"),
+        ({"attention_window": [4]}, r"`attention_window` .* a number for each of 2 layers. Received: \[4\]"),
     ],
 )
 def test_a_config_without_a_counterpart_is_refused(checkpoint, change, message):
@@ -171,7 +172,18 @@ def test_a_config_without_a_counterpart_is_refused(checkpoint, change, message):
         from_hugging_face(folder)
 
 
-@pytest.mark.parametrize(("content", "message"), [("", "config.json of JSON"), (None, "must have a config.json")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "config.json of JSON"),
+        (None, "must have a config.json"),
+        ("[]", "config.json must hold one JSON object. Received: a list"),
+        (
+            '{"model_type": "longformer", "hidden_act": "gelu"}',
+            r"of a longformer must have .* none of \['vocab_size', ",
+        ),
+    ],
+)
 def test_a_config_that_is_none_is_refused(checkpoint, content, message):
     folder, _ = checkpoint
     (folder / "config.json").unlink()

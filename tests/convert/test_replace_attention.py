@@ -9,7 +9,7 @@ from tests.convert.swap_models import Block, Classifier, difference, ids, local,
 from tests.convert.swap_models import transformer as make_transformer
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.convert import arguments_of, replace_attention
-from tf_sparse_attention.layers import LocalAttention, RoutingAttention, SwappedAttention
+from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention, SwappedAttention
 
 
 def reported(model, make_layer, **options):
@@ -281,3 +281,96 @@ def test_a_model_that_cannot_be_made_anew_is_refused():
     model(np.zeros((1, 12, 16), "float32"))
     with pytest.raises(ValueError, match=r"`model` must be one that its config can make anew; Sealed is not"):
         replace_attention(model, local())
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Unnamed(keras.Model):
+    """A functional model of a class of its own, whose layers are named by Keras, others each time."""
+
+    def __init__(self, **kwargs):
+        x = inputs = keras.Input((12, 16))
+        super().__init__(inputs, keras.layers.Dense(3)(Block()(keras.layers.Dense(16)(x))), **kwargs)
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Nested(keras.Model):
+    """A model that holds its layers in lists of lists and tuples."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.steps = [[keras.layers.MultiHeadAttention(2, 8), (keras.layers.Dense(16), Block())] for _ in range(2)]
+
+    def build(self, shape):
+        for attention, (dense, block) in self.steps:
+            attention.build(shape, shape)
+            dense.build(shape)
+            block.build(shape)
+        self.built = True
+
+    def call(self, x):
+        for attention, (dense, block) in self.steps:
+            x = block(dense(x + attention(x, x)))
+        return x
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+@pytest.mark.parametrize(("kind", "number"), [(Unnamed, 1), (Nested, 4)])
+def test_weights_go_where_they_were_whatever_layers_are_called_and_however_they_are_held(kind, number, tmp_path):
+    model = kind()
+    if not model.built:
+        model.build((None, 12, 16))
+    randomized(model)
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    sparse, lines = reported(model, local())
+    assert len(lines) == number
+    assert difference(model(x), sparse(x)) < 1e-5
+    assert difference(sparse(x), reloaded(sparse, tmp_path)(x)) == 0
+
+
+def test_a_model_around_layers_of_a_sparse_one_is_saved_too(tmp_path):
+    layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(30, 16), Block(), keras.layers.Dense(30)]
+    sparse = replace_attention(randomized(keras.Sequential(layers)), routed, print_fn=None)
+    head = keras.Model(sparse.inputs[0], keras.layers.Dense(2)(sparse.layers[1].output))
+    assert difference(head(ids()), reloaded(head, tmp_path)(ids())) == 0
+    copy = keras.models.clone_model(sparse)
+    copy.set_weights(sparse.get_weights())
+    assert difference(copy(ids()), sparse(ids())) == 0
+
+
+def test_what_is_frozen_stays_frozen(tmp_path):
+    model = Classifier()
+    model.build((None, 12))
+    model.blocks[0].attention.trainable = False
+    model.pools["last"].trainable = False
+    sparse = replace_attention(model, local(), print_fn=None)
+    assert len(sparse.trainable_weights) == len(model.trainable_weights) < len(model.weights)
+    functional = make_transformer()
+    functional.get_layer("attention_1").trainable = False
+    sparse = replace_attention(functional, local(), print_fn=None)
+    assert len(sparse.trainable_weights) == len(functional.trainable_weights)
+
+
+def test_masks_of_numbers_are_those_of_keras():
+    inputs, mask = keras.Input((12, 16)), keras.Input((12, 12))
+    model = randomized(
+        keras.Model([inputs, mask], keras.layers.MultiHeadAttention(2, 8)(inputs, inputs, attention_mask=mask))
+    )
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    earlier = np.tril(np.ones((2, 12, 12), "float32"))
+    assert difference(model([x, earlier]), replace_attention(model, local(), print_fn=None)([x, earlier])) < 1e-5
+
+
+def test_one_layer_for_several_places_is_refused():
+    one = LocalAttention(2, 8, window=3)
+    with pytest.raises(ValueError, match=r"`make_layer` must return a new layer each time\. .* again, for attention_1"):
+        replace_attention(make_transformer(), lambda dense: one)
+
+
+def test_a_layer_that_cannot_be_causal_is_refused_where_it_must_be():
+    with pytest.raises(ValueError, match="must return a layer that can be causal for attention_0"):
+        replace_attention(make_transformer(True), lambda dense: ClusteredAttention(**arguments_of(dense)))

@@ -238,3 +238,27 @@ print(int((text[:, 4:] != best[:, 3:-1]).sum()))
     )
     numbers = [float(line) for line in found.split()]
     assert max(numbers[:2]) < 1e-5 and numbers[2] == 0
+
+
+def test_keys_without_a_bias_are_replaced_too():
+    sizes = {"num_mels": 8, "max_encoder_sequence_length": 24, "max_decoder_sequence_length": LENGTH}
+    model = randomized(keras_hub.models.WhisperBackbone(**{**SIZES, "dropout": 0.0}, **sizes))
+    lines = []
+    sparse = replace_attention(model, local(24), print_fn=lines.append)
+    assert lines[0].count("replaced ") == 4 and lines[0].count("left ") == 2
+    sounds = np.random.default_rng(0).normal(size=(2, 24, 8)).astype("float32")
+    tokens = padded((12, 12))
+    inputs = {"encoder_features": sounds} | {f"decoder_{name}": values for name, values in tokens.items()}
+    assert difference(model(inputs), sparse(inputs)) < 1e-5
+
+
+def test_a_part_of_a_sparse_task_is_saved_by_itself(gpt2, tmp_path):
+    backbone = replace_attention(gpt2, routed, print_fn=None).backbone
+    backbone.save(tmp_path / "backbone.keras")
+    assert difference(backbone(padded()), keras.models.load_model(tmp_path / "backbone.keras")(padded())) == 0
+
+
+def test_layers_whose_names_differ_in_each_copy_keep_their_weights():
+    model = randomized(keras_hub.models.CLIPTextEncoder(50, 16, 16, 2, 2, 32, max_sequence_length=LENGTH))
+    tokens = {"token_ids": padded((12, 12))["token_ids"]}
+    assert difference(model(tokens), replace_attention(model, local(), print_fn=None)(tokens)) < 1e-5

@@ -138,7 +138,7 @@ def test_slots_dummies_and_the_step_are_counted(small_checkpoint):
     shapes |= {f"training/{SCOPE}embeddings/embedding/Adafactor": (20,), "losses_avg/problem_0/total_loss": ()}
     plan = make_plan(shapes, small_checkpoint.settings)
     assert plan.beside == {"step counter": 1, "optimizer slots": 1, "values of summaries": 1}
-    assert "left out: 1 optimizer slots" in plan.table()
+    assert "beside the weights: 1 optimizer slots" in plan.table()
 
 
 def test_routed_layers_have_to_be_the_last_ones(small_checkpoint):

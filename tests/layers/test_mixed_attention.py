@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.layers import GlobalLocalAttention, LocalAttention, MixedAttention, RoutingAttention
 
 X = normal(2, 9, SIZE)
 
@@ -87,3 +87,19 @@ def test_state_and_losses_are_those_of_the_parts():
         weight.name for weight, old in zip(layer.weights, before, strict=True) if np.any(to_numpy(weight.value) != old)
     ]
     assert moved.count("centroids") == 2 and moved.count("counts") == 2
+
+
+def test_heads_of_a_dense_layer_reach_global_tokens_in_a_mixture():
+    parts = [GlobalLocalAttention(1, 4, window=20, first_global=1, own_projections=True, name="near")]
+    layer, dense = (
+        MixedAttention([*parts, LocalAttention(1, 4, window=20, name="far")]),
+        keras.layers.MultiHeadAttention(2, 4),
+    )
+    x = np.random.default_rng(0).normal(size=(2, 9, 8)).astype("float32")
+    dense(x, x)
+    layer.copy_projections(dense)
+    np.testing.assert_allclose(layer(x), dense(x, x), atol=1e-5)
+    with pytest.raises(ValueError, match="`attention` must have the heads of all parts together, 2"):
+        layer.copy_projections(keras.layers.MultiHeadAttention(3, 4))
+    with pytest.raises(ValueError, match="`attention` must have one projection of each name"):
+        LocalAttention(2, 4).copy_projections(layer)

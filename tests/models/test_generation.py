@@ -196,3 +196,16 @@ def test_one_text_in_place_of_a_list_is_refused(model):
 def test_a_generator_takes_language_models_alone():
     with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<Sequential"):
         Generator(keras.Sequential([keras.layers.Dense(3)]))
+
+
+def test_a_small_vocabulary_of_a_multiple_of_eight_compiles_with_full_effort(run_python):
+    # An argmax fused with its noise took XLA's compiler minutes there, but not at the effort of the other tests.
+    code = """
+import signal
+import tf_sparse_attention as tsa
+signal.alarm(120)
+part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
+model = tsa.models.LanguageModel(tsa.models.Backbone(48, 1, 8, [part], intermediate_dim=8))
+print(len(tsa.models.generate_ids(model, [[3, 4]], max_length=6)[0]))
+"""
+    assert int(run_python(code, XLA_FLAGS="")) <= 6

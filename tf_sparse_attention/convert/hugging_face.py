@@ -17,6 +17,11 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
 }
+NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+NEEDED += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")
+NEEDED += ("attention_probs_dropout_prob",)
+LONGFORMER_NEEDS = ("attention_window", "pad_token_id")
+BIG_BIRD_NEEDS = ("block_size", "num_random_blocks")
 
 
 def from_hugging_face(folder, num_global=64, dtype=None):
@@ -56,8 +61,10 @@ def from_hugging_face(folder, num_global=64, dtype=None):
     return encoder
 
 
-def encoder_arguments(config, num_global=64):
+def encoder_arguments(config, num_global):
     """Returns the arguments of `Encoder` for a config.json of Hugging Face, a dictionary."""
+    if not isinstance(config, dict):
+        raise ValueError(f"config.json must hold one JSON object. Received: a {type(config).__name__}.")
     kind = config.get("model_type")
     if kind not in ("longformer", "big_bird"):
         raise ValueError(f"`model_type` of config.json must be 'longformer' or 'big_bird'. Received: {kind!r}.")
@@ -65,6 +72,10 @@ def encoder_arguments(config, num_global=64):
         raise ValueError(
             f"`hidden_act` of config.json must be one of {sorted(ACTIVATIONS)}. Received: {config.get('hidden_act')!r}."
         )
+    needed = [*NEEDED, *({"longformer": LONGFORMER_NEEDS, "big_bird": BIG_BIRD_NEEDS}[kind])]
+    missing = [name for name in needed if name not in config]
+    if missing:
+        raise ValueError(f"config.json of a {kind} must have {needed}. Received: none of {missing}.")
     if config.get("is_decoder"):
         raise ValueError("`is_decoder` of config.json must be false: this is an encoder. Received: true.")
     own = _longformer(config, num_global) if kind == "longformer" else _big_bird(config)
@@ -93,6 +104,11 @@ def _heads(config):
 def _longformer(config, num_global):
     windows = config["attention_window"]
     windows = [windows] * config["num_hidden_layers"] if isinstance(windows, int) else windows
+    if len(windows) != config["num_hidden_layers"]:
+        raise ValueError(
+            f"`attention_window` of config.json must have a number for each of {config['num_hidden_layers']} layers. "
+            f"Received: {windows}."
+        )
     common = {**_heads(config), "num_global": num_global, "own_projections": True}
     # Half the window to a side, and the token itself.
     attention = [{**common, "window": window // 2 + 1} for window in windows]

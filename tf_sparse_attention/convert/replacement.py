@@ -30,6 +30,7 @@ class Replacement:
         self.causal = causal
         self.replaced = {}
         self.left = {}
+        self.given = {}  # by id, what make_layer has returned
 
     def report(self):
         """Returns a line for each attention, as text."""
@@ -50,6 +51,11 @@ class Replacement:
         if layer is None:
             self.left[address] = type(dense).__name__, reason or DECLINED
             return None
+        if id(layer) in self.given:
+            raise ValueError(
+                f"`make_layer` must return a new layer each time. Received: {layer.name} again, for {address}."
+            )
+        self.given[id(layer)] = layer
         if not is_sparse(layer):
             raise ValueError(
                 "`make_layer` must return an attention layer of this library or None. "
@@ -59,6 +65,7 @@ class Replacement:
             layer.copy_projections(dense)
         except ValueError as error:
             raise ValueError(f"`make_layer` must return a layer that fits {address}. {error}") from error
+        layer.trainable = dense.trainable
         self.replaced[address] = type(dense).__name__, type(layer).__name__
         return layer
 
@@ -87,7 +94,7 @@ class Replacement:
         if id(dense) not in by_dense:
             layer = self.sparse_layer(place.address, dense)
             by_dense[id(dense)] = layer and SwappedAttention(
-                layer, self.causal, name=dense.name, dtype=dense.dtype_policy
+                layer, self.causal, name=dense.name, dtype=dense.dtype_policy, trainable=dense.trainable
             )
         if by_dense[id(dense)] is not None:
             swap(place, by_dense[id(dense)])
@@ -148,8 +155,14 @@ class _GraphCopy:
             self.replacement.left[address] = type(dense).__name__, TO_OTHERS
         elif address not in self.replacement.replaced and address not in self.replacement.left:
             self.dense[id(layer)][1] = new = self.replacement.sparse_layer(address, dense) or layer
-        if is_sparse(new) and self.replacement.causal:
+        if not is_sparse(new):
+            return new(*args, **kwargs)
+        if self.replacement.causal:
             kwargs["use_causal_mask"] = True
+        if kwargs.get("use_causal_mask") and not new.can_be_causal:
+            raise ValueError(f"`make_layer` must return a layer that can be causal for {address}. Received: {new!r}.")
+        if kwargs.get("attention_mask") is not None:  # Keras takes numbers too
+            kwargs["attention_mask"] = keras.ops.cast(kwargs["attention_mask"], "bool")
         return new(*args, **kwargs)
 
 
@@ -187,10 +200,12 @@ def _give_state(old, new):
             f"`model` must be one that its config can make anew; the copy of {old.name}, a {type(old).__name__}, has "
             f"weights of shapes {shapes[1]}, not {shapes[0]}."
         )
-    copies = {"": new, **{place.address: place.layer for place in places_of(new)}}
-    for address, layer in [("", old), *((place.address, place.layer) for place in places_of(old))]:
-        if address in copies:  # layers of preprocessing that come with the first call have no state
-            _give_own_state(layer, copies[address])
+    copies = {"": new, **{place.route: place.layer for place in places_of(new)}}
+    for route, layer in [("", old), *((place.route, place.layer) for place in places_of(old))]:
+        if route in copies:
+            _give_own_state(layer, copies[route])
+        elif layer.weights:  # those of preprocessing that come with the first call have none
+            raise ValueError(f"`model` must be one that its config can make anew; the copy has no {layer.name}.")
 
 
 def _give_own_state(old, new):
@@ -198,6 +213,8 @@ def _give_own_state(old, new):
     old.save_own_variables(variables)
     if variables:
         new.load_own_variables(variables)
+    if new.trainable != old.trainable:
+        new.trainable = old.trainable
     if hasattr(old, "save_assets"):
         with tempfile.TemporaryDirectory() as folder:
             old.save_assets(folder)

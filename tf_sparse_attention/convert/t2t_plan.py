@@ -94,7 +94,7 @@ class Plan:
             for row in cells
         ]
         lines += [f"left out, without effect: {scope}{name}" for name in self.unused]
-        lines += [f"left out: {count} {kind}" for kind, count in self.beside.items()]
+        lines += [f"beside the weights: {count} {kind}" for kind, count in self.beside.items()]
         return "\n".join(lines)
 
 

@@ -146,16 +146,17 @@ class AttentionLayer(keras.layers.Layer):
         """The heads that have keys and values of the sequence: all of them, unless a subclass says otherwise."""
         return self.num_heads
 
-    def copy_projections(self, attention):
+    def copy_projections(self, attention, heads=slice(None)):
         """Takes over the projections of a built `keras.layers.MultiHeadAttention`, or of a layer of this library.
 
         Args:
             attention: layer with the sublayers `query`, `key`, `value` and `attention_output`.
+            heads: slice of the heads of `attention` that are those of this layer. Default: all.
 
         Raises:
             ValueError: if the layer is not built, or a projection is missing or has other shapes.
         """
-        projections.copy(attention, self)
+        projections.copy(attention, self, heads)
 
     @property
     def num_features(self):

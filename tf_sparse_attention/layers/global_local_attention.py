@@ -86,9 +86,9 @@ class GlobalLocalAttention(LocalAttention):
                 for name, size in sizes.items()
             ]
 
-    def copy_projections(self, attention):
+    def copy_projections(self, attention, heads=slice(None)):
         """Takes over the projections of another layer, for the global tokens too, as Longformers begin."""
-        super().copy_projections(attention)
+        super().copy_projections(attention, heads)
         for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
             own.set_weights(source.get_weights())
 

@@ -96,7 +96,7 @@ class MixedAttention(keras.layers.Layer):
                 f"Received: num_heads={attention.num_heads}."
             )
         for part, heads in zip(self.parts, self._heads_of_parts(), strict=True):
-            projections.copy(attention, part, heads)
+            part.copy_projections(attention, heads)
         self.built = True
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
@@ -129,6 +129,7 @@ class MixedAttention(keras.layers.Layer):
     ):
         # Keras hands over the mask of a lone query under the name `mask`.
         query_mask = mask if query_mask is None else query_mask
+        further = {} if memory is None else {"memory": memory, "memory_segment_ids": memory_segment_ids}
         results = [
             part(
                 query,
@@ -142,8 +143,7 @@ class MixedAttention(keras.layers.Layer):
                 training=training,
                 use_causal_mask=use_causal_mask,
                 segment_ids=segment_ids,
-                memory=memory,
-                memory_segment_ids=memory_segment_ids,
+                **further,
             )
             for part, heads in zip(self.parts, self._masks_of_parts(attention_mask, query, value), strict=True)
         ]

@@ -108,6 +108,9 @@ def copy(source, target, heads=slice(None)):
         sizes = [theirs[f"{name}/kernel"].shape[0] for name in ("query", "value", "key")]
         target.build(*((None, None, size) for size in sizes))
     own = _weights_by_name(target)
+    if "key/bias" in own and "query/bias" in theirs:
+        # Where keys alone have no bias, zeros are the same: a bias of keys adds one number to all scores of a query.
+        theirs.setdefault("key/bias", ops.zeros(own["key/bias"].shape))
     if not target.use_output_bias and heads.start:
         theirs.pop("attention_output/bias", None)  # that of a sum belongs to its first part
     shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (theirs, own)]
@@ -133,5 +136,9 @@ def _weights_by_name(layer):
     for weight in layer.weights:
         *_, projection, name = ("", *weight.path.split("/"))
         if projection in names:
+            if f"{projection}/{name}" in found:
+                raise ValueError(
+                    f"`attention` must have one projection of each name. Received: {layer.name} with more."
+                )
             found[f"{projection}/{name}"] = weight
     return found

@@ -1,7 +1,6 @@
 """The places in a model where a layer stands, and putting another one there."""
 
 import dataclasses
-from typing import Any
 
 import keras
 
@@ -16,17 +15,19 @@ class Place:
 
     Attributes:
         address: names and attributes from the model down, such as "transformer_layer_0._self_attention_layer".
+        route: the same with numbers for the layers of a graph, whose names may be others in a copy.
         layer: the layer that stands there.
         parent: the layer that holds it.
         attribute: the parent's attribute; None for a node of the graph of a functional model.
-        key: index or key, where the attribute is a list, tuple or dictionary.
+        keys: indices and keys, from the outside in, where the attribute is a list, tuple or dictionary.
     """
 
     address: str
+    route: str
     layer: keras.layers.Layer
     parent: keras.layers.Layer
     attribute: str | None = None
-    key: Any = None
+    keys: tuple = ()
 
     def put(self, layer):
         """Lets another layer stand here, and makes Keras forget the one that did.
@@ -39,50 +40,59 @@ class Place:
         locked = tracker.locked
         tracker.unlock()
         try:
-            self._put(layer, tracker)
+            tracker.untrack(self.layer)
+            held = getattr(self.parent, self.attribute)
+            changed = _changed(held, self.keys, tracker.track(layer))
+            if changed is not held:
+                setattr(self.parent, self.attribute, changed)
         finally:
             if locked:
                 tracker.lock()
 
-    def _put(self, layer, tracker):
-        held = getattr(self.parent, self.attribute)
-        tracker.untrack(self.layer)
-        if isinstance(held, list | dict):
-            held[self.key] = tracker.track(layer)
-        else:
-            new = tuple(layer if x is self.layer else x for x in held) if isinstance(held, tuple) else layer
-            setattr(self.parent, self.attribute, new)
-
 
 def places_of(model):
     """Returns the places of all layers inside a model or layer, outermost first, each as often as it is held."""
-    found, seen, waiting = [], {id(model)}, [(model, "")]
+    found, seen, waiting = [], {id(model)}, [(model, "", "")]
     while waiting:
-        parent, address = waiting.pop(0)
-        for place in _held_by(parent, address):
+        parent, address, route = waiting.pop(0)
+        for place in _held_by(parent, address, route):
             found.append(place)
             if id(place.layer) not in seen:
                 seen.add(id(place.layer))
-                waiting.append((place.layer, f"{place.address}."))
+                waiting.append((place.layer, f"{place.address}.", f"{place.route}."))
     return found
 
 
-def _held_by(parent, address):
+def _held_by(parent, address, route):
     nodes = parent.layers if isinstance(parent, keras.Function | keras.Sequential) else []
-    for layer in nodes:
-        yield Place(address + layer.name, layer, parent)
+    for index, layer in enumerate(nodes):
+        yield Place(address + layer.name, f"{route}layers[{index}]", layer, parent)
     graph = {id(layer) for layer in nodes}
     for attribute, value in vars(parent).items():
         if attribute in KERAS_OWN | TENSORFLOW_OWN:
             continue
-        for key, layer in _members(value):
-            if isinstance(layer, keras.layers.Layer) and id(layer) not in graph:
-                step = attribute if key is None else f"{attribute}[{key!r}]"
-                yield Place(address + step, layer, parent, attribute, key)
+        for keys, layer in _members(value):
+            if id(layer) not in graph:
+                step = attribute + "".join(f"[{key!r}]" for key in keys)
+                yield Place(address + step, route + step, layer, parent, attribute, keys)
 
 
-def _members(value):
-    """Returns pairs of a key and a layer: a lone layer has the key None."""
-    if isinstance(value, dict):
-        return list(value.items())
-    return list(enumerate(value)) if isinstance(value, list | tuple) else [(None, value)]
+def _members(value, keys=()):
+    """Iterates over pairs of keys and a layer in a value: a layer, or lists, tuples and dictionaries of such."""
+    if isinstance(value, keras.layers.Layer):
+        yield keys, value
+    elif isinstance(value, dict | list | tuple):
+        for key, member in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _members(member, (*keys, key))
+
+
+def _changed(held, keys, layer):
+    """Returns what holds another layer at some keys: the same list or dictionary, a new tuple, or the layer itself."""
+    if not keys:
+        return layer
+    inner = _changed(held[keys[0]], keys[1:], layer)
+    if isinstance(held, tuple):
+        members = [inner if index == keys[0] else member for index, member in enumerate(held)]
+        return type(held)(*members) if hasattr(held, "_fields") else type(held)(members)
+    held[keys[0]] = inner
+    return held

@@ -13,10 +13,10 @@ MASK_METHOD = "_compute_self_attention_mask"
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SwappedModel:
-    """What a model's class gets beside its own when sublayers of it are replaced: a config that tells them.
+    """What the class of a model or layer gets beside its own when sublayers are replaced: a config that tells them.
 
     The config of such a model, or of a layer in it, is made by a class that knows the dense attention alone. So it is
-    kept together with the address and config of each `SwappedAttention`; loading makes the dense model and swaps again.
+    kept together with the route and config of each `SwappedAttention`; loading makes the dense model and swaps again.
     """
 
     def get_config(self):
@@ -24,32 +24,51 @@ class SwappedModel:
         for place in places_of(self):
             if not isinstance(place.layer, SwappedAttention):
                 continue
-            address = first.setdefault(id(place.layer), place.address)  # where a layer stands first, its config is
-            is_first = address == place.address
-            swapped[place.address] = keras.saving.serialize_keras_object(place.layer) if is_first else address
+            route = first.setdefault(id(place.layer), place.route)  # where a layer stands first, its config is
+            is_first = route == place.route
+            swapped[place.route] = keras.saving.serialize_keras_object(place.layer) if is_first else route
         return {"model": _dense_config(self), "attention": swapped}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
-        places = {place.address: place for place in places_of(model)}
+        places = {place.route: place for place in places_of(model)}
         missing = sorted(set(config["attention"]) - set(places))
         if missing:
             raise ValueError(f"`config` must name layers of the {type(model).__name__} in it. Received: {missing}.")
         made = {}
-        for address, layer in config["attention"].items():
-            if isinstance(places[address].layer, SwappedAttention):  # its own config told
+        for route, layer in config["attention"].items():
+            if isinstance(places[route].layer, SwappedAttention):  # a layer between told of it
+                made[route] = places[route].layer
                 continue
-            made[address] = made[layer] if isinstance(layer, str) else keras.saving.deserialize_keras_object(layer)
-            swap(places[address], made[address])
+            made[route] = made[layer] if isinstance(layer, str) else keras.saving.deserialize_keras_object(layer)
+            swap(places[route], made[route])
         return marked(model)
 
 
 def marked(model):
-    """Returns the model itself, whose class now saves what was replaced in it."""
-    if not isinstance(model, SwappedModel):
-        model.__class__ = _swapped_class(type(model))
+    """Returns the model itself; its class, and those of layers between it and what was replaced, now save that."""
+    places = places_of(model)
+    for place in places:
+        holds = any(isinstance(inner.layer, SwappedAttention) for inner in _held_directly(place.layer, places))
+        if holds or (isinstance(place.layer, keras.Model) and _holds_swapped(place.layer)):
+            _mark(place.layer)
+    if _holds_swapped(model):
+        _mark(model)
     return model
+
+
+def _held_directly(layer, places):
+    return [place for place in places if place.parent is layer]
+
+
+def _holds_swapped(layer):
+    return any(isinstance(place.layer, SwappedAttention) for place in places_of(layer))
+
+
+def _mark(layer):
+    if not isinstance(layer, SwappedModel):
+        layer.__class__ = _swapped_class(type(layer))
 
 
 @functools.cache
