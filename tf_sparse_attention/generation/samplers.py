@@ -55,8 +55,8 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
     if top_p is not None:
         scaled = keep_nucleus(scaled, top_p)
     noise = -ops.log(-ops.log(uniform(keys, ops.shape(logits)[-1])))
-    # By `top_k`, which XLA computes apart: an argmax takes noise and cuts into its one loop, and where the vocabulary is
-    # a small multiple of 8 the compiler of CPUs is busy with that for minutes.
+    # By `top_k`, which XLA computes apart: an argmax takes noise and cuts into its one loop, and where the vocabulary
+    # is a small multiple of 8 the compiler of CPUs is busy with that for minutes.
     drawn = ops.top_k(scaled + noise, 1)[1][:, 0]
     return ops.where(temperature[:, 0] > 0, drawn, greedy(logits))
 
