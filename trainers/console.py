@@ -31,7 +31,9 @@ def _told(function, argv, mistakes):
     except mistakes as error:
         if logging.get_verbosity() >= logging.DEBUG:
             raise
-        text = f"{error.args[0]} is not a setting" if isinstance(error, KeyError) else str(error)
+        text, name = str(error), str(error).strip("\"'")
+        if isinstance(error, KeyError | AttributeError) and name.isidentifier():
+            text = f"{name} is not a setting; trainers/configs/base.py has all of them, with what they mean"
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(2)
 

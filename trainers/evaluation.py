@@ -72,10 +72,10 @@ def evaluate(folder, split="test", changes=None):
         changes: `changeable()` with the settings that replace those of the training; None: none.
 
     Returns:
-        Dictionary: "split", "data" (name of the text), the figures of `scoring.score`, "words_are" ("official" where
-        the words are the published count of a complete split, else "counted"), "gzip -9" and "xz -9" in bits
-        per byte (unless hidden tokens are scored), "backend", "settings" (of the windows), and "path", the file they
-        were written to.
+        Dictionary: "split", "data" (name of the text), "looks_ahead" (True, where heads of a causal model do), the
+        figures of `scoring.score`, "words_are" ("official" where the words are the published count of a complete split,
+        else "counted"), "gzip -9" and "xz -9" in bits per byte (unless hidden tokens are scored), "backend", "settings"
+        (of the windows), and "path", the file they were written to.
 
     Raises:
         ValueError: If there is no trained model, or a setting is wrong.
@@ -86,7 +86,7 @@ def evaluate(folder, split="test", changes=None):
     source = components.make_source(config)
     store = tsa.data.open_token_store(source, workdir.load_tokenizer(folder), split)
     sizes = {name: config.data[name] for name in WINDOWS}
-    other_text = None if source.fingerprint == trained_on else source.name.split("/")[0]
+    other_text = None if source.fingerprint == trained_on else source.name.replace("/", "-")
     path = workdir.evaluation_path(folder, split, other_text)
     identity = [source.fingerprint, split, sizes, workdir.model_version(folder)]
     partial = Partial(path.with_suffix(".partial.json"), identity)
@@ -99,7 +99,8 @@ def evaluate(folder, split="test", changes=None):
         # Of several processes each would have to go on at the same batch, which files of their own cannot promise.
         kept = partial if devices.is_alone else None
         figures = scoring.score(scorer, store, devices, **sizes, partial=kept, progress=Progress)
-    result = {"split": split, "data": source.name, **_by_official_words(figures, source.name, split, store)}
+    ahead = {"looks_ahead": True} if _looks_ahead(model) else {}
+    result = {"split": split, "data": source.name, **ahead, **_by_official_words(figures, source.name, split, store)}
     if config.data.mask_rate == 0:  # else what is scored are some of the bytes, seen from both sides
         result |= compression.compressed_bits_per_byte(source.documents(split))
     result |= {"backend": keras.backend.backend(), "settings": sizes}
@@ -131,12 +132,24 @@ def _changed(config, changes):
     return config
 
 
+def _looks_ahead(model):
+    """Whether heads of a causal model choose what they see by later tokens too, as the published ones do."""
+    if not model.backbone.causal:
+        return False
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, tsa.layers.AttentionLayer)]
+    return not all(layer.causal_selection for layer in layers)
+
+
 def as_text(result):
     """Returns the figures for a person, a line each."""
     rows = [
         ("text", f"{result['data']}, {result['split']}"),
+        *([("note", "heads look ahead: no likelihood of the text")] if result.get("looks_ahead") else []),
         ("bytes, words, tokens", f"{result['bytes']}, {result['words']}, {result['tokens']}"),
-        ("the words are", "the official count" if result["words_are"] == "official" else "counted"),
+        (
+            "the words are",
+            "the official count" if result["words_are"] == "official" else "counted, split at white space",
+        ),
         ("bits per byte", f"{result['bits_per_byte']:.4f}"),
         *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9") if name in result),
         ("perplexity per token", _number(result["perplexity"])),

@@ -176,7 +176,7 @@ def test_a_config_without_a_counterpart_is_refused(checkpoint, change, message):
     ("content", "message"),
     [
         ("", "config.json of JSON"),
-        (None, "must have a config.json"),
+        (None, "must be a local folder with a config.json"),
         ("[]", "config.json must hold one JSON object. Received: a list"),
         (
             '{"model_type": "longformer", "hidden_act": "gelu"}',

@@ -23,11 +23,22 @@ def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_
     config = make_tiny_config()
     model = adoption.adopt(config, model_file, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
-    assert 4 < result["bits_per_byte"] < 10
+    assert 4 < result["bits_per_byte"] < 10 and "looks_ahead" not in result
     assert result["path"] == str(tmp_path / "run" / "evaluation-test.json")
     assert sampling.generate(tmp_path / "run", b"ab", length=3)[0]["text"].startswith("ab")
     ids = np.ones((1, 20), "int32")
     np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), model(ids))
+
+
+@pytest.mark.filterwarnings("ignore:.*is not causal")
+def test_figures_of_heads_that_look_ahead_are_marked(make_tiny_config, tmp_path):
+    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 4}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 8, [{**part, "selection": "top_k"}]))
+    model.save(tmp_path / "model.keras")
+    adoption.adopt(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
+    result = evaluation.evaluate(tmp_path / "run", "test")
+    assert result["looks_ahead"] is True
+    assert "heads look ahead: no likelihood of the text" in evaluation.as_text(result)
 
 
 def test_a_folder_with_a_run_is_left_alone(make_tiny_config, model_file, tmp_path):

@@ -65,7 +65,7 @@ def test_another_text_replaces_all_settings_of_the_first_and_has_a_file_of_its_o
     (tmp_path / "test" / "poem.md").write_text("a rose is a rose\n" * 400)
     result = evaluation.evaluate(run, "test", changes(path=str(tmp_path), pattern="*.md", data_dir=str(tmp_path)))
     assert result["data"].startswith("text_folder/")
-    assert result["path"] == str(run / "evaluation-text_folder-test.json")
+    assert result["path"] == str(run / f"evaluation-{result['data'].replace('/', '-')}-test.json")
     assert result["words"] == 5 * 400
 
 
@@ -133,7 +133,7 @@ def test_another_text_is_scored_after_that_of_the_training_is_gone(make_tiny_con
     training.train(config, tmp_path / "run")
     shutil.rmtree(gone)
     result = evaluation.evaluate(tmp_path / "run", "test", changes(path=str(other)))
-    assert result["path"] == str(tmp_path / "run" / "evaluation-text_folder-test.json")
+    assert result["path"] == str(tmp_path / "run" / f"evaluation-{result['data'].replace('/', '-')}-test.json")
     with pytest.raises(ValueError, match=r"`path` must be an existing folder or file\. Received: path=.*gone"):
         evaluation.evaluate(tmp_path / "run", "test")
 
@@ -161,7 +161,7 @@ def test_tiny_shakespeare_is_scored_by_its_name_offline(run, shared_data, tmp_pa
     result = evaluation.evaluate(run, "validation", changes(tfds="tiny_shakespeare", **where))
     assert result["data"] == "tiny_shakespeare/1.0.0"
     assert result["bytes"] == 55_770
-    assert (run / "evaluation-tiny_shakespeare-validation.json").exists()
+    assert (run / "evaluation-tiny_shakespeare-1.0.0-validation.json").exists()
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_pg19_is_scored_by_its_name_offline(run, small_pg19, tmp_path):
     assert result["data"] == "pg19/0.1.1"
     assert result["words"] == sum(len(text.split()) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
-    assert workdir.evaluation_path(run, "test", "pg19").exists()
+    assert workdir.evaluation_path(run, "test", "pg19-0.1.1").exists()
 
 
 def test_overlapping_windows_score_every_token_once_with_more_to_see(run):

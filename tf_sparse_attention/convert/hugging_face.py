@@ -33,8 +33,10 @@ def from_hugging_face(folder, num_global=64, dtype=None):
     published model only where no token is global. Heads of tasks are left out.
 
     Args:
-        folder: path with config.json and model.safetensors, or its shards with model.safetensors.index.json.
-        num_global: global tokens of a text that a Longformer keeps places for. Default 64.
+        folder: path of a local folder, as `huggingface_hub.snapshot_download` makes one, with config.json and
+            model.safetensors, or its shards with model.safetensors.index.json.
+        num_global: global tokens of a text that a Longformer keeps places for; if more are marked, the rest are not
+            global, and states differ from the published ones. Default 64.
         dtype: policy of the model. None: that of Keras.
 
     Returns:
@@ -46,7 +48,7 @@ def from_hugging_face(folder, num_global=64, dtype=None):
         ImportError: if `safetensors` is not installed.
 
     Example:
-        encoder = tsa.convert.from_hugging_face("longformer-base-4096")
+        encoder = tsa.convert.from_hugging_face(snapshot_download("allenai/longformer-base-4096"))
         states = encoder({"token_ids": ids, "padding_mask": mask, "global_mask": marks})["sequence_output"]
     """
     folder = pathlib.Path(folder)
@@ -141,7 +143,10 @@ def source_name(path):
 
 def _read_json(path):
     if not path.is_file():
-        raise ValueError(f"`folder` must have a {path.name}. Received: {path.parent}.")
+        raise ValueError(
+            f"`folder` must be a local folder with a {path.name}, as huggingface_hub.snapshot_download makes one. "
+            f"Received: {path.parent}."
+        )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -162,7 +167,10 @@ def _files_of_tensors(folder):
     elif single.is_file():
         names = [single.name]
     else:
-        raise ValueError(f"`folder` must have model.safetensors or its index. Received: {folder}.")
+        raise ValueError(
+            "`folder` must have model.safetensors or its index; `save_pretrained` of transformers writes them. "
+            f"Received: {folder}."
+        )
     found = {}
     for name in names:
         try:

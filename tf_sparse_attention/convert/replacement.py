@@ -64,7 +64,10 @@ class Replacement:
         try:
             layer.copy_projections(dense)
         except ValueError as error:
-            raise ValueError(f"`make_layer` must return a layer that fits {address}. {error}") from error
+            raise ValueError(
+                f"`make_layer` must return a layer that fits {address}: `arguments_of(attention)` has what both need, "
+                f"and layers whose queries serve as keys want `share_qk=False`. {error}"
+            ) from error
         layer.trainable = dense.trainable
         self.replaced[address] = type(dense).__name__, type(layer).__name__
         return layer

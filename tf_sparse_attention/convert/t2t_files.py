@@ -95,7 +95,8 @@ def open_checkpoint(path):
             _unpack(path, folder)
             yield Checkpoint(_only_prefix(folder, path))
         elif path.suffix == ".zip":
-            raise ValueError(f"`path` must be a whole zip file, if it ends in .zip. Received: path={path}.")
+            why = "damaged" if path.exists() else "not there"
+            raise ValueError(f"`path` must be a whole zip file, if it ends in .zip. Received: path={path}, {why}.")
         elif path.is_dir():
             yield Checkpoint(_only_prefix(path, path))
         else:

@@ -114,12 +114,26 @@ def copy(source, target, heads=slice(None)):
     if not target.use_output_bias and heads.start:
         theirs.pop("attention_output/bias", None)  # that of a sum belongs to its first part
     shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (theirs, own)]
-    if not own or shapes[0] != shapes[1]:
+    if not own or not theirs or shapes[0] != shapes[1]:
         raise ValueError(
-            f"`attention` must be built and have the projections of this layer, {shapes[1]}. Received: {shapes[0]}."
+            "`attention` must be built and have the projections of this layer. "
+            f"Received: {_differences(*shapes) or 'none'}."
         )
     for name, weight in own.items():
         weight.assign(theirs[name])
+
+
+def _differences(theirs, own):
+    """Returns what differs between two dictionaries of shapes, as text."""
+    found = []
+    for name in {**own, **theirs}:
+        if name not in theirs or name not in own:
+            found.append(
+                f"{'no ' if name not in theirs else ''}{name}, which this layer has{'' if name in own else ' not'}"
+            )
+        elif theirs[name] != own[name]:
+            found.append(f"{name} of shape {theirs[name]}, not {own[name]}")
+    return "; ".join(found)
 
 
 def _of_heads(name, weight, heads):
