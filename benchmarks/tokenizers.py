@@ -101,8 +101,6 @@ def figures(documents, size, repeats):
 def main(arguments=None):
     """Measures and prints a table."""
     options = parser().parse_args(arguments)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
     documents = read_documents(options.path, options.megabytes)
     print(f"{sum(map(len, documents)) / 1e6:.1f} MB of text, vocabularies of {options.size}")
     for name, speed, ratio in figures(documents, options.size, options.repeats):
@@ -110,4 +108,7 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    # Possible before TensorFlow's first operation alone.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     main()
