@@ -32,7 +32,7 @@ def test_a_dry_run_prints_the_mapping_and_writes_nothing(small_checkpoint, tmp_p
     folded = next(line for line in lines if line.startswith("backbone/block_2/attention/routing_0/attention_output"))
     assert folded.endswith("rows 0 to 3, the shared matrix folded in")
     assert "output_transform/kernel and sparse_transformer/body/" in folded
-    assert lines[-1] == "left out: 1 step counter"
+    assert lines[-1] == "beside the weights: 1 step counter"
     assert sorted(tmp_path.iterdir()) == before
 
 

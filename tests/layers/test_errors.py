@@ -113,7 +113,8 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: FeedForward(8, activation="swiglu"),
-        "`activation` must be one of ['relu', 'gelu', 'quick_gelu', 'geglu']. Received: activation='swiglu'.",
+        "`activation` must be one of ['relu', 'gelu', 'exact_gelu', 'quick_gelu', 'geglu']. "
+        "Received: activation='swiglu'.",
     ),
     (lambda: FeedForward(8, dropout=2), "`dropout` must be a number in [0, 1). Received: dropout=2."),
     (lambda: FeedForward(8, seed="1"), "`seed` must be an integer of at least 0. Received: seed='1'."),
