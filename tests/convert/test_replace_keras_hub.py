@@ -105,7 +105,10 @@ def rotary(dense):
     return LocalAttention(**arguments_of(dense), window=5, position="rotary")
 
 
-@pytest.mark.parametrize("make_layer", [local(), local(1), local(5), blocks, all_attention, rotary, routed, mixed])
+LARGE = [pytest.param(make, marks=pytest.mark.large) for make in (local(), local(1), blocks, rotary)]
+
+
+@pytest.mark.parametrize("make_layer", [local(5), all_attention, routed, mixed, *LARGE])
 def test_decoding_with_kerashub_caches_equals_the_full_pass(gpt2, make_layer):
     sparse = replace_attention(gpt2, make_layer, print_fn=None)
     tokens = padded((12, 12))["token_ids"]
@@ -119,7 +122,7 @@ def test_decoding_with_kerashub_caches_equals_the_full_pass(gpt2, make_layer):
     assert difference(np.concatenate([ops.convert_to_numpy(step) for step in steps], axis=1), full) < 1e-5
 
 
-@pytest.mark.parametrize("make_layer", [local(), local(4), routed])
+@pytest.mark.parametrize("make_layer", [local(4), pytest.param(routed, marks=pytest.mark.large)])
 def test_greedy_text_is_what_the_full_pass_finds_best(gpt2, make_layer):
     prompts = padded((4, 6))
     sparse = replace_attention(gpt2, make_layer, print_fn=None)
@@ -212,6 +215,7 @@ def test_a_cache_without_room_is_refused():
         layer(x, x, cache=np.zeros((1, 2, 4, 2, 2), "float32"), cache_update_index=0)
 
 
+@pytest.mark.large
 def test_models_are_replaced_on_jax(run_python):
     found = run_python(
         """

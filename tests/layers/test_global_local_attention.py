@@ -39,7 +39,7 @@ def definition(layer, x, counts, exists):
     return np.einsum("btnh,nhd->btd", heads, weights["attention_output/kernel"]) + weights["attention_output/bias"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     length=st.integers(1, 23),
     window=st.integers(1, 9),
