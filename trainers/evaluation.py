@@ -99,7 +99,8 @@ def evaluate(folder, split="test", changes=None):
         # Of several processes each would have to go on at the same batch, which files of their own cannot promise.
         kept = partial if devices.is_alone else None
         figures = scoring.score(scorer, store, devices, **sizes, partial=kept, progress=Progress)
-    ahead = {"looks_ahead": True} if _looks_ahead(model) else {}
+    backbone = model.backbone
+    ahead = {"looks_ahead": True} if backbone.causal and not backbone.causal_selection else {}
     result = {"split": split, "data": source.name, **ahead, **_by_official_words(figures, source.name, split, store)}
     if config.data.mask_rate == 0:  # else what is scored are some of the bytes, seen from both sides
         result |= compression.compressed_bits_per_byte(source.documents(split))
@@ -130,14 +131,6 @@ def _changed(config, changes):
         with config[section].unlocked(), config[section].ignore_type():
             config[section].update(components.given(changes[section]))
     return config
-
-
-def _looks_ahead(model):
-    """Whether heads of a causal model choose what they see by later tokens too, as the published ones do."""
-    if not model.backbone.causal:
-        return False
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, tsa.layers.AttentionLayer)]
-    return not all(layer.causal_selection for layer in layers)
 
 
 def as_text(result):

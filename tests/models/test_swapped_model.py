@@ -41,18 +41,24 @@ def swapped_attention(dense):
     return SwappedAttention(layer, name=dense.name)
 
 
-def test_every_layer_has_its_address():
-    places = {place.address for place in places_of(make_model())}
-    assert {"holder", "holder.attention", "holder.again", "holder.pair[0]", "holder.table['row']"} <= places
-
-
-def test_keras_forgets_the_layer_that_stood_there():
+def swapped_model():
+    """Returns a model whose dense attention is replaced wherever it stands, the dense and the new layer."""
     model = make_model()
     dense = model.get_layer("holder").attention
     new = swapped_attention(dense)
     for place in places_of(model):
         if place.layer is dense:
             swap(place, new)
+    return model, dense, new
+
+
+def test_every_layer_has_its_address():
+    places = {place.address for place in places_of(make_model())}
+    assert {"holder", "holder.attention", "holder.again", "holder.pair[0]", "holder.table['row']"} <= places
+
+
+def test_keras_forgets_the_layer_that_stood_there():
+    model, dense, new = swapped_model()
     holder = model.get_layer("holder")
     assert holder.attention is new and holder.again is new
     assert not {id(weight) for weight in dense.weights} & {id(weight) for weight in model.weights}
@@ -81,12 +87,7 @@ def test_nodes_of_a_graph_cannot_be_put():
 
 
 def test_a_marked_model_is_what_it_was_and_can_be_cloned():
-    model = make_model()
-    dense = model.get_layer("holder").attention
-    new = swapped_attention(dense)
-    for place in places_of(model):
-        if place.layer is dense:
-            swap(place, new)
+    model, _, _ = swapped_model()
     kind = type(model)
     assert marked(model) is model and marked(model) is model
     assert isinstance(model, kind) and isinstance(model, SwappedModel)

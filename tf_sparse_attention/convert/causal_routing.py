@@ -34,12 +34,13 @@ def with_causal_routing(model):
     if changed == parts:
         listed = [part["layer"] for part in parts]
         raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
-    others = [part["selection"] for part in changed if part.get("selection") not in (None, "nearest", "random", "band")]
-    if others:
+    causal = rebuilt(model, attention=changed)
+    if not causal.backbone.causal_selection:
+        others = [part["selection"] for part in changed if part in parts and "selection" in part]
         raise ValueError(
             f"`model` must have no heads that choose without centroids and look ahead. Received: {others}."
         )
-    return rebuilt(model, attention=changed)
+    return causal
 
 
 def _causal(part):

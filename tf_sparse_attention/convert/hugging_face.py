@@ -4,9 +4,8 @@ import json
 import math
 import pathlib
 
-import numpy as np
-
 from tf_sparse_attention.convert.hugging_face_names import NAMES, name_in_encoder, root_of
+from tf_sparse_attention.convert.weights import zeros_at_first
 from tf_sparse_attention.models import Encoder
 
 ACTIVATIONS = {
@@ -20,8 +19,7 @@ ACTIVATIONS = {
 NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
 NEEDED += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")
 NEEDED += ("attention_probs_dropout_prob",)
-LONGFORMER_NEEDS = ("attention_window", "pad_token_id")
-BIG_BIRD_NEEDS = ("block_size", "num_random_blocks")
+NEEDED_BY = {"longformer": ("attention_window", "pad_token_id"), "big_bird": ("block_size", "num_random_blocks")}
 
 
 def from_hugging_face(folder, num_global=64, dtype=None):
@@ -55,11 +53,13 @@ def from_hugging_face(folder, num_global=64, dtype=None):
     config = _read_json(folder / "config.json")
     arguments = encoder_arguments(config, num_global)
     sources = _without_root(_files_of_tensors(folder))
-    encoder = Encoder(**arguments, use_pooler="pooler.weight" in sources, dtype=dtype)
+    with zeros_at_first():
+        encoder = Encoder(**arguments, use_pooler="pooler.weight" in sources, dtype=dtype)
     wanted = {source_name(weight.path): weight for weight in encoder.weights}
     _check_names(set(wanted), set(sources))
     for name, weight in wanted.items():
-        weight.assign(_arranged(_read(*sources[name]), name, weight))
+        file, full_name = sources[name]
+        weight.assign(_arranged(file.get_tensor(full_name), name, weight))
     return encoder
 
 
@@ -68,13 +68,13 @@ def encoder_arguments(config, num_global):
     if not isinstance(config, dict):
         raise ValueError(f"config.json must hold one JSON object. Received: a {type(config).__name__}.")
     kind = config.get("model_type")
-    if kind not in ("longformer", "big_bird"):
+    if kind not in NEEDED_BY:
         raise ValueError(f"`model_type` of config.json must be 'longformer' or 'big_bird'. Received: {kind!r}.")
     if config.get("hidden_act") not in ACTIVATIONS:
         raise ValueError(
             f"`hidden_act` of config.json must be one of {sorted(ACTIVATIONS)}. Received: {config.get('hidden_act')!r}."
         )
-    needed = [*NEEDED, *({"longformer": LONGFORMER_NEEDS, "big_bird": BIG_BIRD_NEEDS}[kind])]
+    needed = [*NEEDED, *NEEDED_BY[kind]]
     missing = [name for name in needed if name not in config]
     if missing:
         raise ValueError(f"config.json of a {kind} must have {needed}. Received: none of {missing}.")
@@ -194,10 +194,6 @@ def _check_names(wanted, given):
             "`folder` must have the weights of its config.json and no others. "
             f"Received: missing {sorted(wanted - given)}, unknown {sorted(given - wanted)}."
         )
-
-
-def _read(file, name):
-    return np.asarray(file.get_tensor(name))
 
 
 def _arranged(values, name, weight):

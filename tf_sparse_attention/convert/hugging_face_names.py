@@ -6,30 +6,33 @@ COUNTERS = ("position_ids", "token_type_ids")  # that older checkpoints saved
 OTHER_SPELLINGS = {"pooler.dense.": "pooler.", ".gamma": ".weight", ".beta": ".bias"}
 
 
+# The weights of a layer, ours and theirs.
+DENSE = {"kernel": "weight", "bias": "bias"}
+NORM = {"gamma": "weight", "beta": "bias"}
+
+
 def _names():
     names = {
         f"{own}_embedding/embeddings": f"embeddings.{theirs}_embeddings.weight"
         for own, theirs in (("token", "word"), ("position", "position"), ("segment", "token_type"))
     }
-    layers = {
-        **{f"attention/{part}": f"attention.self.{part}" for part in ("query", "key", "value")},
-        **{f"attention/global_{part}": f"attention.self.{part}_global" for part in ("query", "key", "value")},
-        "attention/attention_output": "attention.output.dense",
-        "feed_forward/inner": "intermediate.dense",
-        "feed_forward/output": "output.dense",
+    block = "encoder.layer.{index}."
+    dense = {
+        **{f"attention/{part}": f"{block}attention.self.{part}" for part in ("query", "key", "value")},
+        **{f"attention/global_{part}": f"{block}attention.self.{part}_global" for part in ("query", "key", "value")},
+        "attention/attention_output": f"{block}attention.output.dense",
+        "feed_forward/inner": f"{block}intermediate.dense",
+        "feed_forward/output": f"{block}output.dense",
+        "pooler": "pooler",
     }
-    for own, theirs in layers.items():
-        names[f"{own}/kernel"] = f"encoder.layer.{{index}}.{theirs}.weight"
-        names[f"{own}/bias"] = f"encoder.layer.{{index}}.{theirs}.bias"
     norms = {
         "embedding_norm": "embeddings.LayerNorm",
-        "attention_norm": "encoder.layer.{index}.attention.output.LayerNorm",
-        "feed_forward_norm": "encoder.layer.{index}.output.LayerNorm",
+        "attention_norm": f"{block}attention.output.LayerNorm",
+        "feed_forward_norm": f"{block}output.LayerNorm",
     }
-    for own, theirs in norms.items():
-        names[f"{own}/gamma"] = f"{theirs}.weight"
-        names[f"{own}/beta"] = f"{theirs}.bias"
-    names["pooler/kernel"], names["pooler/bias"] = "pooler.weight", "pooler.bias"
+    for layers, weights in ((dense, DENSE), (norms, NORM)):
+        for own, theirs in layers.items():
+            names |= {f"{own}/{ours}": f"{theirs}.{name}" for ours, name in weights.items()}
     return names
 
 

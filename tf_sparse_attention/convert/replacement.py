@@ -38,6 +38,10 @@ class Replacement:
         lines += [f"left      {address}: {old}, {reason}" for address, (old, reason) in self.left.items()]
         return "\n".join(lines or ["no attention found"])
 
+    def note_left(self, address, layer, reason):
+        """Notes an attention that has no new layer, and why."""
+        self.left[address] = type(layer).__name__, reason
+
     def copy_of(self, model, address=""):
         """Returns a copy of a model; where that is a plain graph, attention layers that are its nodes are replaced."""
         if not _is_plain_graph(model):
@@ -49,7 +53,7 @@ class Replacement:
         reason = reason_against(dense)
         layer = None if reason else self.make_layer(dense)
         if layer is None:
-            self.left[address] = type(dense).__name__, reason or DECLINED
+            self.note_left(address, dense, reason or DECLINED)
             return None
         if id(layer) in self.given:
             raise ValueError(
@@ -80,12 +84,9 @@ class Replacement:
             if place.address in known or not isinstance(place.layer, keras.layers.MultiHeadAttention):
                 continue
             if place.attribute is None:
-                self.left[place.address] = (
-                    type(place.layer).__name__,
-                    f"it is a node of a {type(place.parent).__name__}",
-                )
+                self.note_left(place.address, place.layer, f"it is a node of a {type(place.parent).__name__}")
             elif _attends_to_others(place):
-                self.left[place.address] = type(place.layer).__name__, TO_OTHERS
+                self.note_left(place.address, place.layer, TO_OTHERS)
             else:
                 self._swap(place, by_dense)
         self._note_others(places)
@@ -109,7 +110,7 @@ class Replacement:
         for place in places:
             inside = any(address.startswith(f"{place.address}.") for address in known)
             if looks_like_attention(place.layer) and place.address not in known and not inside:
-                self.left[place.address] = type(place.layer).__name__, reason_against(place.layer)
+                self.note_left(place.address, place.layer, reason_against(place.layer))
                 known.append(place.address)
 
 
@@ -155,7 +156,7 @@ class _GraphCopy:
                 f"`make_layer` must return None for {address}: one of its calls attends to another sequence."
             )
         if others:
-            self.replacement.left[address] = type(dense).__name__, TO_OTHERS
+            self.replacement.note_left(address, dense, TO_OTHERS)
         elif address not in self.replacement.replaced and address not in self.replacement.left:
             self.dense[id(layer)][1] = new = self.replacement.sparse_layer(address, dense) or layer
         if not is_sparse(new):
@@ -186,7 +187,7 @@ def _remade(model):
         copy = type(model).from_config(model.get_config())
         if not copy.built:
             copy.build_from_config(model.get_build_config())
-    except Exception as error:
+    except Exception as error:  # whatever the model's own class raises
         raise ValueError(
             f"`model` must be one that its config can make anew; {type(model).__name__} is not: {error} "
             "Give the class a `get_config`, or pass the functional model `keras.Model(inputs, outputs)`."

@@ -44,9 +44,10 @@ def rebuilt(model, **changes):
         model: a `LanguageModel`.
         **changes: arguments of its `Backbone` that are to be others, none that a weight's shape depends on.
     """
-    backbone = Backbone(**{**model.backbone.get_config(), **changes})
     dtype = changes.get("dtype", model.dtype_policy)
-    changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
+    with zeros_at_first():
+        backbone = Backbone(**{**model.backbone.get_config(), **changes})
+        changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
     weights = weights_by_path(model)
     for path, weight in weights_by_path(changed).items():
         weight.assign(weights[path])

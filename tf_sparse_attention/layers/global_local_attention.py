@@ -10,7 +10,7 @@ from tf_sparse_attention.layers.local_attention import LocalAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import attend_with_global, but_global, find_global
-from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.masks import dense_mask
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -171,13 +171,10 @@ class GlobalLocalAttention(LocalAttention):
         return attended.output, attended.weights
 
     def _attend_densely(self, local, own, masks, training, return_weights):
-        mask = None if masks.key_mask is None else masks.key_mask[:, None, None, :]
-        if masks.query_segments is not None:
-            mask = merge(mask, (masks.query_segments[:, :, None] == masks.key_segments[:, None, :])[:, None])
         attended = attend(
             local[0] * self.key_dim**-0.5,
             *local[1:],
-            mask=merge(mask, masks.attention_mask),
+            mask=dense_mask(None, masks),
             dropout=self.dropout_of_weights(training),
             return_weights=return_weights,
         )

@@ -97,7 +97,8 @@ class MixedAttention(keras.layers.Layer):
             )
         for part, heads in zip(self.parts, self._heads_of_parts(), strict=True):
             part.copy_projections(attention, heads)
-        self.built = True
+        if not self.built:
+            self.build((None, None, self.num_features))
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         sizes = [part.compute_output_shape(query_shape) for part in self.parts]

@@ -183,8 +183,7 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
         attention_mask=with_heads(_near_part(attention_mask, before, index, count)),
         num_memory=before,
     )
-    output, _ = attention.attend_heads(queries, keys, values, masks, True, False, False)
-    return attention.join_heads(output), cache
+    return attention.attend((queries, keys, values), masks, causal=True, training=False, return_weights=False), cache
 
 
 def _near_part(mask, before, index, count):

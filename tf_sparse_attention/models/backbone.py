@@ -182,6 +182,11 @@ class Backbone(Model):
         """Whether later tokens are hidden."""
         return self._arguments["causal"]
 
+    @property
+    def causal_selection(self):
+        """Whether, with later tokens hidden, which tokens a head sees is independent of them too."""
+        return all(block.attention.causal_selection for block in self.blocks)
+
     def build(self, input_shape):
         hidden = (None, None, self.hidden_dim)
         self.embedding.build((None, None))

@@ -47,23 +47,15 @@ class SwappedModel:
 
 
 def marked(model):
-    """Returns the model itself; its class, and those of layers between it and what was replaced, now save that."""
+    """Returns the model itself; its class, and those of all layers above what was replaced, now save that."""
     places = places_of(model)
+    routes = [place.route for place in places if isinstance(place.layer, SwappedAttention)]
     for place in places:
-        holds = any(isinstance(inner.layer, SwappedAttention) for inner in _held_directly(place.layer, places))
-        if holds or (isinstance(place.layer, keras.Model) and _holds_swapped(place.layer)):
+        if any(route.startswith(f"{place.route}.") for route in routes):
             _mark(place.layer)
-    if _holds_swapped(model):
+    if routes:
         _mark(model)
     return model
-
-
-def _held_directly(layer, places):
-    return [place for place in places if place.parent is layer]
-
-
-def _holds_swapped(layer):
-    return any(isinstance(place.layer, SwappedAttention) for place in places_of(layer))
 
 
 def _mark(layer):
@@ -106,7 +98,6 @@ def swap(place, swapped):
         swapped.attention.build(*((None, None, projection.kernel.shape[0]) for projection in projections))
     if not swapped.built:
         swapped.build((None, None, projections[0].kernel.shape[0]))
-        swapped.built = True
     place.put(swapped)
     if hasattr(place.parent, MASK_METHOD):
         setattr(place.parent, MASK_METHOD, _parts_of_mask)

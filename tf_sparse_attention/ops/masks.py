@@ -231,11 +231,11 @@ def dense_mask(pattern, masks):
     """Merges a dense pattern with the masks of a call.
 
     Args:
-        pattern: bool, broadcastable to (B, N, T, S).
+        pattern: bool, broadcastable to (B, N, T, S); None for all pairs.
         masks: a `TokenMasks`.
 
     Returns:
-        Bool, broadcastable to (B, N, T, S).
+        Bool, broadcastable to (B, N, T, S); None where everything is allowed.
     """
     segments = None
     if masks.query_segments is not None:
