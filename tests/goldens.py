@@ -38,9 +38,13 @@ def read_case(goldens, name):
 
 def observe(path, case):
     """Tells the observers that a case of a file, or of a folder of files, is read."""
-    folder = "routing_transformer" if path.parent.name == "golden" else path.parent.name
+    observe_set(f"{'routing_transformer' if path.parent.name == 'golden' else path.parent.name}/{path.stem}", case)
+
+
+def observe_set(name, case):
+    """Tells the observers that a case of a set is read."""
     for observer in OBSERVERS:
-        observer(f"{folder}/{path.stem}", case)
+        observer(name, case)
 
 
 def block_by_block(x, block_shape):
@@ -54,6 +58,10 @@ def shifted_position(x, shift):
     """Returns relative positions by "key_table" and "value_table" of `x`, if any, with distances `shift` too small."""
     if "key_table" not in x:
         return NoPosition()
-    reach = (x["key_table"].shape[0] - 1) // 2
-    rows = np.clip(np.arange(-reach - shift, reach + shift + 1) - shift, -reach, reach) + reach
+    rows = shifted_rows(x["key_table"].shape[0], shift, wider=shift)
     return Relative(*(ops.take(x[side + "_table"], rows, axis=0) for side in ("key", "value")))
+
+
+def shifted_rows(num_rows, shift, wider=0):
+    """Returns the rows of a table of distances that make one with distances `shift` too small, wider at both ends."""
+    return np.clip(np.arange(-wider, num_rows + wider) - shift, 0, num_rows - 1)

@@ -1,5 +1,9 @@
 """Models from elsewhere: what `trainers.adopt` does once its flags are read."""
 
+import pathlib
+
+from absl import logging
+
 from trainers import tokenizers, workdir
 from trainers.loading import load_language_model
 
@@ -9,7 +13,7 @@ def adopt(config, path, folder):
 
     Args:
         config: `ml_collections.ConfigDict`: the text, its windows and the tokenizer of the model.
-        path: The model, a `.keras` file.
+        path: The model, a `.keras` file. One with more ids than the tokenizer is taken with a warning.
         folder: The work folder; made if it does not exist.
 
     Returns:
@@ -18,12 +22,19 @@ def adopt(config, path, folder):
     Raises:
         ValueError: If there is a run in the folder, or `load_language_model` raises it.
     """
-    tokenizer = tokenizers.make_tokenizer(config)
-    model = load_language_model(path, tokenizer.vocabulary_size)
-    folder = workdir.open_workdir(folder, create=True)
-    if (folder / workdir.CONFIG).exists():
+    if (pathlib.Path(folder).expanduser() / workdir.CONFIG).exists():
         raise ValueError(f"`workdir` must be new, or hold no run. Received: workdir={folder}, where there is one.")
+    tokenizer = tokenizers.make_tokenizer(config)
+    model = load_language_model("model", path, tokenizer.vocabulary_size)
+    further = model.backbone.vocabulary_size - tokenizer.vocabulary_size
+    if further:
+        logging.warning(
+            "The model has %d ids more than the tokenizer: right if its vocabulary was filled up, else a wrong one.",
+            further,
+        )
+    folder = workdir.open_workdir(folder, create=True)
     workdir.save_model(folder, model)
     workdir.save_tokenizer(folder, tokenizer)
+    workdir.save_source(folder, None)
     workdir.save_config(folder, config)  # last: with it the folder holds a run
     return model

@@ -75,7 +75,7 @@ def evaluate(folder, split="test", changes=None):
         Dictionary: "split", "data" (name of the text), "looks_ahead" (True, where heads of a causal model do), the
         figures of `scoring.score`, "words_are" ("official" where the words are the published count of a complete split,
         else "counted"), "gzip -9" and "xz -9" in bits per byte (unless hidden tokens are scored), "backend", "settings"
-        (of the windows), and "path", the file they were written to.
+        (of the windows, and which tokenizer), and "path", the file they were written to.
 
     Raises:
         ValueError: If there is no trained model, or a setting is wrong.
@@ -84,7 +84,8 @@ def evaluate(folder, split="test", changes=None):
     trained_on = workdir.load_source(folder)["fingerprint"]
     config = _changed(config, changes or changeable())
     source = components.make_source(config)
-    store = tsa.data.open_token_store(source, workdir.load_tokenizer(folder), split)
+    tokenizer = workdir.load_tokenizer(folder)
+    store = tsa.data.open_token_store(source, tokenizer, split)
     sizes = {name: config.data[name] for name in WINDOWS}
     other_text = None if source.fingerprint == trained_on else source.name.replace("/", "-")
     path = workdir.evaluation_path(folder, split, other_text)
@@ -104,7 +105,8 @@ def evaluate(folder, split="test", changes=None):
     result = {"split": split, "data": source.name, **ahead, **_by_official_words(figures, source.name, split, store)}
     if config.data.mask_rate == 0:  # else what is scored are some of the bytes, seen from both sides
         result |= compression.compressed_bits_per_byte(source.documents(split))
-    result |= {"backend": keras.backend.backend(), "settings": sizes}
+    kind = {"tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
+    result |= {"backend": keras.backend.backend(), "settings": sizes | kind}
     result["path"] = str(path)
     if devices.is_chief:
         write_json(path, result)

@@ -14,7 +14,7 @@ def start_from(path, config, vocabulary_size):
     Raises:
         ValueError: If `load_language_model` raises it, or the configuration asks for another memory or direction.
     """
-    model = load_language_model(path, vocabulary_size)
+    model = load_language_model("config.model.start_from", path, vocabulary_size)
     for name in ("memory_length", "causal"):
         found = getattr(model.backbone, name)
         if config.model[name] != found:
@@ -25,10 +25,11 @@ def start_from(path, config, vocabulary_size):
     return rebuilt(model, dtype=config.train.dtype)
 
 
-def load_language_model(path, vocabulary_size):
+def load_language_model(name, path, vocabulary_size):
     """Returns the language model in a file, not compiled.
 
     Args:
+        name: What the errors call the setting that says the file.
         path: A `.keras` file.
         vocabulary_size: Ids of the tokenizer.
 
@@ -36,10 +37,10 @@ def load_language_model(path, vocabulary_size):
         ValueError: If there is no such file, or no `LanguageModel` in it, or the model lacks ids of the tokenizer.
     """
     if not pathlib.Path(path).expanduser().is_file():
-        raise ValueError(f"`model` must be a file NAME.keras. Received: {path}, which is not there.")
+        raise ValueError(f"`{name}` must be a file NAME.keras. Received: {path}, which is not there.")
     model = keras.models.load_model(pathlib.Path(path).expanduser(), compile=False)
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"`model` must hold a `LanguageModel`. Received: a {type(model).__name__} in {path}.")
+        raise ValueError(f"`{name}` must hold a `LanguageModel`. Received: a {type(model).__name__} in {path}.")
     if model.backbone.vocabulary_size < vocabulary_size:
         raise ValueError(
             "`config.data.tokenizer` must have no more ids than the model, and be the one it was trained with. "

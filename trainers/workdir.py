@@ -67,14 +67,14 @@ def load_config(workdir):
 
 
 def save_source(workdir, source):
-    """Writes which text a run is trained on: name and fingerprint of a `TextSource`."""
+    """Writes which text a run is trained on: name and fingerprint of a `TextSource`; None: an unknown one."""
     write_json(open_workdir(workdir) / SOURCE, _identity(source))
 
 
 def load_source(workdir):
     """Returns which text the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
 
-    The text need not be there any more, unless the folder is from before this was written down.
+    Both are None where it is not known. The text need not be there any more, unless the folder is from before this was written down.
 
     Raises:
         ValueError: If there is no run, or nothing is written down and the text is not there.
@@ -85,7 +85,8 @@ def load_source(workdir):
 
 
 def _identity(source):
-    return {"name": source.name, "fingerprint": source.fingerprint}
+    known = source is not None
+    return {"name": source.name if known else None, "fingerprint": source.fingerprint if known else None}
 
 
 def save_tokenizer(workdir, tokenizer):

@@ -256,6 +256,8 @@ def test_arguments_of_are_those_that_both_have():
         (keras.layers.Dense(3), local(), "`model` must be a `keras.Model` that is built"),
         (Classifier(), local(), "`model` must be a `keras.Model` that is built"),
         (make_transformer(), 3, "`make_layer` must be a function of a layer. Received: make_layer=3"),
+        (make_transformer(), LocalAttention(2, 8), "`make_layer` must be a function of a layer"),
+        (make_transformer(), LocalAttention, "`make_layer` must be a function of a layer"),
         (make_transformer(), lambda dense: dense, "must return an attention layer of this library or None"),
         (make_transformer(), lambda dense: LocalAttention(3, 8), "must return a layer that fits attention_0"),
         (make_transformer(), lambda dense: LocalAttention(2, 8, use_bias=False), "and have the projections"),

@@ -40,6 +40,12 @@ def test_for_one_row_the_published_top_k_drops_its_threshold_and_is_our_k_less_1
     np.testing.assert_array_equal(array(keep_top_k(logits, k - 1)) == logits, keep)
 
 
+def test_for_one_row_the_published_top_1_keeps_nothing_and_ours_keeps_the_best():
+    logits, keep = GOLDEN["topk_row0_k1/logits"], GOLDEN["topk_row0_k1/keep"]
+    np.testing.assert_array_equal(keep, np.zeros_like(keep))
+    np.testing.assert_array_equal(array(keep_top_k(logits, 1)) == logits, logits == logits.max())
+
+
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_for_a_batch_the_published_top_k_takes_one_threshold_and_ours_keeps_k_a_row(k):
     logits, keep = GOLDEN[f"topk_batch_k{k}/logits"], GOLDEN[f"topk_batch_k{k}/keep"]

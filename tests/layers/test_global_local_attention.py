@@ -123,6 +123,37 @@ def test_short_sequences_may_be_dense(length):
     assert np.allclose(found[mask], wanted[mask], atol=1e-5) == (length == 6)
 
 
+def test_a_short_sequence_keeps_its_mask_of_pairs():
+    layer = GlobalLocalAttention(N, H, window=2, dense_length=9)
+    dense = keras.layers.MultiHeadAttention(N, H)
+    x, allowed = normal(2, 9, SIZE), np.random.default_rng(0).random((2, 9, 9)) < 0.5
+    dense(x, x)
+    layer.copy_projections(dense)
+    rows = allowed.any(-1)
+    wanted = ops.convert_to_numpy(dense(x, x, attention_mask=allowed))
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(x, attention_mask=allowed))[rows], wanted[rows], atol=1e-5)
+
+
+@pytest.mark.parametrize("dense_length", [0, 12])
+def test_weights_to_and_of_global_tokens_are_dropped_as_all_others(dense_length):
+    # Values tell the weights to the one global token, 3, and to the far token 9, which that one alone sees.
+    layer = GlobalLocalAttention(
+        N, H, value_dim=2, window=2, dropout=0.25, dense_length=dense_length, use_bias=False, output_shape=2 * N, seed=0
+    )
+    x = normal(60, 12, SIZE)
+    x[..., :2] = np.eye(12)[[3, 9]].T
+    layer.build(x.shape)
+    tells = np.repeat(np.eye(SIZE, 2)[:, None], N, axis=1)
+    layer.set_weights([*layer.get_weights()[:2], tells, np.eye(2 * N).reshape(N, 2, 2 * N)])
+    marks = np.arange(12)[None] == 3
+    whole, dropped = (ops.convert_to_numpy(layer(x, global_mask=marks, training=on)) for on in (False, True))
+    for rows, value in ((np.arange(12) != 3, 0), (np.arange(12) == 3, 1)):
+        before, after = (results.reshape(60, 12, N, 2)[:, rows, :, value] for results in (whole, dropped))
+        kept = after > 0
+        np.testing.assert_allclose(after[kept], before[kept] / 0.75, rtol=1e-4)
+        assert 0.12 < 1 - kept.mean() < 0.38
+
+
 def test_projections_of_a_dense_layer_serve_global_tokens_too():
     layer = GlobalLocalAttention(N, H, window=20, own_projections=True)
     dense = keras.layers.MultiHeadAttention(N, H)

@@ -1,18 +1,12 @@
-"""Mixed attention equals the multi-head attention of the published code, projections and state included.
-
-The published kernels are cut into those of the parts while gradients are taken, so that these are by the published
-variables: routed heads come first, the scale d^-1/2 of their queries goes into the kernel, and the matrix that all
-heads go through into the output projection.
-"""
+"""Mixed attention equals the multi-head attention of the published code, projections and state included."""
 
 import numpy as np
 import pytest
 from keras import ops
 
-import tf_sparse_attention as tsa
 from tests.goldens import goldens_of, names_of_cases, read_case
+from tests.layers.published_heads import OF_KIND, PublishedHeads
 from tests.ops.compare import differentiate
-from tf_sparse_attention.ops.strided import strided_attention
 
 CASES = (
     "encdec_local2_cluster2",
@@ -22,12 +16,7 @@ CASES = (
     "local2_cluster2_masked_shareqk_rel_train",
     "local4_masked_len30",
 )
-HEADS = "attention_nd/"
-OF_KIND = {
-    "top_k": HEADS + "cluster_attention/cluster_attention/",
-    "strided": HEADS + "cluster_strided_attention/cluster_strided_attention/",
-    "local": HEADS + "local_nd/",
-}
+NAMES = "var/mha/"
 SIZE = 8  # channels of a head
 
 goldens = goldens_of("routing_transformer/multihead.npz")
@@ -35,113 +24,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 
 
 class Case:
-    """One case: the parts of ours, and the published numbers by name."""
+    """One case: the heads of ours, and the published numbers by name."""
 
     def __init__(self, goldens, name):
-        self.settings, arrays = read_case(goldens, name)
-        self.arrays = {key.replace("var/mha/", "var/"): value for key, value in arrays.items()}
-        self.inputs = {key: self.arrays[key] for key in self.arrays if key in ("x", "memory") or key.startswith("var/")}
-        kinds = [("top_k", "sparsity_cluster_num_heads"), ("strided", "sparsity_cluster_strided_num_heads")]
-        kinds += [("strides", "sparsity_strided_num_heads"), ("local", "local_num_heads")]
-        self.parts, first = [], 0
-        for kind, setting in kinds:
-            count = self.settings.get(setting, 0)
-            if count:
-                self.parts.append((kind, range(first, first + count), self.layer(kind, count)))
-            first += count
-
-    def layer(self, kind, count):
-        """Returns the built layer of a part; None for the published strides, which are no layer by themselves."""
-        settings = self.settings
-        common = {"num_heads": count, "key_dim": SIZE, "use_bias": False}
-        prefix = "local" if kind == "local" else "sparsity_cluster"
-        if settings.get(f"{prefix}_relative"):
-            common |= {"position": "relative", "max_distance": settings["max_relative_position"]}
-        if kind == "strides":
-            return None
-        if kind == "local":
-            layer = tsa.layers.LocalAttention(**common, **self.blocks())
-        else:
-            layer = tsa.layers.RoutingAttention(
-                **common,
-                num_clusters=settings["sparsity_cluster_size"],
-                cluster_size=settings["sparsity_cluster_attention_window"],
-                selection=kind,
-                share_qk=settings["share_qk"],
-                # Strided clusters weigh their commitment by 1e-4 whatever was asked for.
-                commitment_loss=settings["beta"] if kind == "top_k" else 1e-4,
-                ema_decay=settings["decay"],
-                reproduce_reference=True,
-                revive_after=0,
-            )
-        layer.build((2, None, 24))
-        return layer
-
-    def blocks(self):
-        (block,), (flange,) = self.settings["query_shape"], self.settings["memory_flange"]
-        if self.settings["mem"] is None:
-            return {"block_size": block, "num_blocks_before": flange // block}
-        (other,) = self.settings["memory_query_shape"]
-        return {"block_size": block, "key_block_size": other, "num_blocks_before": flange // other}
+        settings, self.arrays = read_case(goldens, name)
+        self.inputs = {key: array for key, array in self.arrays.items() if key in ("x", "memory") or NAMES in key[:8]}
+        state = {key.removeprefix(NAMES): array for key, array in self.inputs.items()}
+        self.heads = PublishedHeads(settings, state, SIZE, (2, None, 24), across=settings["mem"] is not None)
 
     def run(self, x):
         """Returns the output and the commitment loss, given inputs and variables by name."""
-        output, loss = 0.0, 0.0
-        for kind, heads, layer in self.parts:
-            weights = self.weights(kind, heads, x)
-            if layer is None:
-                output = output + self.strides(weights, x)
-                continue
-            # In training for the loss alone: nothing is dropped.
-            trainable, rest = self.values(layer.trainable_variables, weights), self.state(kind, layer)
-            others = {} if "memory" not in x else {"value": x["memory"]}
-            options = {"training": True, "use_causal_mask": self.settings["masked"], "return_losses": True, **others}
-            result, rest, losses = layer.stateless_call(trainable, rest, x["x"], **options)
-            output, loss = output + result, loss + sum(losses)
-            self.after = dict(zip((v.name for v in layer.non_trainable_variables), rest, strict=True))
-        return output, loss
-
-    def weights(self, kind, heads, x):
-        """Returns the weights of some heads, by our names."""
-        columns = slice(heads[0] * SIZE, (heads[-1] + 1) * SIZE)
-        scale = SIZE**-0.5 if kind in ("top_k", "strided") else 1.0
-
-        def of_heads(name):
-            return ops.reshape(x[f"var/{name}/kernel"][:, columns], (-1, len(heads), SIZE))
-
-        output = ops.reshape(x["var/output_transform/kernel"][columns], (len(heads), SIZE, -1))
-        output = ops.einsum("vw,nwd->nvd", x[f"var/{HEADS}dense/kernel"], output)
-        weights = {
-            "query": of_heads("q") * scale,
-            "key": of_heads("k"),
-            "value": of_heads("v"),
-            "attention_output": output,
-        }
-        for side in ("key", "value"):
-            table = f"var/{OF_KIND.get(kind, '')}relative_positions_{side}s/embeddings"
-            if table in x:
-                weights[f"relative_{side}"] = x[table]
-        return weights
-
-    def values(self, variables, weights):
-        names = [variable.path.split("/") for variable in variables]
-        return [weights[parts[-2] if parts[-1] == "kernel" else parts[-1]] for parts in names]
-
-    def state(self, kind, layer):
-        """Returns the values of the state of a layer: the published centroids and their averages."""
-        published = {"centroids": "means", "sums": "ema_means", "counts": "ema_count"}
-        arrays = {ours: self.arrays.get(f"var/{OF_KIND[kind]}{name}") for ours, name in published.items()}
-        return [
-            variable.value if arrays.get(variable.name) is None else arrays[variable.name]
-            for variable in layer.non_trainable_variables
-        ]
-
-    def strides(self, weights, x):
-        query, key, value = (ops.einsum("btd,dnh->bnth", x["x"], weights[side]) for side in ("query", "key", "value"))
-        attended = strided_attention(
-            query * SIZE**-0.5, key, value, self.settings["query_shape"][0], part="far", causal=True
-        )
-        return ops.einsum("bnth,nhd->btd", attended.output, weights["attention_output"])
+        variables = {name.removeprefix(NAMES): value for name, value in x.items()}
+        return self.heads.run(variables, x["x"], x.get("memory"))
 
 
 @pytest.fixture(params=CASES)
@@ -157,11 +51,11 @@ def test_outputs_and_their_gradients_are_published(case):
     (output, _), gradients = differentiate(case.run, case.inputs, case.arrays["cotangent"])
     np.testing.assert_allclose(output, case.arrays["out"], atol=2e-5)
     compared = compare(gradients, case.arrays, "grad/")
-    assert {"x", "var/q/kernel", "var/output_transform/kernel"} <= compared
+    assert {"x", f"{NAMES}q/kernel", f"{NAMES}output_transform/kernel"} <= compared
 
 
 def test_the_commitment_and_its_gradients_are_published(case):
-    if not any(kind in ("top_k", "strided") for kind, *_ in case.parts):
+    if not any(kind in ("top_k", "strided") for kind, *_ in case.heads.parts):
         assert case.arrays["loss"] == 0
         return
     (loss, _), gradients = differentiate(lambda x: case.run(x)[::-1], case.inputs, np.ones((), "float32"))
@@ -171,7 +65,7 @@ def test_the_commitment_and_its_gradients_are_published(case):
 
 def compare(gradients, arrays, prefix):
     """Compares gradients with the published ones, zero where there are none; returns the names of those."""
-    names = {key.removeprefix(prefix).replace("var/mha/", "var/") for key in arrays if key.startswith(prefix)}
+    names = {key.removeprefix(prefix) for key in arrays if key.startswith(prefix)}
     for name, gradient in gradients.items():
         published = arrays.get(prefix + name, np.zeros(gradient.shape))
         np.testing.assert_allclose(gradient, published, atol=2e-4, err_msg=name)
@@ -181,10 +75,10 @@ def compare(gradients, arrays, prefix):
 
 def test_training_moves_the_sums_as_published(goldens):
     case = Case(goldens, "local2_cluster2_masked_shareqk_rel_train")
-    case.parts = case.parts[:1]
+    case.heads.parts = case.heads.parts[:1]
     case.run({name: ops.convert_to_tensor(value) for name, value in case.inputs.items()})
     published = f"after/mha/{OF_KIND['top_k']}ema_means"
-    np.testing.assert_allclose(case.after["sums"], case.arrays[published], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(case.heads.after["sums"], case.arrays[published], rtol=1e-5, atol=1e-6)
     # The published counts mix up the heads; each head sees all tokens.
-    total = 0.999 * case.arrays[f"var/{OF_KIND['top_k']}ema_count"].sum(axis=1) + 0.001 * 2 * 32
-    np.testing.assert_allclose(np.sum(case.after["counts"], axis=1), total, rtol=1e-5)
+    total = 0.999 * case.arrays[f"{NAMES}{OF_KIND['top_k']}ema_count"].sum(axis=1) + 0.001 * 2 * 32
+    np.testing.assert_allclose(np.sum(case.heads.after["counts"], axis=1), total, rtol=1e-5)

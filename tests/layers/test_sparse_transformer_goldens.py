@@ -13,6 +13,7 @@ import pytest
 from keras import ops
 
 from tests.contracts import normal, to_numpy
+from tests.goldens import observe_set
 from tests.ops.compare import differentiate
 from tf_sparse_attention.layers import FixedAttention, StridedAttention
 
@@ -21,8 +22,10 @@ CASES = json.loads(str(GOLDEN["meta_json"]))
 WITH_NUMBERS = [name for name in CASES if f"{name}/q" in GOLDEN]
 
 
-def layer_of(settings):
+def layer_of(name):
     """Returns the layer of a case, whose projections only cut the features into heads."""
+    observe_set("torch_peers/sparse_masks", name)
+    settings = CASES[name]
     context, size = settings["local_attn_ctx"], settings["head_dim"]
     arguments = {"num_heads": settings["heads"], "key_dim": size, "use_bias": False}
     if settings["attn_mode"] == "fixed":
@@ -55,7 +58,7 @@ def published_mask(name):
 @pytest.mark.parametrize("name", CASES)
 def test_masks_are_the_published_ones(name):
     settings = CASES[name]
-    layer, x = layer_of(settings), normal(settings["batch"], settings["n"], settings["heads"] * settings["head_dim"])
+    layer, x = layer_of(name), normal(settings["batch"], settings["n"], settings["heads"] * settings["head_dim"])
     _, weights = layer(x, use_causal_mask=True, return_attention_scores=True)
     np.testing.assert_array_equal(to_numpy(weights) > 0, published_mask(name))
     np.testing.assert_array_equal(to_numpy(layer.attention_pattern(x, use_causal_mask=True)), published_mask(name))
@@ -63,7 +66,7 @@ def test_masks_are_the_published_ones(name):
 
 @pytest.mark.parametrize("name", WITH_NUMBERS)
 def test_outputs_and_gradients_are_the_published_ones(name):
-    layer = layer_of(CASES[name])
+    layer = layer_of(name)
 
     def attend(x):
         return (layer(x["q"], value=x["v"], key=x["k"], use_causal_mask=True),)

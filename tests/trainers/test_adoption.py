@@ -24,7 +24,9 @@ def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_
     model = adoption.adopt(config, model_file, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert 4 < result["bits_per_byte"] < 10 and "looks_ahead" not in result
-    assert result["path"] == str(tmp_path / "run" / "evaluation-test.json")
+    # It was not trained on this text as far as anyone knows, so the name of the text is always said.
+    assert result["path"] == str(tmp_path / "run" / f"evaluation-{result['data'].replace('/', '-')}-test.json")
+    assert result["settings"]["tokenizer"] == "ByteTokenizer" and result["settings"]["vocabulary_size"] == 258
     assert sampling.generate(tmp_path / "run", b"ab", length=3)[0]["text"].startswith("ab")
     ids = np.ones((1, 20), "int32")
     np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), model(ids))
@@ -39,6 +41,22 @@ def test_figures_of_heads_that_look_ahead_are_marked(make_tiny_config, tmp_path)
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert result["looks_ahead"] is True
     assert "heads look ahead: no likelihood of the text" in evaluation.as_text(result)
+
+
+def test_the_text_of_the_configuration_need_not_be_there(make_tiny_config, model_file, text_folder, tmp_path):
+    config = make_tiny_config()
+    config.data.path = str(tmp_path / "elsewhere")
+    adoption.adopt(config, model_file, tmp_path / "run")
+    changes = evaluation.changeable()
+    changes.data.path = str(text_folder)
+    assert evaluation.evaluate(tmp_path / "run", "test", changes)["tokens"] > 0
+
+
+def test_ids_that_the_tokenizer_lacks_are_said(make_tiny_config, tmp_path, caplog):
+    large = tsa.models.LanguageModel(tsa.models.Backbone(300, 1, 8, [PART], intermediate_dim=16))
+    large.save(tmp_path / "large.keras")
+    adoption.adopt(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
+    assert "The model has 42 ids more than the tokenizer" in caplog.text
 
 
 def test_a_folder_with_a_run_is_left_alone(make_tiny_config, model_file, tmp_path):
@@ -89,3 +107,6 @@ def test_what_is_no_language_model_of_these_ids_is_refused(make_tiny_config, mod
     with pytest.raises(ValueError, match=r"no more ids than the model.*258 ids, a model of 100"):
         adoption.adopt(config, tmp_path / "small.keras", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    config.model.start_from = "nowhere.keras"
+    with pytest.raises(ValueError, match=r"`config.model.start_from` must be a file NAME.keras"):
+        training.train(config, tmp_path / "run")

@@ -18,7 +18,8 @@ def replace_attention(model, make_layer, causal=False, print_fn=print):
         model: a built `keras.Model`: functional, Sequential, or one that its `from_config` can make anew. It stays as
             it is.
         make_layer: function of a dense attention layer that returns an attention layer of this library, not built, for
-            its place, or None to leave it. `arguments_of` gives what both have in common. Parts of a `MixedAttention`
+            its place, or None to leave it: attention to another sequence inside of a layer is known by "cross" in its
+            name or by sizes that differ, and else must be left so. `arguments_of` gives what both have in common. Parts of a `MixedAttention`
             take the heads one after the other.
         causal: whether the masks that the model gives its attention hide later positions. A pattern that depends on it
             must be told; `use_causal_mask` of Keras and the decoders of KerasHub tell it anyway. Default False.
@@ -42,7 +43,7 @@ def replace_attention(model, make_layer, causal=False, print_fn=print):
     """
     if not isinstance(model, keras.Model) or not model.built:
         raise ValueError(f"`model` must be a `keras.Model` that is built. Received: model={model!r}.")
-    if not callable(make_layer):
+    if not callable(make_layer) or isinstance(make_layer, keras.layers.Layer | type):
         raise ValueError(f"`make_layer` must be a function of a layer. Received: make_layer={make_layer!r}.")
     replacement = Replacement(make_layer, causal)
     sparse = replacement.sublayers_swapped(replacement.copy_of(model))

@@ -21,7 +21,7 @@ class SubwordTokenizer(Tokenizer):
     longest subwords of the vocabulary from left to right. Characters that the vocabulary lacks are written by number,
     so that any text in UTF-8 has ids. Id 0 is padding and the start, id 1 ends a document.
 
-    Python text gives NumPy arrays: some 10 MB of text a second. Tensors are handled with core TensorFlow ops alone, so
+    Python text gives NumPy arrays: some 7 MB of text a second. Tensors are handled with core TensorFlow ops alone, so
     the same tokenizer works inside `tf.data` and in a SavedModel that is served without this library.
 
     Args:

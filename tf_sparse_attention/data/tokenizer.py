@@ -68,7 +68,10 @@ def as_text(text):
             raise ValueError(f"`text` must be UTF-8. Received: {len(text)} bytes, where {error}.") from error
     if not isinstance(text, str):
         raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
-    text.encode("utf-8")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"`text` must be UTF-8. Received: {len(text)} characters, where {error}.") from error
     return text
 
 

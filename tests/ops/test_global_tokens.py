@@ -1,0 +1,65 @@
+"""Global tokens are found as a loop over the tokens finds them, and their attention is that of a mask of all pairs."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.global_tokens import attend_with_global, but_global, find_global
+from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.integers(1, 13).flatmap(lambda n: st.lists(st.integers(0, 2), min_size=n, max_size=n)),
+    padded=st.integers(0, 13),
+    num_global=st.integers(1, 9),
+)
+def test_they_are_the_first_that_are_marked_and_no_padding(counts, padded, num_global):
+    length = len(counts)
+    exists = np.arange(length) >= padded
+    tokens = find_global(np.array([counts]), exists[None], num_global)
+    wanted = [at for at in range(length) if counts[at] and exists[at]][:num_global]
+    marks, positions, found, places = (ops.convert_to_numpy(x)[0] for x in tokens)
+    np.testing.assert_array_equal(np.flatnonzero(marks), wanted)
+    np.testing.assert_array_equal(positions, wanted + [length] * (num_global - len(wanted)))
+    np.testing.assert_array_equal(found, [counts[at] for at in wanted] + [0] * (num_global - len(wanted)))
+    np.testing.assert_array_equal(places[wanted], range(len(wanted)))
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(but_global(TokenMasks(key_mask=exists[None]), tokens).key_mask)[0], exists & ~marks
+    )
+
+
+def test_without_padding_every_mark_counts():
+    tokens = find_global(np.array([[True, False, True]]), None, 2)
+    np.testing.assert_array_equal(tokens.positions, [[0, 2]])
+    np.testing.assert_array_equal(but_global(TokenMasks(), tokens).key_mask, [[False, True, False]])
+
+
+def test_masks_of_a_call_hold_for_global_tokens_too():
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(3, 2, 2, 9, 4)).astype("float32")
+    segments = ops.convert_to_tensor(np.arange(9)[None].repeat(2, 0) // 5)
+    masks = TokenMasks(
+        key_mask=ops.convert_to_tensor(np.arange(9) < np.array([[9], [7]])),
+        attention_mask=ops.convert_to_tensor(rng.random((2, 2, 9, 9)) < 0.7),
+        query_segments=segments,
+        key_segments=segments,
+    )
+    tokens = find_global(np.arange(9)[None].repeat(2, 0) % 4 == 1, masks.key_mask, 4)
+    near = np.abs(np.subtract.outer(np.arange(9), np.arange(9))) < 2
+    marks = ops.convert_to_numpy(tokens.marks)
+    options = {"return_weights": True, "return_log_sum_exp": True}
+    attended = attend_with_global(
+        attend(query, key, value, mask=dense_mask(near, but_global(masks, tokens)), **options),
+        *(query, key, value),
+        (query, key, value),
+        tokens,
+        masks,
+        return_weights=True,
+    )
+    seen = near | marks[:, None, None, :] | marks[:, None, :, None]
+    wanted = attend(query, key, value, mask=dense_mask(seen, masks), **options)
+    np.testing.assert_allclose(attended.output, wanted.output, atol=1e-5)
+    np.testing.assert_allclose(attended.weights, wanted.weights, atol=1e-5)
