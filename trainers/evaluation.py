@@ -74,8 +74,8 @@ def evaluate(folder, split="test", changes=None):
     Returns:
         Dictionary: "split", "data" (name of the text), "looks_ahead" (True, where heads of a causal model do), the
         figures of `scoring.score`, "words_are" ("official" where the words are the published count of a complete split,
-        else "counted"), "gzip -9" and "xz -9" in bits per byte (unless hidden tokens are scored), "backend", "settings"
-        (of the windows, and which tokenizer), and "path", the file they were written to.
+        else "counted"), "gzip -9" and "xz -9" in bits per byte (unless hidden tokens are scored), "backend",
+        "tokenizer" and its "vocabulary_size", "settings" (of the windows), and "path", the file they were written to.
 
     Raises:
         ValueError: If there is no trained model, or a setting is wrong.
@@ -106,7 +106,7 @@ def evaluate(folder, split="test", changes=None):
     if config.data.mask_rate == 0:  # else what is scored are some of the bytes, seen from both sides
         result |= compression.compressed_bits_per_byte(source.documents(split))
     kind = {"tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
-    result |= {"backend": keras.backend.backend(), "settings": sizes | kind}
+    result |= {"backend": keras.backend.backend(), **kind, "settings": sizes}
     result["path"] = str(path)
     if devices.is_chief:
         write_json(path, result)

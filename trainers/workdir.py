@@ -74,7 +74,8 @@ def save_source(workdir, source):
 def load_source(workdir):
     """Returns which text the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
 
-    Both are None where it is not known. The text need not be there any more, unless the folder is from before this was written down.
+    Both are None where it is not known. The text need not be there any more, unless the folder is from before this was
+    written down.
 
     Raises:
         ValueError: If there is no run, or nothing is written down and the text is not there.

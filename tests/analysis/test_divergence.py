@@ -9,7 +9,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.analysis.attention_rows import record_attentions
-from tf_sparse_attention.analysis.divergence import divergence
+from tf_sparse_attention.analysis.divergence import jensen_shannon
 from tf_sparse_attention.layers import GlobalLocalAttention
 
 goldens = goldens_of("routing_transformer/misc.npz")
@@ -102,8 +102,8 @@ def test_means_and_deviations_are_those_worked_by_hand(selection):
 
 def test_equal_heads_have_exactly_none_and_heads_apart_the_most():
     a = np.array([[0.5, 0.5, 0, 0], [1, 0, 0, 0]])
-    assert divergence(a, a).tolist() == [0, 0]
-    np.testing.assert_allclose(divergence(a, a[:, ::-1]), np.log(2), rtol=1e-15)
+    assert jensen_shannon(a, a).tolist() == [0, 0]
+    np.testing.assert_allclose(jensen_shannon(a, a[:, ::-1]), np.log(2), rtol=1e-15)
 
 
 @pytest.mark.parametrize("name", ["jsd", "jsd_same", "jsd_disjoint"])
@@ -114,7 +114,7 @@ def test_the_published_divergence_is_ours_but_for_its_epsilon(name, goldens):
     middle = (a + b) / 2
     found = (published_relative(a, middle) + published_relative(b, middle)) / 2
     np.testing.assert_allclose(np.mean(found), arrays["out"], rtol=1e-5, atol=1e-7)
-    assert abs(np.mean(divergence(a, b)) - arrays["out"]) < 2e-4
+    assert abs(np.mean(jensen_shannon(a, b)) - arrays["out"]) < 2e-4
 
 
 def published_relative(p, q, epsilon=1e-5):

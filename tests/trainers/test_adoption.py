@@ -26,7 +26,7 @@ def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_
     assert 4 < result["bits_per_byte"] < 10 and "looks_ahead" not in result
     # It was not trained on this text as far as anyone knows, so the name of the text is always said.
     assert result["path"] == str(tmp_path / "run" / f"evaluation-{result['data'].replace('/', '-')}-test.json")
-    assert result["settings"]["tokenizer"] == "ByteTokenizer" and result["settings"]["vocabulary_size"] == 258
+    assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
     assert sampling.generate(tmp_path / "run", b"ab", length=3)[0]["text"].startswith("ab")
     ids = np.ones((1, 20), "int32")
     np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), model(ids))

@@ -13,7 +13,7 @@ MOST = np.log(2)  # the divergence of heads that see different keys
 
 
 @dataclasses.dataclass(frozen=True)
-class Divergence:
+class LayerDivergence:
     """How different two kinds of heads of one layer are.
 
     Attributes:
@@ -38,7 +38,7 @@ class HeadDivergence:
     """The divergences of all layers; as text, the table of the paper.
 
     Attributes:
-        rows: list of `Divergence`.
+        rows: list of `LayerDivergence`.
         num_runs: texts over which means and deviations are.
     """
 
@@ -126,7 +126,7 @@ def head_divergence(model, batch, max_queries=None):
     return HeadDivergence(rows, num_runs)
 
 
-def divergence(first, second):
+def jensen_shannon(first, second):
     """Returns the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
     middle = (first + second) / 2
     return (_relative(first, middle) + _relative(second, middle)) / 2
@@ -152,7 +152,7 @@ def _sums_of_pairs(attention, max_queries):
         weights = np.divide(weights, mass, out=np.zeros_like(weights), where=mass > 0)
         sees = mass[..., 0] > 0  # (B, N, t)
         both = np.stack([sees[:, i] & sees[:, j] for i, j in pairs]) if pairs else np.zeros((0, len(sees), 1), bool)
-        apart = [divergence(weights[:, i], weights[:, j]) for i, j in pairs]
+        apart = [jensen_shannon(weights[:, i], weights[:, j]) for i, j in pairs]
         apart = np.where(both, np.stack(apart), 0).sum(axis=-1) if pairs else np.zeros((0, len(sees)))
         totals = apart if totals is None else totals + apart
         counts = both.sum(axis=-1) if counts is None else counts + both.sum(axis=-1)
@@ -160,7 +160,7 @@ def _sums_of_pairs(attention, max_queries):
 
 
 def _rows(number, attention, totals, counts):
-    """Returns the `Divergence` of each two kinds of heads that have a query in common."""
+    """Returns the `LayerDivergence` of each two kinds of heads that have a query in common."""
     kinds = attention.kinds
     names = ["|".join(sorted((kinds[i], kinds[j]))) for i, j in itertools.combinations(range(len(kinds)), 2)]
     rows = []
@@ -170,5 +170,7 @@ def _rows(number, attention, totals, counts):
             runs = np.nanmean(np.where(counts[own] > 0, totals[own] / counts[own], np.nan), axis=0)
         runs = runs[np.isfinite(runs)]
         if len(runs):
-            rows.append(Divergence(number, attention.name, name, float(runs.mean()), float(runs.std()), int(own.sum())))
+            rows.append(
+                LayerDivergence(number, attention.name, name, float(runs.mean()), float(runs.std()), int(own.sum()))
+            )
     return rows

@@ -19,8 +19,8 @@ def replace_attention(model, make_layer, causal=False, print_fn=print):
             it is.
         make_layer: function of a dense attention layer that returns an attention layer of this library, not built, for
             its place, or None to leave it: attention to another sequence inside of a layer is known by "cross" in its
-            name or by sizes that differ, and else must be left so. `arguments_of` gives what both have in common. Parts of a `MixedAttention`
-            take the heads one after the other.
+            name or by sizes that differ, and else must be left so. `arguments_of` gives what both have in common. Parts
+            of a `MixedAttention` take the heads one after the other.
         causal: whether the masks that the model gives its attention hide later positions. A pattern that depends on it
             must be told; `use_causal_mask` of Keras and the decoders of KerasHub tell it anyway. Default False.
         print_fn: function that takes the report: a line for each attention, replaced or left, and why. None: no report.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tf_sparse_attention.data.tensors import is_tensor
+from tf_sparse_attention.data.tensors import is_tensor, look_up
 from tf_sparse_attention.data.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
 
 NUM_SPECIAL = Tokenizer.num_special
@@ -103,12 +103,4 @@ def _detokenize_tensor(ids):
     check_id_tensor(ids)
     # One string for each id; the entry behind the vocabulary stands for every id outside it.
     pieces = [b""] * NUM_SPECIAL + [bytes([byte]) for byte in range(NUM_BYTES)] + [b""]
-    outside = NUM_SPECIAL + NUM_BYTES
-
-    def piece(values):
-        inside = (values >= 0) & (values < outside)
-        return tf.gather(tf.constant(pieces), tf.where(inside, values, tf.cast(outside, values.dtype)))
-
-    if isinstance(ids, tf.RaggedTensor):
-        return tf.strings.reduce_join(tf.ragged.map_flat_values(piece, ids), axis=-1)
-    return tf.strings.reduce_join(piece(ids), axis=-1)
+    return tf.strings.reduce_join(look_up(pieces, ids), axis=-1)

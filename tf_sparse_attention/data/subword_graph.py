@@ -10,6 +10,7 @@ import sys
 import numpy as np
 
 from tf_sparse_attention.data.subword_rules import ESCAPES, UNDEFINED, alphanumeric_class
+from tf_sparse_attention.data.tensors import look_up
 from tf_sparse_attention.data.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
 
 NUM_SPECIAL = Tokenizer.num_special
@@ -135,14 +136,7 @@ class SubwordGraph:
         import tensorflow as tf
 
         check_id_tensor(ids)
-        outside = len(self._pieces) - 1
-
-        def piece(values):
-            inside = (values >= 0) & (values < outside)
-            return tf.gather(tf.constant(self._pieces), tf.where(inside, values, tf.cast(outside, values.dtype)))
-
-        pieces = tf.ragged.map_flat_values(piece, ids) if isinstance(ids, tf.RaggedTensor) else piece(ids)
-        joined = tf.strings.reduce_join(pieces, axis=-1)
+        joined = tf.strings.reduce_join(look_up(self._pieces, ids), axis=-1)
         words = tf.strings.split(tf.reshape(joined, [-1]), "_")
         words = _without_empty(words.with_values(_unescape(words.values)))
         return tf.reshape(_join(words), tf.shape(joined))
