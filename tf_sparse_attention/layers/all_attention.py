@@ -8,9 +8,11 @@ from tf_sparse_attention.layers.adaptive_span import checked_span, make_span, sp
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
 from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.ops.decoding import attend_kept, empty_places, keep_last, keep_next, kept_last
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import window_mask
 from tf_sparse_attention.ops.persistent import attend_to_slots, one_head, split_head
+from tf_sparse_attention.ops.positions import rotate_key
 
 VARIANTS = ("all", "split", "head_split", "single_head")
 
@@ -113,23 +115,36 @@ class AllAttention(AttentionLayer):
             )
 
     def attend_heads(self, query, key, value, masks, causal, training, return_weights):
-        slots = None if self.persistent is None else self.persistent.read()
         dropout = self.dropout_of_weights(training)
         window, span = span_of_call(self, training)
-        attended = local_attention(
-            slice_axis(query, -3, 0, self.num_key_heads) * self.key_dim**-0.5,
-            key,
-            value,
-            window=self._to_compute(window),
-            causal=causal,
-            see_self=self.see_self,
-            masks=masks.of_heads(slice(0, self.num_key_heads)),
-            position=self.position_of_heads.of_heads(slice(0, self.num_key_heads)),
-            slots=slots if self.variant == "all" else None,
-            span=span,
-            dropout=dropout,
-            return_weights=return_weights,
-        )
+
+        def attend_window(query, slots):
+            return local_attention(
+                query,
+                key,
+                value,
+                window=self._to_compute(window),
+                causal=causal,
+                see_self=self.see_self,
+                masks=masks.of_heads(slice(0, self.num_key_heads)),
+                position=self._position_of_window,
+                slots=slots,
+                span=span,
+                dropout=dropout,
+                return_weights=return_weights,
+            )
+
+        return self._with_persistent(attend_window, query, dropout)
+
+    @property
+    def _position_of_window(self):
+        return self.position_of_heads.of_heads(slice(0, self.num_key_heads))
+
+    def _with_persistent(self, attend_window, query, dropout=None):
+        """Returns attended heads and weights, given a function of scaled queries and slots that attends to a window."""
+        slots = None if self.persistent is None else self.persistent.read()
+        near = slice_axis(query, -3, 0, self.num_key_heads) * self.key_dim**-0.5
+        attended = attend_window(near, slots if self.variant == "all" else None)
         output, weights = attended.output, attended.weights
         if self.variant == "split":
             output = output + attend_to_slots(query * self.key_dim**-0.5, slots, dropout)
@@ -143,6 +158,28 @@ class AllAttention(AttentionLayer):
                 nothing = ops.zeros((*shape(others)[:3], shape(weights)[-1]), weights.dtype)
                 weights = ops.concatenate([weights, nothing], axis=1)
         return output, weights
+
+    reason_against_cache = None
+
+    def new_cache(self, batch_size, max_length):
+        size = min(self._to_compute(span_of_call(self, training=False)[0]), max_length)
+        sizes = self.num_key_heads, size, self.key_dim, self.value_dim
+        return empty_places(batch_size, *sizes, self.compute_dtype)
+
+    def fill_cache(self, cache, query, key, value, lengths):
+        return keep_last(cache, rotate_key(self._position_of_window, key), value, lengths)
+
+    def decode_heads(self, query, key, value, cache, index):
+        position, (_, span) = self._position_of_window, span_of_call(self, training=False)
+        cache = keep_next(cache, rotate_key(position, key, index), value, index)
+        kept = kept_last(cache, index)
+        if not self.see_self:
+            kept = kept._replace(seen=ops.logical_and(kept.seen, kept.tokens != 0))
+
+        def attend_window(query, slots):
+            return attend_kept(query, kept, index, position, slots=slots, span=span)
+
+        return self._with_persistent(attend_window, query)[0], cache
 
     def _to_compute(self, window):
         """Returns the window as `ops` count it, the query's own position included."""

@@ -7,6 +7,7 @@ from keras import ops
 
 from tf_sparse_attention.layers import attention_checks, projections
 from tf_sparse_attention.layers.call_masks import other_than_query, token_masks
+from tf_sparse_attention.layers.decoding import Decoding
 from tf_sparse_attention.layers.memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
@@ -15,7 +16,7 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import dense_mask
 
 
-class AttentionLayer(keras.layers.Layer):
+class AttentionLayer(Decoding, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
     A subclass gives `attend_heads`, which computes attention of projected heads, `pattern`, its dense twin, and

@@ -2,10 +2,17 @@
 
 import warnings
 
+from keras import ops
+
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.state import drawn_seed
+from tf_sparse_attention.ops.attend import combine_attended
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.decoding import attend_kept
+from tf_sparse_attention.ops.decoding_groups import empty_rings, fill_rings, keep_in_group, kept_in_group
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
+from tf_sparse_attention.ops.positions import rotate_key
 from tf_sparse_attention.ops.routing import nearest_attention
 from tf_sparse_attention.ops.routing_separate import separate_attention
 
@@ -89,6 +96,58 @@ class ContentAttention(AttentionLayer):
             f"depends on the whole sequence. Use selection={instead!r} (the default of causal calls).",
             stacklevel=3,
         )
+
+    # Decoding: a ring of the last keys of each group, for each round of groups.
+
+    @property
+    def sizes_of_rounds(self):
+        """The rounds of groups, the groups of each, and how many keys of its own group a query sees."""
+        raise NotImplementedError(f"{type(self).__name__} must define `sizes_of_rounds`.")
+
+    @property
+    def masks_self_in_decoding(self):
+        """Whether a token sees itself only when it sees nothing else, in causal calls."""
+        raise NotImplementedError(f"{type(self).__name__} must define `masks_self_in_decoding`.")
+
+    def compared(self, query, key):
+        """Returns queries and keys as their scores compare them, in the compute dtype, given projected heads."""
+        raise NotImplementedError(f"{type(self).__name__} must define `compared`.")
+
+    def rounds_of_groups(self, heads, positions):
+        """Returns the groups of tokens in each round of a causal call: a list of int32 (B, N, T).
+
+        Args:
+            heads: projected queries or keys, float (B, N, T, H).
+            positions: int32 (B or 1, T), the positions of the tokens.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `rounds_of_groups`.")
+
+    def new_cache(self, batch_size, max_length):
+        num_rounds, num_groups, size = self.sizes_of_rounds
+        sizes = self.num_heads, num_groups, min(size, max_length), self.key_dim, self.value_dim
+        return {f"round_{i}": empty_rings(batch_size, *sizes, self.compute_dtype) for i in range(num_rounds)}
+
+    def fill_cache(self, cache, query, key, value, lengths):
+        key = query if key is None else key
+        rounds = self.rounds_of_groups(key, ops.arange(shape(key)[2], dtype="int32")[None])
+        key = rotate_key(self.position_of_heads, self.compared(query, key)[1])
+        return {
+            f"round_{number}": fill_rings(cache[f"round_{number}"], key, value, groups, lengths)
+            for number, groups in enumerate(rounds)
+        }
+
+    def decode_heads(self, query, key, value, cache, index):
+        key, position = query if key is None else key, self.position_of_heads
+        rounds = zip(*(self.rounds_of_groups(x, index[:, None]) for x in (query, key)), strict=True)
+        query, key = self.compared(query, key)
+        key, results, new = rotate_key(position, key, index), [], {}
+        for number, (asking, asked) in enumerate(rounds):
+            rings = keep_in_group(cache[f"round_{number}"], key, value, asked, index)
+            kept = kept_in_group(rings, asking, index)
+            options = {"mask_self": self.masks_self_in_decoding, "return_log_sum_exp": True}
+            results.append(attend_kept(query, kept, index, position, **options))
+            new[f"round_{number}"] = rings
+        return combine_attended(results).output, new
 
     def get_config(self):
         names = ("selection", "share_qk", "mask_self")

@@ -4,7 +4,10 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.ops.decoding import attend_kept
+from tf_sparse_attention.ops.positions import rotate_key
 
 HEADS = ("split", "merged", "interleaved")
 PARTS = ("local", "far")
@@ -78,7 +81,7 @@ class FactorizedAttention(AttentionLayer):
         results = [
             self.attend_part(
                 part,
-                *(slice_axis(x, -3, heads.start, heads.stop) for x in (query, key, value)),
+                *(_of_heads(x, heads) for x in (query, key, value)),
                 masks=masks.of_heads(heads),
                 position=self.position_of_heads.of_heads(heads),
                 dropout=self.dropout_of_weights(training),
@@ -87,6 +90,51 @@ class FactorizedAttention(AttentionLayer):
             for part, heads in self.parts_of_heads()
         ]
         return join_heads([x.output for x in results]), join_heads([x.weights for x in results])
+
+    reason_against_cache = None
+
+    def new_places(self, part, batch_size, num_heads, max_length):
+        """Returns the empty places of one kind of a part's keys, "local" or "far", as `ops.decoding` has them."""
+        raise NotImplementedError(f"{type(self).__name__} must define `new_places`.")
+
+    def fill_places(self, part, places, key, value, lengths):
+        """Returns these places with the keys and values (B, n, T, H) of a prompt of `lengths` int32 (B,) tokens."""
+        raise NotImplementedError(f"{type(self).__name__} must define `fill_places`.")
+
+    def keep_next(self, part, places, key, value, index):
+        """Returns these places with the key and value (B, n, 1, H) of the token at `index` int32 (B,)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `keep_next`.")
+
+    def kept(self, part, places, index, merged):
+        """Returns the `Kept` keys that queries at `index` see; if `merged`, "far" leaves out what "local" sees too."""
+        raise NotImplementedError(f"{type(self).__name__} must define `kept`.")
+
+    def new_cache(self, batch_size, max_length):
+        return {
+            kind: self.new_places(kind, batch_size, heads.stop - heads.start, max_length)
+            for part, heads in self.parts_of_heads()
+            for kind in _kinds(part)
+        }
+
+    def fill_cache(self, cache, query, key, value, lengths):
+        key = rotate_key(self.position_of_heads, key)
+        return {
+            kind: self.fill_places(kind, cache[kind], *(_of_heads(x, heads) for x in (key, value)), lengths)
+            for part, heads in self.parts_of_heads()
+            for kind in _kinds(part)
+        }
+
+    def decode_heads(self, query, key, value, cache, index):
+        query, key = query * self.key_dim**-0.5, rotate_key(self.position_of_heads, key, index)
+        cache, outputs = dict(cache), []
+        for part, heads in self.parts_of_heads():
+            position, results = self.position_of_heads.of_heads(heads), []
+            for kind in _kinds(part):
+                cache[kind] = self.keep_next(kind, cache[kind], *(_of_heads(x, heads) for x in (key, value)), index)
+                kept = self.kept(kind, cache[kind], index, merged=part == "merged")
+                results.append(attend_kept(_of_heads(query, heads), kept, index, position, return_log_sum_exp=True))
+            outputs.append(combine_attended(results).output)
+        return join_heads(outputs), cache
 
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]
@@ -98,6 +146,15 @@ class FactorizedAttention(AttentionLayer):
 
     def get_config(self):
         return {**super().get_config(), "heads": self.heads, "layer_index": self.layer_index}
+
+
+def _kinds(part):
+    """Returns the kinds of places that a part keeps keys in."""
+    return PARTS if part == "merged" else (part,)
+
+
+def _of_heads(x, heads):
+    return slice_axis(x, -3, heads.start, heads.stop)
 
 
 def join_heads(parts):

@@ -7,8 +7,10 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.adaptive_span import checked_span, make_span, span_of_call
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.decoding import attend_kept, empty_places, keep_last, keep_next, kept_last
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import block_mask, window_mask
+from tf_sparse_attention.ops.positions import rotate_key
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -138,6 +140,26 @@ class LocalAttention(AttentionLayer):
             dropout=self.dropout_of_weights(training),
             **options,
         )
+
+    @property
+    def reason_against_cache(self):
+        return None if self.can_be_causal else "its keys are of another sequence"
+
+    def new_cache(self, batch_size, max_length):
+        size = span_of_call(self, training=False)[0] or (self._blocks(causal=True)[0] + 1) * self.block_size
+        sizes = self.num_heads, min(size, max_length), self.key_dim, self.value_dim
+        return empty_places(batch_size, *sizes, self.compute_dtype)
+
+    def fill_cache(self, cache, query, key, value, lengths):
+        return keep_last(cache, rotate_key(self.position_of_heads, key), value, lengths)
+
+    def decode_heads(self, query, key, value, cache, index):
+        position, first = self.position_of_heads, None
+        cache = keep_next(cache, rotate_key(position, key, index), value, index)
+        if self.window is None:
+            first = (index // self.block_size - self._blocks(causal=True)[0]) * self.block_size
+        kept, span = kept_last(cache, index, first), span_of_call(self, training=False)[1]
+        return attend_kept(query * self.key_dim**-0.5, kept, index, position, span=span).output, cache
 
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]

@@ -99,7 +99,7 @@ class LSHAttention(ContentAttention):
         attention_checks.check_lengths(query, value)
         key = query if self.share_qk else key
         groups = self._groups(query, key, masks)
-        heads = query * self.key_dim**-0.5, ops.cast(lsh.unit(key), query.dtype), value
+        heads = *self.compared(query, key), value
         options = {
             "causal": causal,
             "mask_self": self._masks_self,
@@ -130,6 +130,24 @@ class LSHAttention(ContentAttention):
         """Returns the groups of queries and keys in each round, see `groups_of_tokens`."""
         rotations = ops.convert_to_tensor(self.rotations)
         return self.groups_of_tokens(lambda x: lsh.buckets(x, rotations), query, key, self.num_buckets, masks)
+
+    @property
+    def reason_against_cache(self):
+        return None if self.selection == "band" else "which keys share a chunk depends on later tokens"
+
+    @property
+    def sizes_of_rounds(self):
+        return self.num_rounds, self.num_buckets, self.bucket_size
+
+    @property
+    def masks_self_in_decoding(self):
+        return self._masks_self
+
+    def compared(self, query, key):
+        return query * self.key_dim**-0.5, ops.cast(lsh.unit(key), query.dtype)
+
+    def rounds_of_groups(self, heads, positions):
+        return lsh.buckets(heads, ops.convert_to_tensor(self.rotations))
 
     def pattern(self, query, key, masks, causal):
         groups = self._groups(query, query if self.share_qk else key, masks)

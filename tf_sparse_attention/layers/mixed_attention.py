@@ -7,6 +7,7 @@ from keras import ops
 from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, other_than_query
+from tf_sparse_attention.layers.decoding import check_has_cache
 from tf_sparse_attention.ops.masks import mask_of_heads
 
 
@@ -152,6 +153,36 @@ class MixedAttention(keras.layers.Layer):
             return self._sum(results)
         outputs, weights = zip(*results, strict=True)
         return self._sum(outputs), ops.concatenate([ops.cast(x, self.compute_dtype) for x in weights], axis=1)
+
+    @property
+    def reason_against_cache(self):
+        """Why a part cannot decode with a cache, as text; None if all can."""
+        return next((part.reason_against_cache for part in self.parts if part.reason_against_cache), None)
+
+    def init_cache(self, batch_size, max_length):
+        """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
+        check_has_cache(self)
+        return {name: part.init_cache(batch_size, max_length) for name, part in self._named_parts()}
+
+    def prefill(self, x, cache, mask=None):
+        """Returns the results for a prompt, and the caches after it."""
+        return self._sum_of_cached((name, part.prefill(x, cache[name], mask)) for name, part in self._named_parts())
+
+    def decode(self, x, cache, index):
+        """Returns the result for the next token, and the caches after it."""
+        return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
+
+    def _named_parts(self):
+        names = [part.name for part in self.parts]
+        return [
+            (name if names.count(name) == 1 else f"{name}_{number}", part)
+            for number, (name, part) in enumerate(zip(names, self.parts, strict=True))
+        ]
+
+    def _sum_of_cached(self, results):
+        names, pairs = zip(*results, strict=True)
+        outputs, caches = zip(*pairs, strict=True)
+        return self._sum(outputs), dict(zip(names, caches, strict=True))
 
     def _sum(self, outputs):
         """Returns the sum of the parts, which may compute in other dtypes, in the dtype of this layer."""

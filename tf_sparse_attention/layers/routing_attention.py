@@ -241,12 +241,38 @@ class RoutingAttention(ContentAttention):
         (groups,) = self.groups_of_tokens(clusters_of, query, key, self.num_clusters, masks)
         return groups
 
-    def _clusters_of(self, x, centroids, selection):
-        """Returns the cluster of each token, int32 (B, N, T)."""
+    def _clusters_of(self, x, centroids, selection, positions=None):
+        """Returns the cluster of each token, int32 (B, N, T); tokens are at positions (B or 1, T), or from 0 on."""
         if selection == "nearest":
             return kmeans.nearest(x, centroids)
-        sizes = shape(x)[:3]
-        return ops.broadcast_to(routing.random_clusters(*sizes[1:], self.num_clusters, self.seed), sizes)
+        batch, heads, length = shape(x)[:3]
+        positions = ops.arange(length, dtype="int32")[None] if positions is None else positions
+        clusters = routing.random_clusters_at(positions, heads, self.num_clusters, self.seed)
+        return ops.broadcast_to(clusters, (batch, heads, length))
+
+    @property
+    def reason_against_cache(self):
+        if self.selection in OF_ALL_TOKENS:
+            return f"with selection={self.selection!r} which tokens a cluster holds depends on later ones"
+        return None
+
+    @property
+    def sizes_of_rounds(self):
+        return 1, self.num_clusters, self.cluster_size
+
+    @property
+    def masks_self_in_decoding(self):
+        return self._masks_self(self._causal_selection)
+
+    def compared(self, query, key):
+        return tuple(ops.cast(kmeans.normalize(x), self.compute_dtype) for x in (query, key))
+
+    def rounds_of_groups(self, heads, positions):
+        return [self._clusters_of(kmeans.normalize(heads), self._read_centroids(), self._causal_selection, positions)]
+
+    @property
+    def _causal_selection(self):
+        return self.selection or "nearest"
 
     def pattern(self, query, key, masks, causal):
         query = kmeans.normalize(query)

@@ -5,6 +5,17 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.factorized_attention import FactorizedAttention
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.decoding import (
+    Kept,
+    empty_places,
+    keep,
+    keep_last,
+    keep_next,
+    keep_positions,
+    kept_last,
+    take_positions,
+)
 from tf_sparse_attention.ops.masks import stride_mask, window_mask
 from tf_sparse_attention.ops.strided import strided_attention
 
@@ -58,6 +69,43 @@ class StridedAttention(FactorizedAttention):
         near = window_mask(query_length, key_length, self.stride, causal)
         far = stride_mask(query_length, key_length, self.stride, causal)
         return {"local": near, "far": far, "merged": ops.logical_or(near, far)}[part]
+
+    # Every position is kept, the far ones by phase: `stride` runs of positions that are a stride apart.
+
+    def new_places(self, part, batch_size, num_heads, max_length):
+        size = min(self.stride, max_length)
+        if part == "far":
+            size *= -(-max_length // self.stride)
+        return empty_places(batch_size, num_heads, size, self.key_dim, self.value_dim, self.compute_dtype)
+
+    def fill_places(self, part, places, key, value, lengths):
+        if part == "local":
+            return keep_last(places, key, value, lengths)
+        phases, rows = self._sizes(places)
+        positions = ops.arange(phases, dtype="int32")[:, None] + self.stride * ops.arange(rows, dtype="int32")
+        return keep_positions(places, key, value, ops.reshape(positions, (1, 1, phases * rows)))
+
+    def keep_next(self, part, places, key, value, index):
+        if part == "local":
+            return keep_next(places, key, value, index)
+        _, rows = self._sizes(places)
+        return keep(places, key, value, (index % self.stride * rows + index // self.stride)[:, None])
+
+    def kept(self, part, places, index, merged):
+        if part == "local":
+            return kept_last(places, index)
+        _, rows = self._sizes(places)
+        run, phase = ops.arange(rows, dtype="int32"), index % self.stride
+        at = (phase[:, None] * rows + run)[:, None]
+        positions = (phase[:, None] + self.stride * run)[:, None]
+        seen = positions < index[:, None, None] if merged else positions <= index[:, None, None]
+        return Kept.at(take_positions(places["key"], at), take_positions(places["value"], at), positions, index, seen)
+
+    def _sizes(self, places):
+        """Returns the phases that occur, and the positions of each."""
+        size = shape(places["key"])[2]
+        phases = min(self.stride, size)
+        return phases, size // phases
 
     def get_config(self):
         return {**super().get_config(), "stride": self.stride}

@@ -161,6 +161,11 @@ def rotate_both(position, query, key, num_memory=0):
     return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
 
 
+def rotate_key(position, key, index=None):
+    """Returns keys (B, N, T, H) turned by their places from 0 on; with `index`, int (B,), those of one token a row."""
+    return position.rotate(key, ops.arange(shape(key)[-2]) if index is None else index[:, None, None])
+
+
 def alibi_slopes(num_heads):
     """Returns ALiBi's slopes, float32 (N,): 2^(-8/N) .. 2^-8; other counts take every second one of the next power."""
     power = 2 ** int(np.floor(np.log2(num_heads)))

@@ -17,12 +17,17 @@ from tf_sparse_attention.ops.scores import dense_scores
 
 
 def random_clusters(num_heads, length, num_clusters, seed):
-    """Returns clusters that depend on head, position and seed alone, int32 (1, N, T): the paper's random ablation.
+    """Returns clusters that depend on head, position and seed alone, int32 (1, N, T): the paper's random ablation."""
+    return random_clusters_at(ops.arange(length, dtype="int32")[None], num_heads, num_clusters, seed)
+
+
+def random_clusters_at(positions, num_heads, num_clusters, seed):
+    """Returns the `random_clusters` of some positions (B, T), int32 (B, N, T).
 
     A hash and not a draw, so that a position keeps its cluster whatever the length, as decoding needs.
     """
     heads = ops.cast(ops.arange(num_heads, dtype="int32"), "uint32")[None, :, None]
-    positions = ops.cast(ops.arange(length, dtype="int32"), "uint32")[None, None, :]
+    positions = ops.cast(positions, "uint32")[:, None, :]
     bits = threefry(word(seed % 2**32), word(0), heads, positions)[0]
     return ops.cast(ops.right_shift(bits, word(1)), "int32") % num_clusters
 

@@ -27,13 +27,15 @@ class Span:
     first: int = 0
 
     def factor(self, distances):
-        """Returns the share of each key place that counts, (N, 1, t, s).
+        """Returns the share of each key place that counts, (N, 1, t, s), or (B, N, 1, t, s) where rows differ.
 
         Args:
-            distances: a `positions.Distances` with `offsets`.
+            distances: a `positions.Distances` with `offsets`, or with `tokens` (B, N or 1, 1, t, s).
         """
-        distance = ops.convert_to_tensor(abs(distances.offsets), self.fraction.dtype)
-        return self._share(distance)[:, None]
+        if distances.offsets is not None:
+            distance = ops.convert_to_tensor(abs(distances.offsets), self.fraction.dtype)
+            return self._share(distance)[:, None]
+        return self._share(ops.cast(ops.abs(distances.tokens), self.fraction.dtype))
 
     def seen(self, query_length, key_length, num_memory=0):
         """Returns the dense mask of the keys that count at all, bool (N, T, S), the first key `num_memory` before."""
@@ -41,8 +43,8 @@ class Span:
         return self._share(ops.abs(at_queries[:, None] + num_memory - at_keys[None, :])) > 0
 
     def _share(self, distance):
-        """Returns m of distances (t, s) for each head, (N, t, s)."""
-        reach = ops.reshape(self.fraction, (-1, 1, 1)) * self.window
+        """Returns m of distances (t, s) for each head, (N, t, s); of distances (B, N or 1, 1, t, s) with all axes."""
+        reach = ops.reshape(self.fraction, (-1, *[1] * max(len(distance.shape) - 2, 2))) * self.window
         return closed_clip((reach - (distance - self.first)) / self.ramp + 1)
 
 

@@ -1,0 +1,129 @@
+"""Decoding with a cache gives what one causal call for the whole sequence gives, and says where there is none."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import with_random_weights
+from tests.layers.decoded import KINDS, SIZE, compare_drawn, largest_error
+from tf_sparse_attention import layers
+
+TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
+JAX = """
+import json
+from tests.layers.decoded import compare_drawn
+print(json.dumps(compare_drawn({kind!r}, {wanted})))
+"""
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
+@pytest.mark.parametrize("wanted", [20, pytest.param(200, marks=pytest.mark.large)])
+def test_drawn_layers_decode_as_they_are_trained(kind, wanted):
+    _, error = compare_drawn(kind, wanted)
+    assert error < TOLERANCE
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
+def test_drawn_layers_decode_on_jax(kind, run_python):
+    _, error = json.loads(run_python(JAX.format(kind=kind, wanted=40), KERAS_BACKEND="jax"))
+    assert error < TOLERANCE
+
+
+def layers_of_all_kinds():
+    sizes = {"num_heads": 2, "key_dim": 4}
+    return {
+        "window": layers.LocalAttention(**sizes, window=6, position="rotary"),
+        "blocks": layers.LocalAttention(**sizes, block_size=4, position="relative"),
+        "all_attention": layers.AllAttention(**sizes, num_persistent=3, window=6),
+        "strided": layers.StridedAttention(**sizes, stride=4),
+        "fixed": layers.FixedAttention(**sizes, block_size=4, num_summary=2),
+        "routing": layers.RoutingAttention(**sizes, num_clusters=3, cluster_size=5, position="alibi"),
+        "separate": layers.RoutingAttention(**sizes, num_clusters=3, cluster_size=5, share_qk=False),
+        "lsh": layers.LSHAttention(**sizes, num_buckets=4, bucket_size=5, num_rounds=2),
+    }
+
+
+def made(name):
+    layer = layers_of_all_kinds()[name]
+    layer.build((None, None, SIZE))
+    return with_random_weights(layer, 0)
+
+
+@pytest.mark.parametrize("prompt", [1, 3, 4, 5, 24])
+@pytest.mark.parametrize("name", layers_of_all_kinds())
+def test_prompts_around_a_block_and_of_several_windows(name, prompt):
+    x = np.random.default_rng(prompt).normal(size=(2, 31, SIZE)).astype("float32")
+    assert largest_error(made(name), x, np.array([prompt, prompt])) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", layers_of_all_kinds())
+def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
+    import tensorflow as tf
+
+    layer = made(name)
+    x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
+    whole = ops.convert_to_numpy(layer(x, use_causal_mask=True))
+
+    @tf.function(jit_compile=True)
+    def decode(x):
+        def step(index, cache, outputs):
+            found, cache = layer.decode(ops.slice(x, (0, index, 0), (2, 1, SIZE)), cache, index)
+            return index + 1, cache, ops.slice_update(outputs, (0, index, 0), found)
+
+        start = ops.zeros((), "int32"), layer.init_cache(2, 9), ops.zeros((2, 9, SIZE))
+        return ops.while_loop(lambda index, *_: index < 9, step, start)[2]
+
+    np.testing.assert_allclose(decode(tf.constant(x)), whole, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", layers_of_all_kinds())
+def test_caches_are_no_longer_than_what_can_be_seen_and_keep_their_shapes(name):
+    layer = made(name)
+    cache = layer.init_cache(2, 1000)
+    shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(cache)]
+    if name in ("window", "blocks", "all_attention", "routing", "separate"):
+        assert max(shape[2] for shape in shapes if len(shape) == 4) <= 15
+    small = [tuple(leaf.shape) for leaf in keras.tree.flatten(layer.init_cache(2, 3))]
+    assert all(shape[2] <= 12 for shape in small if len(shape) == 4)
+    assert {keras.backend.standardize_dtype(leaf.dtype) for leaf in keras.tree.flatten(cache)} <= {"float32", "int32"}
+    _, after = layer.prefill(np.ones((2, 7, SIZE), "float32"), cache)
+    _, after = layer.decode(np.ones((2, 1, SIZE), "float32"), after, 7)
+    assert [tuple(leaf.shape) for leaf in keras.tree.flatten(after)] == shapes
+
+
+def test_caches_are_in_the_compute_dtype():
+    layer = layers.LocalAttention(2, 4, window=6, dtype="mixed_bfloat16")
+    layer.build((None, None, SIZE))
+    cache = layer.init_cache(2, 9)
+    output, cache = layer.decode(np.ones((2, 1, SIZE), "float32"), cache, 0)
+    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in [output, *keras.tree.flatten(cache)]}
+    assert dtypes == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (layers.RoutingAttention(2, 4, 3, 5, selection="top_k"), "selection='top_k' which tokens a cluster holds"),
+        (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "which keys share a chunk"),
+        (layers.ClusteredAttention(2, 4, num_clusters=3), "ClusteredAttention has no cache"),
+        (layers.LocalAttention(2, 4, key_block_size=3), "its keys are of another sequence"),
+    ],
+)
+def test_layers_without_a_cache_say_why(layer, reason):
+    for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
+        assert reason in attention.reason_against_cache
+        with pytest.raises(ValueError, match="must be one that decodes with a cache"):
+            attention.init_cache(2, 9)
+
+
+def test_wrong_arguments_are_refused():
+    layer = layers.LocalAttention(2, 4)
+    with pytest.raises(ValueError, match="must be built before it decodes"):
+        layer.init_cache(2, 9)
+    layer.build((None, None, SIZE))
+    with pytest.raises(ValueError, match="`max_length` must be"):
+        layer.init_cache(2, 0)

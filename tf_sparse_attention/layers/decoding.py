@@ -1,0 +1,109 @@
+"""Decoding with a cache, as all attention layers have it."""
+
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers import attention_checks
+from tf_sparse_attention.layers.call_masks import token_masks
+from tf_sparse_attention.ops.blocks import shape
+
+
+class Decoding:
+    """The three methods of decoding of an attention layer: what `AttentionLayer` adds to those of Keras.
+
+    A cache is a dictionary of tensors whose shapes do not change, as a `while_loop` wants it. It holds the keys and
+    values that later queries can still see and no others. Decoding is causal; its results are those of a causal call
+    for the whole sequence, without dropout.
+
+    A subclass that has a cache gives `new_cache`, `fill_cache` and `decode_heads`; the others say why they have none in
+    `reason_against_cache`.
+    """
+
+    @property
+    def reason_against_cache(self):
+        """Why the layer cannot decode with a cache, as text; None if it can."""
+        return f"{type(self).__name__} has no cache"
+
+    def new_cache(self, batch_size, max_length):
+        """Returns an empty cache for projected heads; see `init_cache`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `new_cache`.")
+
+    def fill_cache(self, cache, query, key, value, lengths):
+        """Returns the cache with the projected heads (B, N, T, H) of a prompt of `lengths` int32 (B,) tokens a row."""
+        raise NotImplementedError(f"{type(self).__name__} must define `fill_cache`.")
+
+    def decode_heads(self, query, key, value, cache, index):
+        """Returns attended heads (B, N, 1, Hv) of projected ones (B, N, 1, H), and the cache.
+
+        Args:
+            query: float (B, N, 1, H), not scaled.
+            key: float (B, N, 1, H), or None where queries serve as keys.
+            value: float (B, N, 1, Hv).
+            cache: as before the token.
+            index: int32 (B,), the position of the token.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `decode_heads`.")
+
+    def init_cache(self, batch_size, max_length):
+        """Returns the cache before the first token.
+
+        Args:
+            batch_size: B, an integer or a scalar tensor.
+            max_length: the most tokens that a sequence can have, an integer.
+
+        Returns:
+            Dictionary of tensors: floats in the compute dtype, counters int32.
+
+        Raises:
+            ValueError: if the layer cannot decode with a cache or is not built.
+        """
+        check_has_cache(self)
+        if not self.built:
+            raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
+        checks.check_count("max_length", max_length)
+        return self.new_cache(batch_size, max_length)
+
+    def prefill(self, x, cache, mask=None):
+        """Returns the results for a prompt, in one pass, and the cache after it.
+
+        Args:
+            x: float (B, T, D), from the first token on.
+            cache: what `init_cache` returned.
+            mask: bool (B, T), False for padding, which must be on the right. None: no padding.
+
+        Returns:
+            Pair of the output (B, T, D) and the cache.
+        """
+        attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
+        masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
+        heads = self.project(x)
+        output = self.attend(heads, masks, causal=True, training=False, return_weights=False)
+        batch, length = shape(x)[:2]
+        lengths = ops.full((batch,), length, dtype="int32")
+        if masks.query_mask is not None:
+            lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
+        return output, self.fill_cache(cache, *heads, lengths)
+
+    def decode(self, x, cache, index):
+        """Returns the result for the next token and the cache after it.
+
+        Args:
+            x: float (B, 1, D).
+            cache: what `init_cache`, `prefill` or the last `decode` returned.
+            index: int32 () or (B,), the position of the token: the number of tokens before it in its row.
+
+        Returns:
+            Pair of the output (B, 1, D) and the cache.
+        """
+        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
+        output, cache = self.decode_heads(*self.project(x), cache, index)
+        return self.join_heads(output), cache
+
+
+def check_has_cache(layer):
+    """Raises a `ValueError` for a layer or model that cannot decode with a cache."""
+    if layer.reason_against_cache is not None:
+        raise ValueError(
+            f"`{layer.name}` must be one that decodes with a cache: {layer.reason_against_cache}. Generation without "
+            "one computes the whole sequence for each token."
+        )
