@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
 from tf_sparse_attention.models import LanguageModel
-from tf_sparse_attention.models.generation import full_pass_step
+from tf_sparse_attention.models.generation import decoder_of
 from tf_sparse_attention.version import __version__
 
 MOST_TOKENS = 2**16  # in a row of `generate`
@@ -126,7 +126,7 @@ def _in_batches(values, size):
 
 
 def _generate_function(model, tokenizer, jit_compile):
-    step = full_pass_step(model)
+    decoder = decoder_of(model)
 
     # The text operations stay outside, since XLA knows no strings. Sizes are unknown here and fixed in each call.
     @tf.function(jit_compile=jit_compile, autograph=False)
@@ -134,8 +134,9 @@ def _generate_function(model, tokenizer, jit_compile):
         def sampler(logits, keys):
             return sample(logits, keys, temperature, top_p=top_p)
 
+        prompts, state = (prompt_ids, prompt_lengths), decoder.start(prompt_ids, prompt_lengths)
         stop_id, start_id = tokenizer.end_id, tokenizer.start_id
-        return generate(step, prompt_ids, prompt_lengths, limits, sampler, keys, stop_id, start_id)[0]
+        return generate(decoder.step, *prompts, limits, sampler, keys, stop_id, start_id, state)[0]
 
     def continue_text(prompt, max_length, temperature, top_p, seed):
         ids = tokenizer.tokenize(prompt)

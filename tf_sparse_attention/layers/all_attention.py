@@ -8,7 +8,7 @@ from tf_sparse_attention.layers.adaptive_span import checked_span, make_span, sp
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
 from tf_sparse_attention.ops.blocks import shape, slice_axis
-from tf_sparse_attention.ops.decoding import attend_kept, empty_places, keep_last, keep_next, kept_last
+from tf_sparse_attention.ops.decoding import at_most, attend_kept, empty_places, keep_last, keep_next, kept_last
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import window_mask
 from tf_sparse_attention.ops.persistent import attend_to_slots, one_head, split_head
@@ -162,7 +162,7 @@ class AllAttention(AttentionLayer):
     reason_against_cache = None
 
     def new_cache(self, batch_size, max_length):
-        size = min(self._to_compute(span_of_call(self, training=False)[0]), max_length)
+        size = at_most(self._to_compute(span_of_call(self, training=False)[0]), max_length)
         sizes = self.num_key_heads, size, self.key_dim, self.value_dim
         return empty_places(batch_size, *sizes, self.compute_dtype)
 

@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.state import drawn_seed
 from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.decoding import attend_kept
+from tf_sparse_attention.ops.decoding import at_most, attend_kept
 from tf_sparse_attention.ops.decoding_groups import empty_rings, fill_rings, keep_in_group, kept_in_group
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.positions import rotate_key
@@ -124,7 +124,7 @@ class ContentAttention(AttentionLayer):
 
     def new_cache(self, batch_size, max_length):
         num_rounds, num_groups, size = self.sizes_of_rounds
-        sizes = self.num_heads, num_groups, min(size, max_length), self.key_dim, self.value_dim
+        sizes = self.num_heads, num_groups, at_most(size, max_length), self.key_dim, self.value_dim
         return {f"round_{i}": empty_rings(batch_size, *sizes, self.compute_dtype) for i in range(num_rounds)}
 
     def fill_cache(self, cache, query, key, value, lengths):

@@ -49,7 +49,7 @@ class Decoding:
 
         Args:
             batch_size: B, an integer or a scalar tensor.
-            max_length: the most tokens that a sequence can have, an integer.
+            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
 
         Returns:
             Dictionary of tensors: floats in the compute dtype, counters int32.
@@ -60,7 +60,8 @@ class Decoding:
         check_has_cache(self)
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
-        checks.check_count("max_length", max_length)
+        if not ops.is_tensor(max_length):
+            checks.check_count("max_length", max_length)
         return self.new_cache(batch_size, max_length)
 
     def prefill(self, x, cache, mask=None):

@@ -10,6 +10,7 @@ from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.decoding import (
     Kept,
+    at_most,
     empty_places,
     keep,
     keep_last,
@@ -115,7 +116,7 @@ class FixedAttention(FactorizedAttention):
         return far if part == "far" else ops.logical_or(near, far)
 
     def new_places(self, part, batch_size, num_heads, max_length):
-        size = min(self.block_size, max_length)
+        size = at_most(self.block_size, max_length)
         if part == "far":
             size = -(-max_length // self.block_size) * self.num_summary
         return empty_places(batch_size, num_heads, size, self.key_dim, self.value_dim, self.compute_dtype)

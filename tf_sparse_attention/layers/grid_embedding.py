@@ -24,6 +24,7 @@ class GridEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: float (B, T, D), T at most the product of the axes.
+        positions: int (B, T), their positions. None: from 0 on.
 
     Returns:
         Float (B, T, D).
@@ -60,7 +61,7 @@ class GridEmbedding(keras.layers.Layer):
             for axis, length in enumerate(self.grid)
         ]
 
-    def call(self, inputs):
+    def call(self, inputs, positions=None):
         length = shape(inputs)[1]
         longest = math.prod(self.grid)
         if isinstance(length, int) and length > longest:
@@ -68,7 +69,8 @@ class GridEmbedding(keras.layers.Layer):
                 "`inputs` must be no longer than the grid. "
                 f"Received: {length} positions, grid={self.grid} with {longest} places."
             )
-        positions, total = ops.arange(length, dtype="int32"), inputs
+        positions = ops.arange(length, dtype="int32") if positions is None else ops.cast(positions, "int32")
+        total = inputs
         for table, size in zip(reversed(self.tables), reversed(self.grid), strict=True):
             total = total + ops.cast(ops.take(table, positions % size, axis=0), inputs.dtype)
             positions = positions // size

@@ -7,7 +7,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.adaptive_span import checked_span, make_span, span_of_call
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.decoding import attend_kept, empty_places, keep_last, keep_next, kept_last
+from tf_sparse_attention.ops.decoding import at_most, attend_kept, empty_places, keep_last, keep_next, kept_last
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import block_mask, window_mask
 from tf_sparse_attention.ops.positions import rotate_key
@@ -147,7 +147,7 @@ class LocalAttention(AttentionLayer):
 
     def new_cache(self, batch_size, max_length):
         size = span_of_call(self, training=False)[0] or (self._blocks(causal=True)[0] + 1) * self.block_size
-        sizes = self.num_heads, min(size, max_length), self.key_dim, self.value_dim
+        sizes = self.num_heads, at_most(size, max_length), self.key_dim, self.value_dim
         return empty_places(batch_size, *sizes, self.compute_dtype)
 
     def fill_cache(self, cache, query, key, value, lengths):

@@ -23,6 +23,7 @@ class SinusoidalEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: float (B, T, D).
+        positions: int (B, T), their positions. None: from 0 on.
 
     Returns:
         Float (B, T, D).
@@ -41,15 +42,16 @@ class SinusoidalEmbedding(keras.layers.Layer):
         self.supports_masking = True
         self.max_wavelength = max_wavelength
 
-    def call(self, inputs):
+    def call(self, inputs, positions=None):
         length, size = shape(inputs)[1], inputs.shape[-1]
         count = size // 2
         rates = float(self.max_wavelength) ** (-np.arange(count) / max(count - 1, 1))
         # float32 whatever the inputs are: half precision cannot tell apart positions above 256.
         dtype = "float64" if keras.backend.standardize_dtype(inputs.dtype) == "float64" else "float32"
-        angles = ops.cast(ops.arange(length), dtype)[:, None] * ops.cast(rates, dtype)
+        positions = ops.arange(length) if positions is None else positions
+        angles = ops.cast(positions, dtype)[..., None] * ops.cast(rates, dtype)
         signal = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
-        signal = ops.pad(signal, [(0, 0), (0, size % 2)])
+        signal = ops.pad(signal, [(0, 0)] * (len(signal.shape) - 1) + [(0, size % 2)])
         return inputs + ops.cast(signal, inputs.dtype)
 
     def compute_output_shape(self, inputs_shape):

@@ -8,6 +8,7 @@ from tf_sparse_attention.layers.factorized_attention import FactorizedAttention
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.decoding import (
     Kept,
+    at_most,
     empty_places,
     keep,
     keep_last,
@@ -73,7 +74,7 @@ class StridedAttention(FactorizedAttention):
     # Every position is kept, the far ones by phase: `stride` runs of positions that are a stride apart.
 
     def new_places(self, part, batch_size, num_heads, max_length):
-        size = min(self.stride, max_length)
+        size = at_most(self.stride, max_length)
         if part == "far":
             size *= -(-max_length // self.stride)
         return empty_places(batch_size, num_heads, size, self.key_dim, self.value_dim, self.compute_dtype)
@@ -104,7 +105,7 @@ class StridedAttention(FactorizedAttention):
     def _sizes(self, places):
         """Returns the phases that occur, and the positions of each."""
         size = shape(places["key"])[2]
-        phases = min(self.stride, size)
+        phases = at_most(self.stride, size)
         return phases, size // phases
 
     def get_config(self):

@@ -137,6 +137,35 @@ class TransformerBlock(keras.layers.Layer):
             return x
         return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
 
+    @property
+    def reason_against_cache(self):
+        """Why the block cannot decode with a cache, as text; None if it can."""
+        return self.attention.reason_against_cache
+
+    def init_cache(self, batch_size, max_length):
+        """Returns the cache by the name of the attention; see `AttentionLayer.init_cache`, likewise the next two."""
+        return {self.attention.name: self.attention.init_cache(batch_size, max_length)}
+
+    def prefill(self, inputs, cache, mask=None):
+        """Returns the results (B, T, D) for a prompt, which are causal, and the cache after it."""
+        return self._decoded(inputs, lambda x: self.attention.prefill(x, cache[self.attention.name], mask))
+
+    def decode(self, inputs, cache, index):
+        """Returns the result (B, 1, D) for the next token, and the cache after it."""
+        return self._decoded(inputs, lambda x: self.attention.decode(x, cache[self.attention.name], index))
+
+    def _decoded(self, inputs, attend):
+        new = {}
+
+        def attend_and_keep(x):
+            output, new[self.attention.name] = attend(x)
+            return output
+
+        x = self._residual(inputs, attend_and_keep, self._attention_norm, training=False)
+        if self.feed_forward is not None:
+            x = self._residual(x, self.feed_forward, self._feed_forward_norm, training=False)
+        return x, new
+
     def _residual(self, x, sublayer, norm, training):
         change = ops.cast(sublayer(norm(x) if self.norm == "pre" else x), x.dtype)
         if training and self._seeds is not None:

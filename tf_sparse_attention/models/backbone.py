@@ -6,6 +6,7 @@ from keras import ops
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.backbone_arguments import all_local, check_arguments, unpack
+from tf_sparse_attention.models.decoding import Decoding
 from tf_sparse_attention.models.memory import NewMemory, check_blocks, empty_memory
 from tf_sparse_attention.models.model import Model
 
@@ -14,7 +15,7 @@ SEEDS_OF_A_BLOCK = 1000
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Backbone(Model):
+class Backbone(Decoding, Model):
     """Embedding, Transformer blocks with heads of any patterns, and a final norm.
 
     Args:
@@ -243,22 +244,25 @@ class Backbone(Model):
             raise ValueError(
                 f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
             )
+        x = self.embed(token_ids, training)
+        for block in self.blocks:
+            remembered = {} if memory is None else memory.of_block(block, x)
+            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **remembered)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def embed(self, token_ids, training=None, positions=None):
+        """Returns the inputs of the first block, float (B, T, D), of tokens at `positions` int (B, T), or from 0 on."""
         if training and self.token_dropout:
             keep = keras.random.uniform(ops.shape(token_ids), seed=self._seeds) >= self.token_dropout
             token_ids = ops.where(keep, token_ids, 0)
         x = self.embedding(token_ids)
         if self.grid_embedding is not None:
-            x = self.grid_embedding(x)
+            x = self.grid_embedding(x, positions=positions)
         if training and self.embedding_dropout:
             x = keras.random.dropout(x, self.embedding_dropout, seed=self._seeds)
         if self.embedding_projection is not None:
             x = self.embedding_projection(x)
-        if self.sinusoidal_embedding is not None:
-            x = self.sinusoidal_embedding(x)
-        for block in self.blocks:
-            remembered = {} if memory is None else memory.of_block(block, x)
-            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **remembered)
-        return x if self.final_norm is None else self.final_norm(x)
+        return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)
 
     def compute_output_shape(self, input_shape):
         sizes = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape

@@ -1,5 +1,10 @@
 """Text from a language model: what ties a model to the decoding loop, which knows none."""
 
+import functools
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 from keras import ops
 
@@ -11,6 +16,64 @@ from tf_sparse_attention.ops.attend import lowest
 
 PAD_ID = 0
 END_ID = 1
+
+
+class Decoder(NamedTuple):
+    """How a model is asked for one token after the other, with `tf_sparse_attention.generation.generate`.
+
+    Attributes:
+        step: the function of that name.
+        start: function of prompts, int32 (B, L), and their lengths, int32 (B,), to the `state` to begin with.
+    """
+
+    step: Callable
+    start: Callable
+
+
+def decoder_of(model):
+    """Returns the `Decoder` of a model: with a cache, or, where it can have none, by a full pass for each token."""
+    if model.reason_against_cache is None:
+        return Decoder(cached_step(model), functools.partial(filled_cache, model))
+    logging.warning(
+        "%s decodes without a cache, since %s: every token costs a pass over the whole sequence.",
+        model.name,
+        model.reason_against_cache,
+    )
+    return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths: ())
+
+
+def cached_step(model):
+    """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over one token a row.
+
+    Args:
+        model: `LanguageModel` that can decode with a cache.
+
+    Returns:
+        Function (inputs, index, cache) -> (logits, cache).
+    """
+
+    def step(inputs, index, cache):
+        logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, index)
+        return _without_padding(logits[:, 0]), cache
+
+    return step
+
+
+def filled_cache(model, prompt_ids, prompt_lengths, start_id=PAD_ID):
+    """Returns the cache of a model that has read all of its prompts but the last token, which the first step reads.
+
+    Args:
+        model: `LanguageModel` that can decode with a cache.
+        prompt_ids: int32 (B, L), prompts from the left; L is the most tokens that a row can have.
+        prompt_lengths: int32 (B,), tokens of each prompt.
+        start_id: id that the model reads before the first token. Default 0.
+    """
+    batch_size, length = ops.shape(prompt_ids)
+    start = ops.full((batch_size, 1), start_id, dtype="int32")
+    inputs = ops.concatenate([start, ops.cast(prompt_ids, "int32")], axis=1)[:, :-1]
+    known = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
+    cache = model.init_cache(batch_size, length)
+    return model.backbone.prefill(ops.where(known, inputs, PAD_ID), cache, known)[1]
 
 
 def full_pass_step(model):
@@ -33,10 +96,14 @@ def full_pass_step(model):
         x = model.backbone({"token_ids": inputs, "padding_mask": known}, training=False)
         rows = ops.arange(batch_size, dtype="int32") * length + index
         logits = model.logits(ops.take(ops.reshape(x, (-1, x.shape[-1])), rows, axis=0))  # (B, V)
-        padding = ops.arange(logits.shape[-1]) == PAD_ID
-        return ops.where(padding, lowest(logits.dtype), logits), state
+        return _without_padding(logits), state
 
     return step
+
+
+def _without_padding(logits):
+    """Returns logits (B, V) with the lowest number for padding."""
+    return ops.where(ops.arange(logits.shape[-1]) == PAD_ID, lowest(logits.dtype), logits)
 
 
 class Generator(Model):
@@ -64,7 +131,7 @@ class Generator(Model):
                 "Received: a model with causal=False."
             )
         self.model = model
-        self.step = full_pass_step(model)
+        self.step, self.start = decoder_of(model)
         self.built = True
         self.compile(jit_compile=True)
 
@@ -72,14 +139,15 @@ class Generator(Model):
         def sampler(logits, keys):
             return sample(logits, keys, inputs["temperature"], inputs["top_k"], inputs["top_p"])
 
+        prompts = inputs["prompt_ids"], inputs["prompt_lengths"]
         return generate(
             self.step,
-            inputs["prompt_ids"],
-            inputs["prompt_lengths"],
+            *prompts,
             inputs["max_length"],
             sampler,
             seed=inputs["keys"],
             stop_id=inputs["stop_id"],
+            state=self.start(*prompts),
         )
 
     def generate(self, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, stop_id=END_ID):
@@ -110,7 +178,8 @@ class Generator(Model):
 def generate_ids(model, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, stop_id=END_ID):
     """Continues prompts of token ids.
 
-    Every token costs one pass over a buffer of up to 1.5 times `max_length`.
+    The prompts are read in one pass, and every token costs what its position costs in a pass. A model that cannot
+    decode with a cache (`selection="top_k"`) costs a pass for each token, and says so in the log.
 
     Args:
         model: `LanguageModel`, for which a program is compiled, or a `Generator`, which keeps its programs.

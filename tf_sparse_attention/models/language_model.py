@@ -152,6 +152,25 @@ class LanguageModel(ToldTargets, Model):
         x, memory = self.backbone.read_on(inputs, memory, training=training)
         return self._answer(x, targets), memory
 
+    @property
+    def reason_against_cache(self):
+        """Why the model cannot decode with a cache, as text; None if it can."""
+        return self.backbone.reason_against_cache
+
+    def init_cache(self, batch_size, max_length):
+        """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
+        return self.backbone.init_cache(batch_size, max_length)
+
+    def prefill(self, inputs, cache, mask=None):
+        """Returns the logits (B, T, V) of a prompt and the cache after it."""
+        x, cache = self.backbone.prefill(inputs, cache, mask)
+        return self.logits(x), cache
+
+    def decode(self, token_ids, cache, index):
+        """Returns the logits (B, 1, V) after the next token and the cache after it."""
+        x, cache = self.backbone.decode(token_ids, cache, index)
+        return self.logits(x), cache
+
     def logits(self, x):
         """Returns the logits (..., V) of vectors (..., D) of the backbone, for those who need few of a sequence."""
         if self.to_embedding is not None:

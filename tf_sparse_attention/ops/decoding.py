@@ -149,3 +149,8 @@ def kept_last(places, index, first=None):
     positions = ring_positions(shape(places["key"])[2], index)[:, None]
     seen = None if first is None else positions >= first[:, None, None]
     return Kept.at(places["key"], places["value"], positions, index, seen)
+
+
+def at_most(size, limit):
+    """Returns a number of places, or the limit where that is known to be less."""
+    return min(size, limit) if isinstance(size, int) and isinstance(limit, int) else size

@@ -1,0 +1,76 @@
+"""Decoding with a cache, as the backbone has it."""
+
+from keras import ops
+
+from tf_sparse_attention.layers.decoding import check_has_cache
+from tf_sparse_attention.models.backbone_arguments import unpack
+from tf_sparse_attention.ops.blocks import shape
+
+
+class Decoding:
+    """What `Backbone` adds to those of a Keras model: the three methods of decoding.
+
+    A cache is a dictionary by the names of blocks, each of them one by the names of its layers, down to tensors of
+    static shape. The results are those of a call for the whole sequence, without dropout, to rounding.
+    """
+
+    @property
+    def reason_against_cache(self):
+        """Why the model cannot decode with a cache, as text; None if it can."""
+        if not self.causal:
+            return "it sees later tokens"
+        return next((block.reason_against_cache for block in self.blocks if block.reason_against_cache), None)
+
+    def init_cache(self, batch_size, max_length):
+        """Returns the cache before the first token.
+
+        Args:
+            batch_size: B, an integer or a scalar tensor.
+            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
+
+        Raises:
+            ValueError: if the model cannot decode with a cache.
+        """
+        check_has_cache(self)
+        return {block.name: block.init_cache(batch_size, max_length) for block in self.blocks}
+
+    def prefill(self, inputs, cache, mask=None):
+        """Returns what a call does for a prompt, in one pass, and the cache after it.
+
+        Args:
+            inputs: int (B, T) token ids from the first one on, or a dictionary with "token_ids" and, if wanted,
+                "padding_mask".
+            cache: what `init_cache` returned.
+            mask: bool (B, T), False for padding, which must be on the right. None: the "padding_mask", if any.
+
+        Returns:
+            Pair of the vectors (B, T, D) and the cache.
+
+        Raises:
+            ValueError: for segment ids: a cache holds one document a row.
+        """
+        token_ids, mask, segment_ids = unpack(inputs, mask)
+        if segment_ids is not None:
+            raise ValueError("`inputs` must have no 'segment_ids': a cache holds one document a row. Received: some.")
+        return self._decoded(self.embed(token_ids), cache, lambda block, x, own: block.prefill(x, own, mask))
+
+    def decode(self, token_ids, cache, index):
+        """Returns the vectors of the next token and the cache after it.
+
+        Args:
+            token_ids: int (B, 1).
+            cache: what `init_cache`, `prefill` or the last `decode` returned.
+            index: int32 () or (B,), the position of the token: the number of tokens before it in its row.
+
+        Returns:
+            Pair of the vectors (B, 1, D) and the cache.
+        """
+        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))
+        x = self.embed(token_ids, positions=index[:, None])
+        return self._decoded(x, cache, lambda block, x, own: block.decode(x, own, index))
+
+    def _decoded(self, x, cache, run):
+        new = {}
+        for block in self.blocks:
+            x, new[block.name] = run(block, x, cache[block.name])
+        return (x if self.final_norm is None else self.final_norm(x)), new
