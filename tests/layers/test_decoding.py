@@ -20,7 +20,7 @@ print(json.dumps(compare_drawn({kind!r}, {wanted})))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
-@pytest.mark.parametrize("wanted", [20, pytest.param(200, marks=pytest.mark.large)])
+@pytest.mark.parametrize("wanted", [8, pytest.param(200, marks=pytest.mark.large)])
 def test_drawn_layers_decode_as_they_are_trained(kind, wanted):
     _, error = compare_drawn(kind, wanted)
     assert error < TOLERANCE

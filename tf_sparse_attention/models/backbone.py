@@ -1,5 +1,7 @@
 """The Transformer without its task: from token ids to vectors."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -187,6 +189,11 @@ class Backbone(Decoding, Model):
     def causal_selection(self):
         """Whether, with later tokens hidden, which tokens a head sees is independent of them too."""
         return all(block.attention.causal_selection for block in self.blocks)
+
+    @property
+    def max_length(self):
+        """The most tokens that a sequence can have; None: any number."""
+        return None if self.grid_embedding is None else math.prod(self.grid_embedding.grid)
 
     def build(self, input_shape):
         hidden = (None, None, self.hidden_dim)

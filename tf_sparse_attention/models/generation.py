@@ -156,7 +156,7 @@ class Generator(Model):
         check_settings(temperature, top_k, top_p)
         _check_prompts(prompts, max_length, vocabulary_size)
         _check_seed(seed, len(prompts))
-        buffer = np.zeros((len(prompts), bucket_length(max_length)), "int32")
+        buffer = np.zeros((len(prompts), self._buffer_length(max_length)), "int32")
         for row, prompt in zip(buffer, prompts, strict=True):
             row[: len(prompt)] = prompt
         token_ids, lengths = self.predict_on_batch(
@@ -173,6 +173,15 @@ class Generator(Model):
             }
         )
         return [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
+
+    def _buffer_length(self, max_length):
+        most = self.model.backbone.max_length
+        if most is not None and max_length > most:
+            raise ValueError(
+                f"`max_length` must be at most the {most} positions of the model. Received: max_length={max_length}."
+            )
+        length = bucket_length(max_length)
+        return length if most is None else min(length, most)
 
 
 def generate_ids(model, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, stop_id=END_ID):

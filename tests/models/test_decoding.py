@@ -1,0 +1,127 @@
+"""Models decode with a cache as they answer for the whole text, and generation says where it cannot."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.generation import Generator, generate_ids
+
+SIZES = {"num_heads": 2, "key_dim": 4}
+LOCAL = {"layer": "LocalAttention", **SIZES, "window": 6, "position": "rotary"}
+ROUTING = {"layer": "RoutingAttention", **SIZES, "num_clusters": 3, "cluster_size": 4}
+STRIDED = {"layer": "StridedAttention", **SIZES, "stride": 4, "heads": "interleaved"}
+FIXED = {"layer": "FixedAttention", **SIZES, "block_size": 4, "num_summary": 2}
+MODELS = {
+    "routing_transformer": {"attention": [LOCAL, ROUTING], "skip_first": 1, "norm": "post", "embedding_dim": 12},
+    "sparse_transformer": {"attention": [STRIDED], "embedding": {"grid": (5, 5)}},
+    "fixed": {"attention": [FIXED], "embedding": {"sinusoidal": True}},
+    "all_attention": {"attention": [{"layer": "AllAttention", **SIZES, "num_persistent": 3, "window": 6}]},
+    "two_of_a_kind": {"attention": [LOCAL, {**LOCAL, "window": 3}]},
+    "adaptive": {"attention": [LOCAL], "embedding": {"cutoffs": (9, 20)}},
+    "memory": {"attention": [LOCAL], "memory_length": 5},
+    "lsh": {"attention": [{"layer": "LSHAttention", **SIZES, "num_buckets": 4, "bucket_size": 4, "num_rounds": 2}]},
+}
+
+
+def make(attention, intermediate_dim=24, **settings):
+    keras.utils.set_random_seed(0)
+    if attention[0]["layer"] == "AllAttention":
+        intermediate_dim = None
+    backbone = Backbone(30, 2, 16, attention, intermediate_dim=intermediate_dim, seed=0, **settings)
+    model = LanguageModel(backbone)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.2 * keras.random.normal(weight.shape, seed=1))
+    return model
+
+
+def largest_error(model, ids, lengths):
+    """Returns the largest difference between logits of decoding, after prompts of these lengths, and of one call."""
+    batch, length = ids.shape
+    whole = ops.convert_to_numpy(model(ids))
+    longest, rows = lengths.max(), np.arange(batch)
+    given, cache = model.prefill(
+        ids[:, :longest], model.init_cache(batch, length), np.arange(longest) < lengths[:, None]
+    )
+    given = ops.convert_to_numpy(given)
+    worst = max(np.abs(given[row, :count] - whole[row, :count]).max() for row, count in enumerate(lengths))
+    for step in range(length - lengths.min()):
+        index = np.minimum(lengths + step, length - 1)
+        found, cache = model.decode(ids[rows, index][:, None], cache, index)
+        apart = np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max(-1)
+        worst = max(worst, apart[lengths + step < length].max(initial=0))
+    return worst
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_one_call(name):
+    ids = np.random.default_rng(0).integers(1, 30, (3, 24))
+    assert largest_error(make(**MODELS[name]), ids, np.array([5, 1, 11])) < 1e-4
+
+
+@pytest.mark.large
+def test_logits_are_those_of_one_call_on_jax(run_python):
+    code = """
+import warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from tests.models.test_decoding import MODELS, largest_error, make
+ids = np.random.default_rng(0).integers(1, 30, (3, 14))
+print(max(largest_error(make(**MODELS[name]), ids, np.array([5, 1, 9])) for name in ("routing_transformer", "fixed")))
+"""
+    assert float(run_python(code, KERAS_BACKEND="jax")) < 1e-4
+
+
+def test_caches_are_named_as_blocks_and_layers_are():
+    cache = make(**MODELS["two_of_a_kind"]).init_cache(2, 9)
+    assert list(cache) == ["block_0", "block_1"]
+    assert list(cache["block_1"]) == ["attention"]
+    assert list(cache["block_1"]["attention"]) == ["local_0", "local_1"]
+    assert cache["block_1"]["attention"]["local_1"]["key"].shape == (2, 2, 3, 4)
+
+
+def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
+    model = make([{**ROUTING, "selection": "top_k"}])
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: with selection='top_k'"):
+        model.init_cache(2, 9)
+    with caplog.at_level(logging.WARNING), pytest.warns(UserWarning, match="is not causal"):
+        rows = generate_ids(model, [[3, 4]], max_length=6, temperature=0, stop_id=None)
+    assert "decodes without a cache, since with selection='top_k'" in caplog.text
+    assert len(rows[0]) == 6
+
+
+def test_a_text_ends_with_the_positions_that_a_model_has():
+    model = make(**MODELS["sparse_transformer"])
+    assert len(generate_ids(model, [[3]], max_length=25, stop_id=None)[0]) == 25
+    with pytest.raises(ValueError, match="`max_length` must be at most the 25 positions of the model"):
+        generate_ids(model, [[3]], max_length=26)
+
+
+def test_a_model_of_both_sides_has_no_cache():
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: it sees later tokens"):
+        make([LOCAL], causal=False).init_cache(2, 9)
+
+
+def test_packed_documents_are_refused():
+    model = make([LOCAL])
+    inputs = {"token_ids": np.ones((1, 4), "int32"), "segment_ids": np.zeros((1, 4), "int32")}
+    with pytest.raises(ValueError, match="`inputs` must have no 'segment_ids'"):
+        model.prefill(inputs, model.init_cache(1, 9))
+
+
+@pytest.mark.parametrize("name", ["routing_transformer", "sparse_transformer", "fixed"])
+def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
+    from tf_sparse_attention.models.generation import full_pass_step
+
+    model = make(**MODELS[name])
+    prompts = [[5, 6, 7], [], [9] * 8]
+    slow = Generator(model)
+    slow.step, slow.start = full_pass_step(model), lambda *prompts: ()
+    settings = {"max_length": 20, "temperature": 0.7, "top_p": 0.9, "seed": 3, "stop_id": None}
+    for found, wanted in zip(
+        Generator(model).generate(prompts, **settings), slow.generate(prompts, **settings), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
