@@ -128,14 +128,17 @@ def head_divergence(model, batch, max_queries=None):
 
 def jensen_shannon(first, second):
     """Returns the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
-    middle = (first + second) / 2
-    return (_relative(first, middle) + _relative(second, middle)) / 2
+    return _divergence(first, second, _entropy(first), _entropy(second))
 
 
-def _relative(weights, middle):
-    seen = weights > 0
-    ratio = np.divide(weights, middle, out=np.ones_like(middle), where=seen)
-    return np.sum(weights * np.log(ratio), axis=-1)
+def _divergence(first, second, *entropies):
+    """Returns the entropy of the mean less the mean of the entropies: one logarithm for each two heads."""
+    return np.maximum(_entropy((first + second) / 2) - sum(entropies) / 2, 0)
+
+
+def _entropy(weights):
+    logarithms = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
+    return -np.einsum("...s,...s->...", weights, logarithms)
 
 
 def _sums_of_pairs(attention, max_queries):
@@ -152,7 +155,8 @@ def _sums_of_pairs(attention, max_queries):
         weights = np.divide(weights, mass, out=np.zeros_like(weights), where=mass > 0)
         sees = mass[..., 0] > 0  # (B, N, t)
         both = np.stack([sees[:, i] & sees[:, j] for i, j in pairs]) if pairs else np.zeros((0, len(sees), 1), bool)
-        apart = [jensen_shannon(weights[:, i], weights[:, j]) for i, j in pairs]
+        entropies = _entropy(weights)  # (B, N, t)
+        apart = [_divergence(*(x[:, head] for x in (weights, entropies) for head in pair)) for pair in pairs]
         apart = np.where(both, np.stack(apart), 0).sum(axis=-1) if pairs else np.zeros((0, len(sees)))
         totals = apart if totals is None else totals + apart
         counts = both.sum(axis=-1) if counts is None else counts + both.sum(axis=-1)

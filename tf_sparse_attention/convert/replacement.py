@@ -5,6 +5,7 @@ import tempfile
 import keras
 
 from tf_sparse_attention.convert.dense_attention import is_sparse, looks_like_attention, reason_against
+from tf_sparse_attention.convert.weights import zeros_at_first
 from tf_sparse_attention.layers.swapped_attention import SwappedAttention
 from tf_sparse_attention.models.places import places_of
 from tf_sparse_attention.models.swapped_model import marked, swap
@@ -146,7 +147,8 @@ class _GraphCopy:
     def _call(self, layer, *args, **kwargs):
         """Calls the copy of a layer, or in place of a dense attention the new layer."""
         if id(layer) not in self.dense:
-            return layer(*args, **kwargs)
+            with zeros_at_first():  # it gets the weights of the layer that it is a copy of
+                return layer(*args, **kwargs)
         dense, new = self.dense[id(layer)]
         address = f"{self.address}{dense.name}"
         given = dict(zip(("query", "value", "key"), args, strict=False)) | kwargs
@@ -184,9 +186,10 @@ def _is_plain_graph(model):
 def _remade(model):
     """Returns a new model of the same class, config and weights."""
     try:
-        copy = type(model).from_config(model.get_config())
-        if not copy.built:
-            copy.build_from_config(model.get_build_config())
+        with zeros_at_first():
+            copy = type(model).from_config(model.get_config())
+            if not copy.built:
+                copy.build_from_config(model.get_build_config())
     except Exception as error:  # whatever the model's own class raises
         raise ValueError(
             f"`model` must be one that its config can make anew; {type(model).__name__} is not: {error} "

@@ -82,27 +82,44 @@ class _Corpus:
         self._reserved = [word.translate(escaping) + "_" for word in RESERVED_WORDS]
         self._max_length = max_length
         self._num_iterations = num_iterations
+        self._of_characters = self._rests(set(self._alphabet))  # where all searches begin
 
     def vocabulary(self, least):
         """Returns the subwords that occur `least` times, most frequent first, after the reserved ones."""
-        subwords = set(self._alphabet)
-        for _ in range(self._num_iterations):
-            ordered = self._most_frequent(self._candidates(subwords), least)
-            subwords = {*self._reserved, *ordered}
+        ordered = self._most_frequent(self._candidates(self._of_characters, least), least)
+        for _ in range(1, self._num_iterations):
+            rests = self._rests({*self._reserved, *ordered})
+            ordered = self._most_frequent(self._candidates(rests, least), least)
         return self._reserved + ordered
 
-    def _candidates(self, subwords):
-        """Returns how often each string occurs that begins where a subword of a word begins."""
-        longest, counts = max(map(len, subwords)), collections.defaultdict(int)
+    def _rests(self, subwords):
+        """Returns how often each rest of a word occurs that begins where a subword of the word begins."""
+        longest, rests = max(map(len, subwords)), collections.defaultdict(int)
         for word, count in self._words:
             start, end_of_word = 0, len(word)
             while start < end_of_word:
-                last = end_of_word if self._max_length is None else min(end_of_word, start + self._max_length)
-                for end in range(start + 1, last + 1):
-                    counts[word[start:end]] += count
-                start = next(
-                    end for end in range(min(end_of_word, start + longest), start, -1) if word[start:end] in subwords
-                )
+                rests[word[start:]] += count
+                end = min(end_of_word, start + longest)
+                while word[start:end] not in subwords:
+                    end -= 1
+                start = end
+        return rests
+
+    def _candidates(self, rests, least):
+        """Returns how often each string occurs that begins a rest, characters and those that occur `least` times.
+
+        What is longer than a string that occurs less often does so too, and needs no count.
+        """
+        counts, length = {}, 1
+        while rests and (self._max_length is None or length <= self._max_length):
+            found = collections.defaultdict(int)
+            for rest, count in rests.items():
+                found[rest[:length]] += count
+            counts.update((string, count) for string, count in found.items() if count >= least or length == 1)
+            rests = {
+                rest: count for rest, count in rests.items() if len(rest) > length and found[rest[:length]] >= least
+            }
+            length += 1
         return counts
 
     def _most_frequent(self, counts, least):

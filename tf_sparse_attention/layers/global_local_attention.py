@@ -151,7 +151,7 @@ class GlobalLocalAttention(LocalAttention):
 
     def _parts(self, heads, size):
         """Returns the heads by which tokens attend, and those by which global ones do."""
-        return (heads, heads) if not self.own_projections else (heads[..., :size], heads[..., size:])
+        return (heads, heads) if not self.own_projections else ops.split(heads, [size], axis=-1)
 
     def _attend_sparsely(self, local, own, masks, training, return_weights):
         if masks.global_counts is None:

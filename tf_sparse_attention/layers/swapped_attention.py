@@ -170,29 +170,25 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
     queries, keys, values = attention.project(query)
     new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, N, H)
     cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))
-    batch, _, length, heads, size = shape(cache)
-    before, count = min(attention.reach, length), shape(query)[1]
-    lead = ops.zeros((batch, 2, before, heads, size), dtype=cache.dtype)
-    near = ops.slice(
-        ops.concatenate([lead, cache], axis=2), (0, 0, index, 0, 0), (batch, 2, before + count, heads, size)
-    )
+    batch, length, count = shape(cache)[0], shape(cache)[2], shape(query)[1]
+    before = min(attention.reach, length)
+    positions = ops.arange(before + count, dtype="int32") + (index - before)
+    # The rows themselves: zeros before the cache would be a copy of all of it at every step.
+    places = ops.clip(positions, 0, length - 1)
+    near = ops.take(cache, places, axis=2)  # (B, 2, M + T, N, H)
     keys, values = (projections.heads_first(near[:, part]) for part in (0, 1))
-    exists = (ops.arange(before + count) + index >= before)[None]
+    exists = merge((positions >= 0)[None], _near_part(key_mask, places))
     masks = TokenMasks(
-        key_mask=ops.broadcast_to(merge(exists, _near_part(key_mask, before, index, count)), (batch, before + count)),
-        attention_mask=with_heads(_near_part(attention_mask, before, index, count)),
+        key_mask=ops.broadcast_to(exists, (batch, before + count)),
+        attention_mask=with_heads(_near_part(attention_mask, places)),
         num_memory=before,
     )
     return attention.attend((queries, keys, values), masks, causal=True, training=False, return_weights=False), cache
 
 
-def _near_part(mask, before, index, count):
-    """Returns the part of a mask (..., S) for the positions from `index - before` on; None of None."""
-    if mask is None or mask.shape[-1] == 1:
-        return mask
-    *lead, _ = shape(mask)
-    padded = ops.concatenate([ops.zeros((*lead, before), dtype="bool"), mask], axis=-1)
-    return ops.slice(padded, (0,) * len(lead) + (index,), (*lead, before + count))
+def _near_part(mask, places):
+    """Returns a mask (..., S) at places (M + T,); None of None."""
+    return mask if mask is None or mask.shape[-1] == 1 else ops.take(mask, places, axis=-1)
 
 
 def _attend_anew(attention, query, key_mask, attention_mask, cache, index):

@@ -6,6 +6,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, Dropout, attend, combine_attended, score_dtype
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.gather import pick_rows
 from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
 
 
@@ -77,8 +78,8 @@ def attend_with_global(near, query, key, value, own, tokens, masks=TokenMasks(),
     at = tokens.positions[:, None, None, :]
     far = attend(
         query,
-        _at(key, tokens.positions),
-        _at(value, tokens.positions),
+        _of_places(key, tokens),
+        _of_places(value, tokens),
         mask=merge(exists, _pairs(masks, everywhere, at)),
         bias=ops.log(ops.cast(ops.maximum(tokens.counts, 1), score_dtype(query.dtype)))[:, None, None, :],
         dropout=dropout,
@@ -89,7 +90,7 @@ def attend_with_global(near, query, key, value, own, tokens, masks=TokenMasks(),
         columns = ops.one_hot(tokens.positions, shape(query)[2], dtype=far.weights.dtype)[:, None]  # (B, 1, M, T)
         far = far._replace(weights=ops.matmul(far.weights, columns))
     whole = attend(
-        _at(own[0], tokens.positions),
+        _of_places(own[0], tokens),
         own[1],
         own[2],
         mask=merge(_keys(masks), _pairs(masks, at, everywhere)),
@@ -104,13 +105,24 @@ def _rows(tokens, own, others):
     """Returns the rows (B, N, T, X) of others, and of (B, N, M, X) where tokens are global; None of None."""
     if own is None or others is None:
         return None
-    return ops.where(tokens.marks[:, None, :, None], _at(own, tokens.places), others)
+    exists = tokens.counts > 0
+    index, back, exists = (_for_heads(x, own) for x in (tokens.places, _inside(tokens), exists))
+    return ops.where(tokens.marks[:, None, :, None], pick_rows(own, index, back, exists), others)
 
 
-def _at(x, positions):
-    """Returns (B, N, T, X) at positions (B, M) as (B, N, M, X); those outside are clipped."""
-    index = ops.clip(positions, 0, shape(x)[2] - 1)
-    return ops.take_along_axis(x, index[:, None, :, None], axis=2)
+def _of_places(x, tokens):
+    """Returns the rows (B, N, M, X) of the global tokens of (B, N, T, X), any row where a place is not taken."""
+    return pick_rows(x, *(_for_heads(x_, x) for x_ in (_inside(tokens), tokens.places, tokens.marks)))
+
+
+def _inside(tokens):
+    return ops.minimum(tokens.positions, shape(tokens.marks)[1] - 1)
+
+
+def _for_heads(x, heads):
+    """Returns (B, X) as (B, N, X)."""
+    batch, length = shape(x)
+    return ops.broadcast_to(x[:, None], (batch, shape(heads)[1], length))
 
 
 def _keys(masks):
