@@ -109,8 +109,10 @@ def test_caches_are_in_the_compute_dtype():
     [
         (layers.RoutingAttention(2, 4, 3, 5, selection="top_k"), "selection='top_k' which tokens a cluster holds"),
         (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "which keys share a chunk"),
-        (layers.ClusteredAttention(2, 4, num_clusters=3), "ClusteredAttention has no cache"),
-        (layers.LocalAttention(2, 4, key_block_size=3), "its keys are of another sequence"),
+        (layers.ClusteredAttention(2, 4, num_clusters=3), "ClusteredAttention cannot hide later positions"),
+        (layers.LocalAttention(2, 4, key_block_size=3), "LocalAttention cannot hide later positions"),
+        (layers.GlobalLocalAttention(2, 4), "GlobalLocalAttention cannot hide later positions"),
+        (layers.LocalAttention2D(2, 4, width=4, block_shape=(2, 2)), "LocalAttention2D has no cache"),
     ],
 )
 def test_layers_without_a_cache_say_why(layer, reason):
@@ -118,6 +120,12 @@ def test_layers_without_a_cache_say_why(layer, reason):
         assert reason in attention.reason_against_cache
         with pytest.raises(ValueError, match="must be one that decodes with a cache"):
             attention.init_cache(2, 9)
+
+
+def test_a_block_of_both_sides_has_no_cache():
+    block = layers.TransformerBlock(layers.LocalAttention(2, 4))
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: it sees later positions"):
+        block.init_cache(2, 9)
 
 
 def test_wrong_arguments_are_refused():

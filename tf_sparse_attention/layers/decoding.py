@@ -13,7 +13,7 @@ class Decoding:
 
     A cache is a dictionary of tensors whose shapes do not change, as a `while_loop` wants it. It holds the keys and
     values that later queries can still see and no others. Decoding is causal; its results are those of a causal call
-    for the whole sequence, without dropout.
+    for the whole sequence, without dropout. Positions have to stay below the `max_length` of the cache.
 
     A subclass that has a cache gives `new_cache`, `fill_cache` and `decode_heads`; the others say why they have none in
     `reason_against_cache`.
@@ -22,7 +22,7 @@ class Decoding:
     @property
     def reason_against_cache(self):
         """Why the layer cannot decode with a cache, as text; None if it can."""
-        return f"{type(self).__name__} has no cache"
+        return f"{type(self).__name__} {'has no cache' if self.can_be_causal else 'cannot hide later positions'}"
 
     def new_cache(self, batch_size, max_length):
         """Returns an empty cache for projected heads; see `init_cache`."""

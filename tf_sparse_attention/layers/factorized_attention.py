@@ -6,7 +6,14 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.blocks import shape, slice_axis
-from tf_sparse_attention.ops.decoding import attend_kept
+from tf_sparse_attention.ops.decoding import (
+    at_most,
+    attend_kept,
+    empty_places,
+    keep_last,
+    keep_next,
+    kept_last,
+)
 from tf_sparse_attention.ops.positions import rotate_key
 
 HEADS = ("split", "merged", "interleaved")
@@ -91,50 +98,70 @@ class FactorizedAttention(AttentionLayer):
         ]
         return join_heads([x.output for x in results]), join_heads([x.weights for x in results])
 
+    # Decoding: a ring for the local part, which reaches `reach` positions, and what a subclass keeps for the far one.
+
     reason_against_cache = None
 
-    def new_places(self, part, batch_size, num_heads, max_length):
-        """Returns the empty places of one kind of a part's keys, "local" or "far", as `ops.decoding` has them."""
-        raise NotImplementedError(f"{type(self).__name__} must define `new_places`.")
+    def first_near(self, index):
+        """Returns the first position that the local part sees from `index` int32 (B,); None: all that a ring holds."""
+        return None
 
-    def fill_places(self, part, places, key, value, lengths):
-        """Returns these places with the keys and values (B, n, T, H) of a prompt of `lengths` int32 (B,) tokens."""
-        raise NotImplementedError(f"{type(self).__name__} must define `fill_places`.")
+    def new_far(self, batch_size, num_heads, max_length):
+        """Returns the empty places of the far part's keys, of `ops.decoding.empty_places`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `new_far`.")
 
-    def keep_next(self, part, places, key, value, index):
+    def fill_far(self, places, key, value):
+        """Returns these places with the keys and values (B, n, T, H) of a prompt; those of padding are never seen."""
+        raise NotImplementedError(f"{type(self).__name__} must define `fill_far`.")
+
+    def keep_far(self, places, key, value, index):
         """Returns these places with the key and value (B, n, 1, H) of the token at `index` int32 (B,)."""
-        raise NotImplementedError(f"{type(self).__name__} must define `keep_next`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `keep_far`.")
 
-    def kept(self, part, places, index, merged):
-        """Returns the `Kept` keys that queries at `index` see; if `merged`, "far" leaves out what "local" sees too."""
-        raise NotImplementedError(f"{type(self).__name__} must define `kept`.")
+    def kept_far(self, places, index, merged):
+        """Returns the `Kept` keys that queries at `index` see; if `merged`, without those the local part sees too."""
+        raise NotImplementedError(f"{type(self).__name__} must define `kept_far`.")
 
     def new_cache(self, batch_size, max_length):
-        return {
-            kind: self.new_places(kind, batch_size, heads.stop - heads.start, max_length)
-            for part, heads in self.parts_of_heads()
-            for kind in _kinds(part)
-        }
+        cache = {}
+        for kind, heads in self._kinds_of_heads():
+            num_heads = heads.stop - heads.start
+            if kind == "local":
+                sizes = at_most(self.reach, max_length), self.key_dim, self.value_dim
+                cache[kind] = empty_places(batch_size, num_heads, *sizes, self.compute_dtype)
+            else:
+                cache[kind] = self.new_far(batch_size, num_heads, max_length)
+        return cache
 
     def fill_cache(self, cache, query, key, value, lengths):
         key = rotate_key(self.position_of_heads, key)
-        return {
-            kind: self.fill_places(kind, cache[kind], *(_of_heads(x, heads) for x in (key, value)), lengths)
-            for part, heads in self.parts_of_heads()
-            for kind in _kinds(part)
-        }
+        new = {}
+        for kind, heads in self._kinds_of_heads():
+            own = cache[kind], *(_of_heads(x, heads) for x in (key, value))
+            new[kind] = keep_last(*own, lengths) if kind == "local" else self.fill_far(*own)
+        return new
 
     def decode_heads(self, query, key, value, cache, index):
         query, key = query * self.key_dim**-0.5, rotate_key(self.position_of_heads, key, index)
-        cache, outputs = dict(cache), []
-        for part, heads in self.parts_of_heads():
-            position, results = self.position_of_heads.of_heads(heads), []
-            for kind in _kinds(part):
-                cache[kind] = self.keep_next(kind, cache[kind], *(_of_heads(x, heads) for x in (key, value)), index)
-                kept = self.kept(kind, cache[kind], index, merged=part == "merged")
-                results.append(attend_kept(_of_heads(query, heads), kept, index, position, return_log_sum_exp=True))
-            outputs.append(combine_attended(results).output)
-        return join_heads(outputs), cache
+        new, results = {}, {}
+        for kind, heads in self._kinds_of_heads():
+            keep = keep_next if kind == "local" else self.keep_far
+            new[kind] = keep(cache[kind], *(_of_heads(x, heads) for x in (key, value)), index)
+            if kind == "local":
+                kept = kept_last(new[kind], index, self.first_near(index))
+            else:
+                kept = self.kept_far(new[kind], index, merged=self.heads == "merged")
+            position = self.position_of_heads.of_heads(heads)
+            results[kind] = attend_kept(_of_heads(query, heads), kept, index, position, return_log_sum_exp=True)
+        if self.heads == "merged":
+            return combine_attended(list(results.values())).output, new
+        return join_heads([attended.output for attended in results.values()]), new
+
+    def _kinds_of_heads(self):
+        """Returns [("local" or "far", slice of the heads that see that)]; all heads see both if they are merged."""
+        return [
+            (kind, heads) for part, heads in self.parts_of_heads() for kind in (PARTS if part == "merged" else (part,))
+        ]
 
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]
@@ -146,11 +173,6 @@ class FactorizedAttention(AttentionLayer):
 
     def get_config(self):
         return {**super().get_config(), "heads": self.heads, "layer_index": self.layer_index}
-
-
-def _kinds(part):
-    """Returns the kinds of places that a part keeps keys in."""
-    return PARTS if part == "merged" else (part,)
 
 
 def _of_heads(x, heads):

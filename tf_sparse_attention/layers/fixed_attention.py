@@ -8,17 +8,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.factorized_attention import FactorizedAttention
 from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.decoding import (
-    Kept,
-    at_most,
-    empty_places,
-    keep,
-    keep_last,
-    keep_next,
-    keep_positions,
-    kept_last,
-    take_positions,
-)
+from tf_sparse_attention.ops.decoding import Kept, empty_places, keep, keep_positions, take_positions
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.masks import block_mask, summary_mask
 
@@ -115,37 +105,28 @@ class FixedAttention(FactorizedAttention):
         far = ops.stack(far * (self._num_far_heads // self.num_groups))  # head h has group h mod num_groups
         return far if part == "far" else ops.logical_or(near, far)
 
-    def new_places(self, part, batch_size, num_heads, max_length):
-        size = at_most(self.block_size, max_length)
-        if part == "far":
-            size = -(-max_length // self.block_size) * self.num_summary
+    def first_near(self, index):
+        return index // self.block_size * self.block_size
+
+    def new_far(self, batch_size, num_heads, max_length):
+        size = -(-max_length // self.block_size) * self.num_summary
         return empty_places(batch_size, num_heads, size, self.key_dim, self.value_dim, self.compute_dtype)
 
-    def fill_places(self, part, places, key, value, lengths):
-        if part == "local":
-            return keep_last(places, key, value, lengths)
+    def fill_far(self, places, key, value):
         return keep_positions(places, key, value, self._positions(places))
 
-    def keep_next(self, part, places, key, value, index):
-        if part == "local":
-            return keep_next(places, key, value, index)
+    def keep_far(self, places, key, value, index):
         place = index[:, None] % self.block_size - self._first_summaries(shape(key)[1])  # (B, n)
-        is_summary = ops.logical_and(place >= 0, place < self.num_summary)
+        is_summary = ops.logical_and(place >= 0, place < self.num_summary)[..., None, None]
         at = index[:, None] // self.block_size * self.num_summary + ops.clip(place, 0, self.num_summary - 1)
         before = [take_positions(places[name], at[..., None]) for name in ("key", "value")]
-        new = [
-            ops.where(is_summary[..., None, None], ops.cast(x, old.dtype), old)
-            for x, old in zip((key, value), before, strict=True)
-        ]
+        new = [ops.where(is_summary, ops.cast(x, old.dtype), old) for x, old in zip((key, value), before, strict=True)]
         return keep(places, *new, at)
 
-    def kept(self, part, places, index, merged):
-        start = index // self.block_size * self.block_size
-        if part == "local":
-            return kept_last(places, index, start)
-        positions = self._positions(places)
+    def kept_far(self, places, index, merged):
+        positions, at = self._positions(places), index[:, None, None]
         # Those of the own block are among the local ones.
-        seen = positions < start[:, None, None] if merged else positions <= index[:, None, None]
+        seen = positions < self.first_near(at) if merged else positions <= at
         return Kept.at(places["key"], places["value"], positions, index, seen)
 
     def _positions(self, places):

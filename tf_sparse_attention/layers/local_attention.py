@@ -143,7 +143,7 @@ class LocalAttention(AttentionLayer):
 
     @property
     def reason_against_cache(self):
-        return None if self.can_be_causal else "its keys are of another sequence"
+        return None if self.can_be_causal else super().reason_against_cache
 
     def new_cache(self, batch_size, max_length):
         size = span_of_call(self, training=False)[0] or (self._blocks(causal=True)[0] + 1) * self.block_size

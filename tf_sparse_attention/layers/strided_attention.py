@@ -6,17 +6,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.factorized_attention import FactorizedAttention
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.decoding import (
-    Kept,
-    at_most,
-    empty_places,
-    keep,
-    keep_last,
-    keep_next,
-    keep_positions,
-    kept_last,
-    take_positions,
-)
+from tf_sparse_attention.ops.decoding import Kept, at_most, empty_places, keep, keep_positions, take_positions
 from tf_sparse_attention.ops.masks import stride_mask, window_mask
 from tf_sparse_attention.ops.strided import strided_attention
 
@@ -71,30 +61,22 @@ class StridedAttention(FactorizedAttention):
         far = stride_mask(query_length, key_length, self.stride, causal)
         return {"local": near, "far": far, "merged": ops.logical_or(near, far)}[part]
 
-    # Every position is kept, the far ones by phase: `stride` runs of positions that are a stride apart.
+    # Of the far part every position is kept, by phase: `stride` runs of positions that are a stride apart.
 
-    def new_places(self, part, batch_size, num_heads, max_length):
-        size = at_most(self.stride, max_length)
-        if part == "far":
-            size *= -(-max_length // self.stride)
+    def new_far(self, batch_size, num_heads, max_length):
+        size = at_most(self.stride, max_length) * (-(-max_length // self.stride))
         return empty_places(batch_size, num_heads, size, self.key_dim, self.value_dim, self.compute_dtype)
 
-    def fill_places(self, part, places, key, value, lengths):
-        if part == "local":
-            return keep_last(places, key, value, lengths)
+    def fill_far(self, places, key, value):
         phases, rows = self._sizes(places)
         positions = ops.arange(phases, dtype="int32")[:, None] + self.stride * ops.arange(rows, dtype="int32")
         return keep_positions(places, key, value, ops.reshape(positions, (1, 1, phases * rows)))
 
-    def keep_next(self, part, places, key, value, index):
-        if part == "local":
-            return keep_next(places, key, value, index)
+    def keep_far(self, places, key, value, index):
         _, rows = self._sizes(places)
         return keep(places, key, value, (index % self.stride * rows + index // self.stride)[:, None])
 
-    def kept(self, part, places, index, merged):
-        if part == "local":
-            return kept_last(places, index)
+    def kept_far(self, places, index, merged):
         _, rows = self._sizes(places)
         run, phase = ops.arange(rows, dtype="int32"), index % self.stride
         at = (phase[:, None] * rows + run)[:, None]

@@ -6,6 +6,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import implicit_mask
+from tf_sparse_attention.layers.decoding import check_has_cache
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.remat import remat_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
@@ -140,14 +141,15 @@ class TransformerBlock(keras.layers.Layer):
     @property
     def reason_against_cache(self):
         """Why the block cannot decode with a cache, as text; None if it can."""
-        return self.attention.reason_against_cache
+        return self.attention.reason_against_cache if self.causal else "it sees later positions"
 
     def init_cache(self, batch_size, max_length):
         """Returns the cache by the name of the attention; see `AttentionLayer.init_cache`, likewise the next two."""
+        check_has_cache(self)
         return {self.attention.name: self.attention.init_cache(batch_size, max_length)}
 
     def prefill(self, inputs, cache, mask=None):
-        """Returns the results (B, T, D) for a prompt, which are causal, and the cache after it."""
+        """Returns the results (B, T, D) for a prompt and the cache after it."""
         return self._decoded(inputs, lambda x: self.attention.prefill(x, cache[self.attention.name], mask))
 
     def decode(self, inputs, cache, index):
