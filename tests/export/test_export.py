@@ -156,6 +156,7 @@ def test_another_backend_is_refused_with_the_way_out(model, tmp_path, monkeypatc
         export(model, tmp_path)
 
 
+@pytest.mark.large
 def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_python, tmp_path):
     pytest.importorskip("jax")
     make_model([LOCAL]).save(tmp_path / "untrained.keras")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.generation import greedy, keep_nucleus, keep_top_k, row_keys, sample
+from tf_sparse_attention.generation import greedy, keep_likely, keep_nucleus, keep_top_k, row_keys, sample
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "sampling.npz", allow_pickle=False)
 LOWEST = np.finfo("float32").min
@@ -104,6 +104,24 @@ def test_the_best_is_kept_even_where_a_tensor_brings_a_p_out_of_range(p):
     kept = array(keep_nucleus(LOGITS, np.array(p))) == LOGITS
     np.testing.assert_array_equal(kept.sum(-1), 1)
     np.testing.assert_array_equal(kept.argmax(-1), LOGITS.argmax(-1))
+
+
+def test_what_is_likely_beside_the_best_is_kept_for_each_row():
+    logits = np.log([[0.5, 0.25, 0.125, 0.125], [0.3, 0.3, 0.3, 0.1]]).astype("float32")
+    for min_p, wanted in ((0.4, [2, 3]), (0.0, [4, 4]), (1.0, [1, 3]), (np.array([0.2, 0.5]), [4, 3])):
+        np.testing.assert_array_equal((array(keep_likely(logits, min_p)) == logits).sum(-1), wanted)
+
+
+def test_nothing_unlikely_beside_the_best_is_drawn_after_temperature():
+    logits = np.log([0.5, 0.25, 0.125, 0.125]).astype("float32")
+    assert (draws(logits, min_p=0.3) > 0).sum() == 2
+    assert (draws(logits, temperature=4.0, min_p=0.3) > 0).sum() == 4
+
+
+@pytest.mark.parametrize("min_p", [-0.1, 1.5, float("nan")])
+def test_a_min_p_out_of_range_is_refused(min_p):
+    with pytest.raises(ValueError, match=r"`min_p` must be a number in \[0, 1\]\. Received: min_p="):
+        keep_likely(LOGITS, min_p)
 
 
 def test_greedy_takes_the_first_of_the_best():

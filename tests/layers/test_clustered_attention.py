@@ -34,7 +34,7 @@ def test_a_cluster_for_each_query_is_dense_attention():
     dense = dense_layer(x)
     # With as many clusters as queries, each starts from its own bits, and queries of the same bits share one.
     layer = clustered_of(dense, x, num_clusters=12, num_bits=512, num_iterations=1)
-    np.testing.assert_allclose(layer(x), dense(x, x), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(layer(x), dense(x, x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_clusters", [1, 4])
@@ -152,7 +152,7 @@ def test_projections_are_copied_from_layers_that_have_the_same():
     layer = LocalAttention(2, 4, window=40)
     layer.build(x.shape)
     layer.copy_projections(dense)
-    np.testing.assert_allclose(layer(x), dense(x, x), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(layer(x), dense(x, x), rtol=1e-5, atol=1e-5)
     for other in (LocalAttention(3, 4), RoutingAttention(2, 4, num_clusters=2, cluster_size=8)):
         with pytest.raises(ValueError, match=r"`attention` must be built and have the projections of this layer"):
             other.copy_projections(dense)

@@ -82,7 +82,7 @@ def test_each_head_attends_with_its_own_group():
     layer.set_weights([zeros, zeros, ones, apart])
     output = to_numpy(layer(np.reshape([1.0, 2, 4, 8, 16, 32], (1, -1, 1)), use_causal_mask=True))[0]
     # The last query sees 3, 4, 5 and the summary 2; in the other group it sees 3, 4, 5 and the summary 1.
-    np.testing.assert_allclose(output[-1], [60 / 4, 58 / 4] * 2)
+    np.testing.assert_allclose(output[-1], [60 / 4, 58 / 4] * 2, rtol=1e-6)
     np.testing.assert_allclose(output[3], [12 / 2, 10 / 2] * 2)
 
 

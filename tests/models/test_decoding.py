@@ -112,7 +112,10 @@ def test_packed_documents_are_refused():
         model.prefill(inputs, model.init_cache(1, 9))
 
 
-@pytest.mark.parametrize("name", ["routing_transformer", "sparse_transformer", "fixed"])
+LARGE = [pytest.param(name, marks=pytest.mark.large) for name in ("sparse_transformer", "fixed")]
+
+
+@pytest.mark.parametrize("name", ["routing_transformer", *LARGE])
 def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
     from tf_sparse_attention.models.generation import full_pass_step
 

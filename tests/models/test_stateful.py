@@ -164,6 +164,7 @@ def test_several_replicas_are_an_error(two_replicas):
         StatefulModel(make(), 2)
 
 
+@pytest.mark.large
 def test_on_jax_it_trains_and_segments_give_what_the_whole_text_gives(run_python):
     code = textwrap.dedent(
         """

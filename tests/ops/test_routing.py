@@ -38,41 +38,41 @@ def separate_means(query_groups=GROUPS, key_groups=GROUPS, cluster_size=2, value
 
 
 def test_a_token_sees_itself_and_the_token_of_its_cluster_before():
-    assert shared_means(mask_self=False) == [1, 2, 2.5, 6, 9, 20]
+    assert shared_means(mask_self=False) == pytest.approx([1, 2, 2.5, 6, 9, 20])
 
 
 def test_a_token_sees_itself_only_when_nothing_else_is_in_its_band():
-    assert shared_means(mask_self=True) == [1, 2, 1, 4, 2, 8]
+    assert shared_means(mask_self=True) == pytest.approx([1, 2, 1, 4, 2, 8])
 
 
 def test_a_band_on_both_sides_sees_one_later_token_of_the_cluster():
     expected = [2.5, 9, 13 / 3, 44 / 3, 9, 20]
     np.testing.assert_allclose(shared_means(causal=False, mask_self=False), expected, rtol=1e-6)
-    assert shared_means(causal=False, mask_self=True) == [4, 16, 4.5, 18, 2, 8]
+    assert shared_means(causal=False, mask_self=True) == pytest.approx([4, 16, 4.5, 18, 2, 8])
 
 
 def test_a_band_of_one_is_the_token_itself_even_if_self_is_masked():
-    assert shared_means(cluster_size=1, mask_self=True) == VALUES
+    assert shared_means(cluster_size=1, mask_self=True) == pytest.approx(VALUES)
 
 
 def test_keys_of_their_own_are_seen_up_to_the_position_of_the_query():
-    assert separate_means() == [1, 2, 2.5, 6, 9, 20]
+    assert separate_means() == pytest.approx([1, 2, 2.5, 6, 9, 20])
     # Nobody has passed a key of cluster 2 before position 4, nor one of cluster 1 before position 1.
-    assert separate_means([1, 2, 2, 1, 2, 1], [3, 1, 1, 1, 2, 2]) == [0, 0, 0, 6, 16, 6]
+    assert separate_means([1, 2, 2, 1, 2, 1], [3, 1, 1, 1, 2, 2]) == pytest.approx([0, 0, 0, 6, 16, 6])
 
 
 def test_keys_of_their_own_on_both_sides_are_one_more_after_the_query():
-    assert separate_means([1, 2, 2, 1, 2, 1], [3, 1, 1, 1, 2, 2], causal=False) == [2, 16, 16, 6, 24, 6]
+    assert separate_means([1, 2, 2, 1, 2, 1], [3, 1, 1, 1, 2, 2], causal=False) == pytest.approx([2, 16, 16, 6, 24, 6])
 
 
 def test_a_query_sees_the_key_of_its_own_position_only_when_alone_if_so_told():
-    assert separate_means(mask_self=True) == [1, 2, 1, 4, 2, 8]
+    assert separate_means(mask_self=True) == pytest.approx([1, 2, 1, 4, 2, 8])
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(6, 2), (2, 6)])
 def test_queries_and_keys_may_differ_in_number(num_queries, num_keys):
     means = separate_means([1] * num_queries, [1] * num_keys, values=VALUES[:num_keys])
-    assert means == [1, 1.5, 1.5, 1.5, 1.5, 1.5][:num_queries]
+    assert means == pytest.approx([1, 1.5, 1.5, 1.5, 1.5, 1.5][:num_queries])
 
 
 def test_the_softmax_weighs_by_the_score_inside_the_band():
@@ -89,7 +89,7 @@ def test_the_softmax_weighs_by_the_score_inside_the_band():
 def test_relative_positions_go_by_rank_and_alibi_by_token():
     # Token 4 sees token 1 of its cluster: three tokens back, one rank back.
     by_rank = Relative(np.zeros((3, 1), "float32"), np.array([[100], [200], [300]], "float32"))
-    assert shared_means(mask_self=True, position=by_rank)[4] == 102
+    assert shared_means(mask_self=True, position=by_rank)[4] == pytest.approx(102)
     position, zeros = Alibi(1), column([0] * 6)
     _, weights, _ = nearest_attention(
         zeros, column(VALUES), row(GROUPS), 2, mask_self=False, position=position, return_weights=True
@@ -101,22 +101,22 @@ def test_relative_positions_go_by_rank_and_alibi_by_token():
 def test_a_masked_pair_keeps_its_place_in_the_band():
     mask = np.ones((1, 1, 6, 6), bool)
     mask[0, 0, 3, 2] = False
-    assert shared_means(mask_self=False, masks=TokenMasks(attention_mask=mask)) == [1, 2, 2.5, 8, 9, 20]
+    assert shared_means(mask_self=False, masks=TokenMasks(attention_mask=mask)) == pytest.approx([1, 2, 2.5, 8, 9, 20])
 
 
 def test_padding_takes_no_place_in_the_band():
     exists = np.array([[True, True, False, True, True, True]])
     groups = ops.convert_to_numpy(groups_of(row(GROUPS), 3, exists))[0, 0]
     assert groups[2] == NOWHERE
-    assert shared_means(groups, mask_self=False) == [1, 2, 0, 4.5, 9, 20]
-    assert separate_means(groups, groups) == [1, 2, 0, 4.5, 9, 20]
+    assert shared_means(groups, mask_self=False) == pytest.approx([1, 2, 0, 4.5, 9, 20])
+    assert separate_means(groups, groups) == pytest.approx([1, 2, 0, 4.5, 9, 20])
 
 
 def test_documents_do_not_share_clusters():
     rank = segment_ranks(np.array([[9, 9, 9, -5, -5, -5]]))[0]
     groups = ops.convert_to_numpy(groups_of(row([0, 1, 0, 0, 1, 0]), 2, segment_rank=rank))[0, 0]
     assert groups.tolist() == [3, 4, 3, 1, 2, 1]
-    assert shared_means(groups, mask_self=False) == [1, 2, 2.5, 8, 16, 20]
+    assert shared_means(groups, mask_self=False) == pytest.approx([1, 2, 2.5, 8, 16, 20])
 
 
 def test_documents_are_numbered_in_the_order_of_their_ids():

@@ -2,7 +2,14 @@
 
 from tf_sparse_attention.generation.loop import bucket_length, generate
 from tf_sparse_attention.generation.random_keys import fold_in, row_keys
-from tf_sparse_attention.generation.samplers import check_settings, greedy, keep_nucleus, keep_top_k, sample
+from tf_sparse_attention.generation.samplers import (
+    check_settings,
+    greedy,
+    keep_likely,
+    keep_nucleus,
+    keep_top_k,
+    sample,
+)
 
 __all__ = [
     "bucket_length",
@@ -10,6 +17,7 @@ __all__ = [
     "fold_in",
     "generate",
     "greedy",
+    "keep_likely",
     "keep_nucleus",
     "keep_top_k",
     "row_keys",

@@ -21,8 +21,8 @@ def greedy(logits, keys=None):
     return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
-    """Draws ids from softmax(logits / temperature), cut to the `top_k` best and then to the nucleus of `top_p`.
+def sample(logits, keys, temperature=1.0, top_k=None, top_p=None, min_p=None):
+    """Draws ids from softmax(logits / temperature), cut to the `top_k` best, the nucleus of `top_p`, and by `min_p`.
 
     The draw is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u), which never picks an id that was
     cut away. A row's id depends on its own logits and key alone, and the same key gives the same noise on every
@@ -34,6 +34,7 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
         temperature: above 1 flattens, below 1 sharpens; 0 is `greedy`. A number, a scalar tensor, or (B,). Default 1.
         top_k: ids kept in each row, see `keep_top_k`. None (default): all.
         top_p: share of probability kept, see `keep_nucleus`. None (default): all.
+        min_p: least probability beside that of the best id, see `keep_likely`. None (default): any.
 
     Returns:
         int32 (B,).
@@ -45,7 +46,7 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
         >>> keys = row_keys(seed=1, batch_size=2)
         >>> ids = sample(ops.zeros((2, 258)), keys, temperature=0.8, top_p=0.9)
     """
-    check_settings(temperature, top_k, top_p)
+    check_settings(temperature, top_k, top_p, min_p)
     logits = ops.cast(logits, "float32")
     temperature = _a_row(temperature)
     # Before cutting: the nucleus is that of the distribution drawn from. What 0 is replaced by does not matter.
@@ -54,6 +55,8 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None):
         scaled = keep_top_k(scaled, top_k)
     if top_p is not None:
         scaled = keep_nucleus(scaled, top_p)
+    if min_p is not None:
+        scaled = keep_likely(scaled, min_p)
     noise = -ops.log(-ops.log(uniform(keys, ops.shape(logits)[-1])))
     # By `top_k`, which XLA computes apart: an argmax takes noise and cuts into its one loop, and where the vocabulary
     # is a small multiple of 8 the compiler of CPUs is busy with that for minutes.
@@ -111,6 +114,28 @@ def keep_nucleus(logits, top_p):
     return _keep(logits, ops.take_along_axis(kept, ranks, axis=-1) | (ranks == 0))
 
 
+def keep_likely(logits, min_p):
+    """Lowers the logits of ids less likely than `min_p` times the best one to the least float32 (Nguyen et al. 2024).
+
+    At min_p = 0 nothing changes; at 1 the best ids are left, all of equals.
+
+    Args:
+        logits: float (B, V).
+        min_p: a number in [0, 1], a scalar tensor, or (B,).
+
+    Returns:
+        Float32 (B, V).
+
+    Raises:
+        ValueError: for a number out of range.
+    """
+    check_settings(min_p=min_p)
+    logits = ops.cast(logits, "float32")
+    # The best one has a share of exp(0) = 1 of itself, whatever the rounding.
+    shares = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
+    return _keep(logits, shares >= _a_row(min_p))
+
+
 def _descending(logits):
     # `argsort` keeps the order of equals on both backends, so lower ids come first.
     return ops.argsort(-logits, axis=-1)
@@ -128,7 +153,7 @@ def _a_row(value, dtype="float32"):
     return ops.reshape(ops.cast(value, dtype), (-1, 1))  # (1, 1) or (B, 1)
 
 
-def check_settings(temperature=1.0, top_k=None, top_p=None):
+def check_settings(temperature=1.0, top_k=None, top_p=None, min_p=None):
     """Raises a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
     if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):
         raise ValueError(f"`temperature` must be a number of at least 0. Received: temperature={temperature!r}.")
@@ -136,3 +161,5 @@ def check_settings(temperature=1.0, top_k=None, top_p=None):
         raise ValueError(f"`top_k` must be a positive integer. Received: top_k={top_k!r}.")
     if isinstance(top_p, numbers.Real) and not 0 < top_p <= 1:
         raise ValueError(f"`top_p` must be a number in (0, 1]. Received: top_p={top_p!r}.")
+    if isinstance(min_p, numbers.Real) and not 0 <= min_p <= 1:
+        raise ValueError(f"`min_p` must be a number in [0, 1]. Received: min_p={min_p!r}.")

@@ -137,7 +137,7 @@ class Generator(Model):
 
     def call(self, inputs):
         def sampler(logits, keys):
-            return sample(logits, keys, inputs["temperature"], inputs["top_k"], inputs["top_p"])
+            return sample(logits, keys, inputs["temperature"], inputs["top_k"], inputs["top_p"], inputs["min_p"])
 
         prompts = inputs["prompt_ids"], inputs["prompt_lengths"]
         return generate(
@@ -150,10 +150,12 @@ class Generator(Model):
             state=self.start(*prompts),
         )
 
-    def generate(self, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, stop_id=END_ID):
+    def generate(
+        self, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, stop_id=END_ID, min_p=None
+    ):
         """Continues prompts; arguments and result are those of `generate_ids`."""
         vocabulary_size = self.model.backbone.vocabulary_size
-        check_settings(temperature, top_k, top_p)
+        check_settings(temperature, top_k, top_p, min_p)
         _check_prompts(prompts, max_length, vocabulary_size)
         _check_seed(seed, len(prompts))
         buffer = np.zeros((len(prompts), self._buffer_length(max_length)), "int32")
@@ -167,6 +169,7 @@ class Generator(Model):
                 "temperature": np.float32(temperature),
                 "top_k": np.int32(vocabulary_size if top_k is None else top_k),
                 "top_p": np.float32(1 if top_p is None else top_p),
+                "min_p": np.float32(0 if min_p is None else min_p),
                 # Keys and not the seed, whose rank would ask for another program.
                 "keys": ops.convert_to_numpy(row_keys(np.asarray(seed) % 2**32, len(prompts))),
                 "stop_id": np.int32(-1 if stop_id is None else stop_id),
@@ -184,7 +187,9 @@ class Generator(Model):
         return length if most is None else min(length, most)
 
 
-def generate_ids(model, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, stop_id=END_ID):
+def generate_ids(
+    model, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, stop_id=END_ID, min_p=None
+):
     """Continues prompts of token ids.
 
     The prompts are read in one pass, and every token costs what its position costs in a pass. A model that cannot
@@ -195,12 +200,13 @@ def generate_ids(model, prompts, max_length, temperature=1.0, top_k=None, top_p=
         prompts: list of sequences of ids, without the start id; an empty one is a text from its beginning.
         max_length: tokens of a row, prompt included, at which it stops.
         temperature: 0 takes the most likely token each time. Default 1. See `tf_sparse_attention.generation.sample`
-            for this and the next two.
+            for this, the next two and `min_p`.
         top_k: Default None: all.
         top_p: Default None: all.
         seed: integer, from which row i draws as row i of any batch, or one integer a row, from which equal rows draw
             alike wherever they stand. Default 0.
         stop_id: id after which a row stops. Default 1, the end of a document. None: none.
+        min_p: Default None: all.
 
     Returns:
         List of int32 arrays: each prompt with its continuation, the stop id included if it came.
@@ -213,10 +219,10 @@ def generate_ids(model, prompts, max_length, temperature=1.0, top_k=None, top_p=
         >>> generate_ids(model, [[74, 107], []], max_length=100, temperature=0.8, top_p=0.95, seed=1)
     """
     generator = model if isinstance(model, Generator) else Generator(model)
-    return generator.generate(prompts, max_length, temperature, top_k, top_p, seed, stop_id)
+    return generator.generate(prompts, max_length, temperature, top_k, top_p, seed, stop_id, min_p)
 
 
-def generate_text(model, tokenizer, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0):
+def generate_text(model, tokenizer, prompts, max_length, temperature=1.0, top_k=None, top_p=None, seed=0, min_p=None):
     """Continues prompts of text up to the end of the document.
 
     Args:
@@ -224,7 +230,7 @@ def generate_text(model, tokenizer, prompts, max_length, temperature=1.0, top_k=
         tokenizer: the tokenizer the model was trained with.
         prompts: list of `str`, or of `bytes`, valid UTF-8 or not.
         max_length: tokens (not characters) of a text, prompt included, at which it stops.
-        temperature, top_k, top_p, seed: as for `generate_ids`.
+        temperature, top_k, top_p, seed, min_p: as for `generate_ids`.
 
     Returns:
         List of `str`: each prompt with its continuation. A character cut in two at the end is U+FFFD.
@@ -238,7 +244,7 @@ def generate_text(model, tokenizer, prompts, max_length, temperature=1.0, top_k=
     if isinstance(prompts, (str, bytes)):
         raise ValueError(f"`prompts` must be a list of texts. Received: prompts={prompts!r}.")
     ids = [tokenizer.tokenize(prompt) for prompt in prompts]
-    rows = generate_ids(model, ids, max_length, temperature, top_k, top_p, seed, tokenizer.end_id)
+    rows = generate_ids(model, ids, max_length, temperature, top_k, top_p, seed, tokenizer.end_id, min_p)
     return [tokenizer.detokenize(row) for row in rows]
 
 
