@@ -138,10 +138,11 @@ class ContentAttention(AttentionLayer):
 
     def decode_heads(self, query, key, value, cache, index):
         key, position = query if key is None else key, self.position_of_heads
-        rounds = zip(*(self.rounds_of_groups(x, index[:, None]) for x in (query, key)), strict=True)
+        own = self.rounds_of_groups(query, index[:, None])
+        of_keys = own if self.share_qk else self.rounds_of_groups(key, index[:, None])
         query, key = self.compared(query, key)
         key, results, new = rotate_key(position, key, index), [], {}
-        for number, (asking, asked) in enumerate(rounds):
+        for number, (asking, asked) in enumerate(zip(own, of_keys, strict=True)):
             rings = keep_in_group(cache[f"round_{number}"], key, value, asked, index)
             kept = kept_in_group(rings, asking, index)
             options = {"mask_self": self.masks_self_in_decoding, "return_log_sum_exp": True}

@@ -59,18 +59,16 @@ def cached_step(model):
     return step
 
 
-def filled_cache(model, prompt_ids, prompt_lengths, start_id=PAD_ID):
+def filled_cache(model, prompt_ids, prompt_lengths):
     """Returns the cache of a model that has read all of its prompts but the last token, which the first step reads.
 
     Args:
         model: `LanguageModel` that can decode with a cache.
         prompt_ids: int32 (B, L), prompts from the left; L is the most tokens that a row can have.
         prompt_lengths: int32 (B,), tokens of each prompt.
-        start_id: id that the model reads before the first token. Default 0.
     """
     batch_size, length = ops.shape(prompt_ids)
-    start = ops.full((batch_size, 1), start_id, dtype="int32")
-    inputs = ops.concatenate([start, ops.cast(prompt_ids, "int32")], axis=1)[:, :-1]
+    inputs = ops.pad(ops.cast(prompt_ids, "int32"), [(0, 0), (1, 0)])[:, :-1]  # the start id is 0
     known = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
     cache = model.init_cache(batch_size, length)
     return model.backbone.prefill(ops.where(known, inputs, PAD_ID), cache, known)[1]

@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.decoding import (
     take_positions,
     write,
 )
-from tf_sparse_attention.ops.gather import stable_order
+from tf_sparse_attention.ops.gather import stable_order, take_numbers
 
 
 def empty_rings(batch_size, num_heads, num_groups, size, key_dim, value_dim, dtype):
@@ -49,14 +49,14 @@ def fill_rings(rings, key, value, groups, lengths):
     count = ops.reshape(count, (batch, heads, num_groups + 1))[..., :num_groups]
     first = ops.cumsum(count, axis=-1) - count
     places = ops.reshape(first[..., None] + ring_positions(size, count - 1), (batch, heads, num_groups * size))
-    positions = ops.take_along_axis(order, ops.clip(places, 0, length - 1), axis=-1)
+    positions = take_numbers(order, ops.clip(places, 0, length - 1))
     return {**keep_positions(rings, key, value, positions), "position": positions, "count": count}
 
 
 def keep_in_group(rings, key, value, group, index):
     """Returns rings with the key and value (B, N, 1, H) of the token at `index` (B,) in its group (B, N, 1)."""
     _, size = _sizes(rings)
-    count = ops.take_along_axis(rings["count"], group, axis=-1)
+    count = take_numbers(rings["count"], group)
     at = (group * size + count % size)[..., 0]
     return {
         **keep(rings, key, value, at),
@@ -68,10 +68,10 @@ def keep_in_group(rings, key, value, group, index):
 def kept_in_group(rings, group, index):
     """Returns the `Kept` keys of a group (B, N, 1) for queries at `index` (B,); ranks are those in the group."""
     _, size = _sizes(rings)
-    last = ops.take_along_axis(rings["count"], group, axis=-1)[..., 0] - 1  # (B, N)
+    last = take_numbers(rings["count"], group)[..., 0] - 1  # (B, N)
     ranks = ring_positions(size, last)
     places = group * size + ops.arange(size, dtype="int32")
-    positions = ops.take_along_axis(rings["position"], places, axis=-1)
+    positions = take_numbers(rings["position"], places)
     key, value = (take_positions(rings[name], places) for name in ("key", "value"))
     return Kept(key, value, ranks >= 0, ranks - last[..., None], positions - index[:, None, None])
 
