@@ -1,0 +1,70 @@
+"""The signature `generate`: how texts go on."""
+
+import math
+
+import tensorflow as tf
+
+from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
+from tf_sparse_attention.models.generation import decoder_of
+
+MOST_TOKENS = 2**16  # in a row
+MOST_ROWS = 2**12
+
+
+def generate_function(model, tokenizer, jit_compile):
+    decoder = decoder_of(model)
+
+    # The text operations stay outside, since XLA knows no strings. Sizes are unknown here and fixed in each call.
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def loop(prompt_ids, prompt_lengths, limits, keys, temperature, top_p):
+        def sampler(logits, keys):
+            return sample(logits, keys, temperature, top_p=top_p)
+
+        prompts, state = (prompt_ids, prompt_lengths), decoder.start(prompt_ids, prompt_lengths)
+        stop_id, start_id = tokenizer.end_id, tokenizer.start_id
+        return generate(decoder.step, *prompts, limits, sampler, keys, stop_id, start_id, state)[0]
+
+    def continue_text(prompt, max_length, temperature, top_p, seed):
+        ids = tokenizer.tokenize(prompt)
+        lengths = tf.cast(ids.row_lengths(), tf.int32)
+        # By itself an assertion holds up nothing, and the loop would be compiled for sizes that are refused.
+        with tf.control_dependencies(_assertions(lengths, max_length, temperature, top_p)):
+            lengths = tf.identity(lengths)
+        num_rows, length = _bucket(tf.size(prompt), 1, MOST_ROWS), _bucket(max_length, 64, MOST_TOKENS)
+        # Rows that only fill up the batch are finished from the start.
+        filled = [[0, num_rows - tf.size(prompt)]]
+        token_ids = loop(
+            tf.pad(ids.to_tensor(shape=tf.stack([-1, length])), [*filled, [0, 0]]),
+            tf.pad(lengths, filled),
+            tf.pad(tf.fill(tf.shape(lengths), max_length), filled),
+            row_keys(seed, num_rows),
+            temperature,
+            top_p,
+        )
+        text = tokenizer.detokenize(token_ids[: tf.size(prompt)])
+        return {"text": tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"), "text_bytes": text}
+
+    scalars = {"max_length": tf.int32, "temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}
+    signature = [tf.TensorSpec((), dtype, name) for name, dtype in scalars.items()]
+    signature.insert(0, tf.TensorSpec((None,), tf.string, "prompt"))
+    return tf.function(continue_text, input_signature=signature, autograph=False)
+
+
+def _assertions(lengths, max_length, temperature, top_p):
+    longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
+    conditions = (
+        (max_length >= longest, "`max_length` must be at least 1 and the tokens of each prompt.", max_length),
+        (max_length <= MOST_TOKENS, f"`max_length` must be at most {MOST_TOKENS}.", max_length),
+        (tf.size(lengths) <= MOST_ROWS, f"`prompt` must have at most {MOST_ROWS} rows.", tf.size(lengths)),
+        ((temperature >= 0) & (temperature < math.inf), "`temperature` must be a number of at least 0.", temperature),
+        ((top_p > 0) & (top_p <= 1), "`top_p` must be a number in (0, 1].", top_p),
+    )
+    return [tf.debugging.Assert(right, [f"{message} Received:", value]) for right, message, value in conditions]
+
+
+def _bucket(number, smallest, largest):
+    """Returns, in a graph, the least size of `bucket_length` that is no less than `number`."""
+    sizes = [smallest]
+    while sizes[-1] < largest:
+        sizes.append(bucket_length(sizes[-1] + 1, smallest))
+    return tf.gather(sizes, tf.minimum(tf.searchsorted(sizes, [number])[0], len(sizes) - 1))

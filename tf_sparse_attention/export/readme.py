@@ -1,0 +1,83 @@
+"""The README.md that is written beside a SavedModel."""
+
+import keras
+import tensorflow as tf
+
+from tf_sparse_attention.export.continuing import MOST_ROWS, MOST_TOKENS
+from tf_sparse_attention.version import __version__
+
+
+def readme_of(model, tokenizer, sequence_length, name):
+    return _README.format(
+        name=name,
+        parameters=f"{model.count_params():,}",
+        blocks=model.backbone.num_layers,
+        vocabulary=model.backbone.vocabulary_size,
+        tokenizer=type(tokenizer).__name__,
+        needs=_NEEDS[tokenizer.needs_tensorflow_text],
+        window=sequence_length,
+        most_tokens=MOST_TOKENS,
+        most_rows=MOST_ROWS,
+        versions=f"tf_sparse_attention {__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}",
+    )
+
+
+_NEEDS = {
+    False: "To run it TensorFlow is enough; the library that wrote it is not needed.",
+    True: "To run it TensorFlow and tensorflow-text are needed (`import tensorflow_text` before it is loaded); the "
+    "library that wrote it is not.",
+}
+_README = """# A language model as a SavedModel
+
+{parameters} parameters, {blocks} blocks, a vocabulary of {vocabulary} ids of `{tokenizer}`. Written by {versions}.
+{needs}
+
+## `score`: how likely is a text?
+
+| | name | type | meaning |
+|---|---|---|---|
+| in | `text` | string (B,) | bytes; UTF-8 or not, of any length |
+| out | `nats` | float32 (B,) | negative logarithm of the probability of the text |
+| out | `num_bytes` | int32 (B,) | bytes of the text |
+| out | `bits_per_byte` | float32 (B,) | nats / ln 2 / num_bytes; 0 for an empty text |
+
+Nothing is cut off. A text of more than {window} tokens is scored in consecutive windows of {window}, every token once;
+each window starts without context. The end of the document is not scored.
+
+## `generate`: how may a text go on?
+
+| | name | type | meaning |
+|---|---|---|---|
+| in | `prompt` | string (B,) | bytes; an empty one starts a document; at most {most_rows} rows |
+| in | `max_length` | int32 () | tokens of a row, prompt included, at which it stops; at most {most_tokens} |
+| in | `temperature` | float32 () | 0: the most likely token each time; 1: as the model says |
+| in | `top_p` | float32 () | in (0, 1]: draws from the most likely tokens that have this probability together |
+| in | `seed` | int32 () | equal seeds give equal texts; row i draws the same whatever the other rows are |
+| out | `text` | string (B,) | prompt and continuation, valid UTF-8; what is not is U+FFFD |
+| out | `text_bytes` | string (B,) | the same, as it is |
+
+A row ends with the document or at `max_length`. A longer prompt and a setting out of range are errors. The first call
+of each size (rows and `max_length`, rounded up to 1, 2, 3, 4, 6, 8, 12, ...) compiles a program, which takes seconds.
+
+## Example
+
+```python
+import tensorflow as tf
+
+served = tf.saved_model.load("{name}")
+score, generate = served.signatures["score"], served.signatures["generate"]
+
+result = score(text=tf.constant(["def main():", "A line of text."]))
+print(result["bits_per_byte"].numpy(), result["nats"].numpy(), result["num_bytes"].numpy())
+
+result = generate(
+    prompt=tf.constant(["def main():", ""]),
+    max_length=tf.constant(60),
+    temperature=tf.constant(0.8),
+    top_p=tf.constant(0.95),
+    seed=tf.constant(1),
+)
+for text in result["text"].numpy():
+    print(text.decode("utf-8"))
+```
+"""

@@ -1,0 +1,110 @@
+"""SavedModels that score and continue text wherever TensorFlow is, without this library."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import keras
+import tensorflow as tf
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.export.continuing import generate_function
+from tf_sparse_attention.export.readme import readme_of
+from tf_sparse_attention.export.scoring import score_function
+from tf_sparse_attention.models import LanguageModel
+
+
+def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=8, jit_compile=True):
+    """Writes a SavedModel with the signatures `score` and `generate`, text in and text out.
+
+    It runs where TensorFlow is installed, without this library and, unless the tokenizer is SentencePiece or WordPiece,
+    without tensorflow-text.
+    A README.md inside says what goes in and what comes out, with an example.
+
+    - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), and num_bytes, int32 (B,). Nothing is cut off:
+      a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly once. As in
+      `tf_sparse_attention.data.evaluation_batches`, a window starts without context; unlike there, no end of the
+      document is scored, since a text sent here may be a piece of one. Empty text has 0 nats and 0 bits per byte.
+    - `generate`: prompt, string (B,), max_length (tokens, prompt included), temperature (0: the most likely token each
+      time), top_p and seed, scalars -> text and text_bytes, string (B,): each prompt with its continuation up to the
+      end of the document, in `text` as valid UTF-8 with U+FFFD for what is not, in `text_bytes` as it is. Row i of a
+      seed draws the same in every batch, and the same as `tf_sparse_attention.models.generation.generate_ids`. A
+      prompt of more than `max_length` tokens and a setting out of range are errors.
+
+    Texts and prompts are bytes, valid UTF-8 or not. The loop of `generate` is compiled by XLA for each of a few sizes
+    (`bucket_length`) when it is first needed, which takes some seconds.
+
+    Args:
+        model: `LanguageModel`, on the TensorFlow backend.
+        path: folder to write, on a local disk. It must not exist, or be empty, or hold an earlier export, which is
+            replaced: whole or not at all.
+        tokenizer: the tokenizer the model was trained with.
+        sequence_length: most tokens in a window of `score`; best the length the model was trained at. Default 1024.
+        batch_size: most windows that `score` computes at once. Default 8.
+        jit_compile: whether the loop of `generate` is compiled. Default True; False is for servers without XLA.
+
+    Returns:
+        The path, a `pathlib.Path`.
+
+    Raises:
+        ValueError: on another backend, for a model or tokenizer that does not fit, or a path that must not be written.
+
+    Example:
+        >>> export_saved_model(model, "saved_model", ByteTokenizer(), sequence_length=1024)
+        >>> served = tf.saved_model.load("saved_model")
+        >>> served.signatures["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
+    """
+    _check_model(model, tokenizer)
+    checks.check_count("sequence_length", sequence_length)
+    checks.check_count("batch_size", batch_size)
+    path = _checked_path(path)
+    # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
+    # finds in attributes, among them the tables of a tokenizer.
+    served = tf.Module(name="language_model")
+    served.weights = [variable.value for variable in model.variables]
+    served.tokenizer = tokenizer.trackable
+    served.score = score_function(model, tokenizer, sequence_length, batch_size)
+    served.generate = generate_function(model, tokenizer, jit_compile)
+    _write(served, path, readme_of(model, tokenizer, sequence_length, path.name))
+    return path
+
+
+def _check_model(model, tokenizer):
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A SavedModel can be written on the TensorFlow backend alone. Save the model with "
+            "`model.save('model.keras')`, and in a process with KERAS_BACKEND=tensorflow load it with "
+            "`keras.models.load_model` and export it. "
+            f"Received: backend={keras.backend.backend()!r}."
+        )
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+    if tokenizer.vocabulary_size > model.backbone.vocabulary_size:
+        raise ValueError(
+            "`tokenizer` must have no more ids than the model. Received: a tokenizer with "
+            f"{tokenizer.vocabulary_size} and a model with {model.backbone.vocabulary_size}."
+        )
+
+
+def _checked_path(path):
+    if "://" in os.fspath(path):
+        raise ValueError(f"`path` must be on a local disk; copy the folder from there. Received: path={path}.")
+    path = pathlib.Path(path).expanduser()
+    if path.exists() and not (path.is_dir() and ((path / "saved_model.pb").exists() or not any(path.iterdir()))):
+        raise ValueError(f"`path` must be new, or a folder that is empty or holds a SavedModel. Received: path={path}.")
+    return path
+
+
+def _write(served, path, readme):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.incomplete-", dir=path.parent))
+    try:
+        signatures = {"score": served.score, "generate": served.generate}
+        tf.saved_model.save(served, os.fspath(beside / "new"), signatures)
+        (beside / "new" / "README.md").write_text(readme, encoding="utf-8")
+        if path.exists():
+            os.rename(path, beside / "old")
+        os.rename(beside / "new", path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
