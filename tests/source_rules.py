@@ -32,7 +32,11 @@ RANKS = {
 PORTABLE_PARTS = {"checks", "files", "ops", "layers", "generation", "optimizers", "models"}
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
-DEFERRED_BACKEND_FILES = {"tf_sparse_attention/layers/replicas.py", "trainers/strategy.py"}
+DEFERRED_BACKEND_FILES = {
+    "tf_sparse_attention/layers/replicas.py",
+    "tf_sparse_attention/models/programs.py",
+    "trainers/strategy.py",
+}
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
 
 

@@ -28,6 +28,10 @@ def score(served, texts):
     return {name: value.numpy() for name, value in served["score"](text=tf.constant(texts, tf.string)).items()}
 
 
+def embed(served, texts):
+    return {name: value.numpy() for name, value in served["embed"](text=tf.constant(texts, tf.string)).items()}
+
+
 def generate(served, prompts, max_length=20, temperature=1.0, top_p=0.9, seed=5):
     result = served["generate"](
         prompt=tf.constant(prompts, tf.string),

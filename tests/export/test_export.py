@@ -12,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_attention as tsa
-from tests.export.serving import LOCAL, ROUTING, TEXTS, WINDOW, export, generate, make_model, nats_of, score
+from tests.export.serving import LOCAL, ROUTING, TEXTS, WINDOW, embed, export, generate, make_model, nats_of, score
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_saved_model
+from tf_sparse_attention.export.weights import quantized
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 # Makes every import of the library fail, as where it is not installed.
@@ -50,6 +51,7 @@ def test_scores_are_the_models_own_nats_over_all_windows(model, served):
     num_bytes = np.array([len(TEXTS[0]), 0, len(TEXTS[2]), len(TEXTS[3].encode())])
     np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
     np.testing.assert_array_equal(result["num_bytes"], num_bytes)
+    np.testing.assert_array_equal(result["num_tokens"], num_bytes)
     np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / np.maximum(num_bytes, 1), rtol=1e-5)
 
 
@@ -73,6 +75,62 @@ def test_nothing_has_no_nats_and_no_bits(served, texts):
         np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
 
 
+def test_an_embedding_is_the_mean_of_the_vectors_of_all_windows(model, served):
+    result = embed(served, TEXTS)
+    for text, embedding, num_tokens in zip(TEXTS, result["embedding"], result["num_tokens"], strict=True):
+        ids = ByteTokenizer().tokenize(text)
+        windows = [ids[begin : begin + WINDOW] for begin in range(0, len(ids), WINDOW)]
+        vectors = [keras.ops.convert_to_numpy(model.backbone(np.array([[0, *window]])))[0, 1:] for window in windows]
+        wanted = np.concatenate(vectors).mean(0) if len(ids) else np.zeros(16)
+        np.testing.assert_allclose(embedding, wanted, atol=1e-5)
+        assert num_tokens == len(ids)
+
+
+def test_weights_in_8_bits_are_a_quarter_of_the_size_and_score_about_the_same(tmp_path):
+    keras.utils.set_random_seed(3)
+    model = LanguageModel(Backbone(258, 2, 64, [LOCAL, ROUTING], intermediate_dim=128, seed=3))
+    folders = {dtype: export(model, tmp_path / str(dtype), weight_dtype=dtype) for dtype in (None, "int8")}
+    sizes = {
+        dtype: sum(path.stat().st_size for path in (folder / "variables").iterdir())
+        for dtype, folder in folders.items()
+    }
+    assert sizes["int8"] < 0.4 * sizes[None]
+    plain, small = (tf.saved_model.load(folder).signatures for folder in folders.values())
+    np.testing.assert_allclose(score(small, TEXTS)["nats"], score(plain, TEXTS)["nats"], rtol=5e-3)
+    # A vector that lies between two clusters may go to the other one, so some numbers differ more than others.
+    assert np.abs(embed(small, TEXTS)["embedding"] - embed(plain, TEXTS)["embedding"]).mean() < 0.05
+    assert generate(small, ["ab", ""], max_length=9) == generate(small, ["ab", ""], max_length=9)
+    assert "the large ones in 8 bits" in (folders["int8"] / "README.md").read_text()
+    assert "8 bits" not in (folders[None] / "README.md").read_text()
+
+
+def test_8_bits_are_as_close_as_they_can_be():
+    weight = np.random.default_rng(0).normal(size=(64, 5, 32)) * np.logspace(-3, 0, 32)
+    numbers, scale = quantized(weight)
+    assert numbers.dtype == np.int8
+    assert scale.shape == (1, 5, 32)  # by columns, which differ in size
+    assert (np.abs(numbers * scale - weight) <= 0.501 * scale).all()
+    rows = np.random.default_rng(0).normal(size=(64, 32)) * np.logspace(-3, 0, 64)[:, None]
+    assert quantized(rows)[1].shape == (64, 1)
+    assert quantized(np.ones((2, 64, 32)))[1].size <= 128  # not one for each pair of numbers
+    numbers, scale = quantized(np.zeros((64, 32)))
+    assert not numbers.any() and (scale == 1).all()
+
+
+def test_a_model_of_few_positions_serves_no_more(tmp_path):
+    grid = Backbone(258, 1, 16, [LOCAL], embedding={"grid": (4, 5)})
+    model = LanguageModel(grid)
+    with pytest.raises(ValueError, match="`sequence_length` must be at most the 20 positions of the model"):
+        export_saved_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=21)
+    path = export_saved_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=20)
+    served = tf.saved_model.load(path).signatures
+    assert score(served, ["x" * 41])["nats"] > 0
+    assert embed(served, ["x" * 41])["num_tokens"] == 41
+    assert generate(served, ["ab"], max_length=20, temperature=0.0)["num_tokens"][0] <= 20
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be at most 20"):
+        generate(served, ["ab"], max_length=21)
+
+
 def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, served):
     readme = (exported / "README.md").read_text(encoding="utf-8")
     example = readme.split("```python\n")[1].split("```")[0]
@@ -81,12 +139,12 @@ def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, serve
     bits = score(served, texts)["bits_per_byte"]
     continued = generate(served, [texts[0], ""], 60, 0.8, 0.95, 1)["text"]
     assert printed.startswith(f"absent\n{bits}")
-    assert printed.endswith("".join(f"{text.decode()}\n" for text in continued) + "False\n")
+    assert printed.endswith("".join(f"{text.decode()}\n" for text in continued) + "(2, 16)\nFalse\n")
 
 
 def test_the_readme_names_every_input_and_output(exported, served):
     readme = (exported / "README.md").read_text(encoding="utf-8")
-    for signature in ("score", "generate"):
+    for signature in ("score", "generate", "embed"):
         function = served[signature]
         for name in [*function.structured_input_signature[1], *function.structured_outputs]:
             assert f"| `{name}` |" in readme
@@ -141,6 +199,11 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
     small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
     with pytest.raises(ValueError, match=r"`tokenizer` must have .* a tokenizer with 258 and a model with 200\."):
         export(small, tmp_path)
+
+
+def test_an_unknown_dtype_of_weights_is_refused(model, tmp_path):
+    with pytest.raises(ValueError, match="`weight_dtype` must be"):
+        export(model, tmp_path, weight_dtype="int4")
 
 
 @pytest.mark.parametrize("name", ["sequence_length", "batch_size"])

@@ -2,24 +2,27 @@
 
 import math
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.export.serving import TEXTS, export, generate
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.models.generation import Generator
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.models.generator import Generator
 
 
 def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
     prompts = [text[:12] for text in TEXTS]
     ids = [ByteTokenizer().tokenize(prompt) for prompt in prompts]
-    generator = Generator(model)
-    generator.compile(run_eagerly=True)  # Compiling takes longer than these few tokens.
-    rows = generator.generate(ids, max_length=20, top_p=0.9, seed=-5)
-    expected = [ByteTokenizer().detokenize_bytes(row) for row in rows]
+    generator = Generator(model, run_eagerly=True)  # compiling takes longer than these few tokens
+    rows = generator.generate(ids, max_length=20, sampler=Sampling(top_p=0.9), seed=-5)
+    expected = [ByteTokenizer().detokenize_bytes(row.token_ids) for row in rows]
     result = generate(served, prompts, seed=-5)
     assert result["text_bytes"] == expected
-    assert result["text"][0].decode("utf-8") == ByteTokenizer().detokenize(rows[0])
+    assert result["text"][0].decode("utf-8") == ByteTokenizer().detokenize(rows[0].token_ids)
+    assert result["num_tokens"] == [len(row.token_ids) for row in rows]
+    np.testing.assert_allclose(result["log_prob"], [row.log_probs.sum() for row in rows], atol=1e-4)
 
 
 def test_generated_text_is_valid_utf_8_and_the_bytes_are_as_they_are(served):
@@ -47,7 +50,7 @@ def test_temperature_0_is_the_same_for_every_seed(served):
 
 
 def test_no_prompts_give_no_texts(served):
-    assert generate(served, []) == {"text": [], "text_bytes": []}
+    assert generate(served, []) == {"text": [], "text_bytes": [], "num_tokens": [], "log_prob": []}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def run_on_jax(*arguments):
 def test_the_main_checks_hold_on_jax():
     result = run_on_jax("-k", SHORT)
     assert result.returncode == 0, result.stdout
-    assert "25 passed" in result.stdout
+    assert "26 passed" in result.stdout
 
 
 @pytest.mark.large

@@ -35,7 +35,7 @@ def run(step, prompts, max_length, sampler=greedy, length=None, **settings):
     buffer = np.zeros((len(prompts), length or np.max(max_length)), "int32")
     for row, prompt in zip(buffer, prompts, strict=True):
         row[: len(prompt)] = prompt
-    ids, lengths = generate(step, buffer, [len(prompt) for prompt in prompts], max_length, sampler, **settings)
+    ids, lengths, _ = generate(step, buffer, [len(prompt) for prompt in prompts], max_length, sampler, **settings)
     ids, lengths = ops.convert_to_numpy(ids), ops.convert_to_numpy(lengths)
     assert ids.shape == buffer.shape
     assert all((row[n:] == 0).all() for row, n in zip(ids, lengths, strict=True))
@@ -51,11 +51,11 @@ def test_an_empty_prompt_starts_from_the_start_id():
 
 
 def test_a_row_stops_at_the_stop_id_and_keeps_it_while_others_go_on():
-    assert run(count_up, [[4], [1]], 5, stop_id=6) == [[4, 5, 6], [1, 2, 3, 4, 5]]
+    assert run(count_up, [[4], [1]], 5, stop_ids=[6]) == [[4, 5, 6], [1, 2, 3, 4, 5]]
 
 
 def test_a_stop_id_in_the_prompt_stops_nothing():
-    assert run(count_up, [[6, 4]], 5, stop_id=6) == [[6, 4, 5, 6]]
+    assert run(count_up, [[6, 4]], 5, stop_ids=[6]) == [[6, 4, 5, 6]]
 
 
 def test_a_prompt_as_long_as_allowed_is_returned_as_it_is():
@@ -67,7 +67,7 @@ def test_rows_may_have_limits_of_their_own():
 
 
 def test_what_lies_behind_a_prompt_does_not_matter():
-    ids, _ = generate(count_up, [[4, 9, 9, 9]], [1], 3, greedy)
+    ids, *_ = generate(count_up, [[4, 9, 9, 9]], [1], 3, greedy)
     np.testing.assert_array_equal(ops.convert_to_numpy(ids), [[4, 5, 6, 0]])
 
 
@@ -128,7 +128,7 @@ def test_a_longer_row_begins_with_the_shorter_one():
 
 
 def test_lengths_beyond_the_buffer_count_as_the_buffer():
-    ids, lengths = generate(count_up, [[4, 7]], [3], 2, greedy)
+    ids, lengths, _ = generate(count_up, [[4, 7]], [3], 2, greedy)
     np.testing.assert_array_equal(ops.convert_to_numpy(ids), [[4, 7]])
     np.testing.assert_array_equal(ops.convert_to_numpy(lengths), [2])
 
@@ -150,12 +150,12 @@ def test_one_graph_of_unknown_sizes_gives_what_eager_mode_gives(jit_compile):
     )
     def program(prompt_ids, prompt_lengths, max_length):
         traces.append(1)
-        return generate(bigram, prompt_ids, prompt_lengths, max_length, DRAW, seed=3, stop_id=4)
+        return generate(bigram, prompt_ids, prompt_lengths, max_length, DRAW, seed=3, stop_ids=[4])
 
     for batch_size, length, max_length in ((1, 6, 6), (3, 20, 15), (2, 20, 20)):
         prompt_ids = np.random.default_rng(length).integers(1, SIZE, (batch_size, length)).astype("int32")
         arguments = (prompt_ids, np.arange(batch_size, dtype="int32"), np.int32(max_length))
-        expected = generate(bigram, *arguments, DRAW, seed=3, stop_id=4)
+        expected = generate(bigram, *arguments, DRAW, seed=3, stop_ids=[4])
         for actual, wanted in zip(program(*arguments), expected, strict=True):
             np.testing.assert_array_equal(actual, wanted)
     assert len(traces) == 1

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models import Backbone, LanguageModel
-from tf_sparse_attention.models.generation import Generator, generate_ids
+from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.models.steps import Decoder, full_pass_step
 
 SIZES = {"num_heads": 2, "key_dim": 4}
 LOCAL = {"layer": "LocalAttention", **SIZES, "window": 6, "position": "rotary"}
@@ -88,16 +90,16 @@ def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
     with pytest.raises(ValueError, match="must be one that decodes with a cache: with selection='top_k'"):
         model.init_cache(2, 9)
     with caplog.at_level(logging.WARNING), pytest.warns(UserWarning, match="is not causal"):
-        rows = generate_ids(model, [[3, 4]], max_length=6, temperature=0, stop_id=None)
+        rows = model.generate([[3, 4]], max_length=6, sampler="greedy", stop_ids=None)
     assert "decodes without a cache, since with selection='top_k'" in caplog.text
     assert len(rows[0]) == 6
 
 
 def test_a_text_ends_with_the_positions_that_a_model_has():
     model = make(**MODELS["sparse_transformer"])
-    assert len(generate_ids(model, [[3]], max_length=25, stop_id=None)[0]) == 25
+    assert len(model.generate([3], max_length=25, stop_ids=None)) == 25
     with pytest.raises(ValueError, match="`max_length` must be at most the 25 positions of the model"):
-        generate_ids(model, [[3]], max_length=26)
+        model.generate([3], max_length=26)
 
 
 def test_a_model_of_both_sides_has_no_cache():
@@ -117,14 +119,12 @@ LARGE = [pytest.param(name, marks=pytest.mark.large) for name in ("sparse_transf
 
 @pytest.mark.parametrize("name", ["routing_transformer", *LARGE])
 def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
-    from tf_sparse_attention.models.generation import full_pass_step
-
     model = make(**MODELS[name])
     prompts = [[5, 6, 7], [], [9] * 8]
     slow = Generator(model)
-    slow.step, slow.start = full_pass_step(model), lambda *prompts: ()
-    settings = {"max_length": 20, "temperature": 0.7, "top_p": 0.9, "seed": 3, "stop_id": None}
+    slow.decoder = Decoder(full_pass_step(model), lambda *prompts: ())
+    settings = {"max_length": 20, "sampler": Sampling(temperature=0.7, top_p=0.9), "seed": 3, "stop_ids": None}
     for found, wanted in zip(
         Generator(model).generate(prompts, **settings), slow.generate(prompts, **settings), strict=True
     ):
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(found.token_ids, wanted.token_ids)

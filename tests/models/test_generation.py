@@ -1,6 +1,7 @@
-"""Text from a language model: the compiled loop against a slow one, prompts, seeds and what is refused."""
+"""Text from a language model: compiled programs against a slow loop, prompts, seeds and what is refused."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.generation import generate, sample
+from tf_sparse_attention.generation import BeamSearch, Sampling, generate, greedy, sample
 from tf_sparse_attention.models import Backbone, LanguageModel
-from tf_sparse_attention.models.generation import Generator, full_pass_step, generate_ids, generate_text
+from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.models.steps import full_pass_step
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
 ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 4}
@@ -58,25 +60,25 @@ def eager(model, prompt, max_length, sampler):
     """Generation for one prompt without compiling anything, so that each call is cheap."""
     buffer = np.zeros((1, max_length + 3), "int32")
     buffer[0, : len(prompt)] = prompt
-    ids, lengths = generate(full_pass_step(model), buffer, [len(prompt)], max_length, sampler)
+    ids, lengths, _ = generate(full_pass_step(model), buffer, [len(prompt)], max_length, sampler)
     return ops.convert_to_numpy(ids)[0, : int(lengths[0])].tolist()
 
 
 def lists(rows):
-    return [row.tolist() for row in rows]
+    return [row.token_ids.tolist() for row in rows]
 
 
 def test_greedy_generation_equals_a_pass_for_each_token(model, generator):
-    rows = generator.generate(PROMPTS, max_length=14, temperature=0.0)
+    rows = generator.generate(PROMPTS, max_length=14, sampler="greedy")
     assert lists(rows) == [slow_greedy(model, prompt, 14) for prompt in PROMPTS]
 
 
 def test_each_greedy_token_is_the_best_of_one_pass_over_the_text(model, generator):
-    rows = generator.generate(PROMPTS, max_length=14, temperature=0.0, stop_id=None)
-    inputs = np.pad(np.stack(rows)[:, :-1], [(0, 0), (1, 0)])
+    rows = generator.generate(PROMPTS, max_length=14, sampler="greedy", stop_ids=None)
+    inputs = np.pad(np.stack([row.token_ids for row in rows])[:, :-1], [(0, 0), (1, 0)])
     best = model.predict_on_batch(inputs)[..., 1:].argmax(-1) + 1
     for row, wanted, prompt in zip(rows, best, PROMPTS, strict=True):
-        np.testing.assert_array_equal(row[len(prompt) :], wanted[len(prompt) :])
+        np.testing.assert_array_equal(row.token_ids[len(prompt) :], wanted[len(prompt) :])
 
 
 @pytest.mark.filterwarnings("ignore:.*top_k")
@@ -91,22 +93,23 @@ def test_a_step_depends_on_the_tokens_so_far_alone(selection):
 
 
 def test_a_row_stops_at_the_stop_id(generator):
-    whole = lists(generator.generate(PROMPTS, max_length=30, temperature=0.0, stop_id=None))
+    whole = lists(generator.generate(PROMPTS, max_length=30, sampler="greedy", stop_ids=None))
     assert {len(row) for row in whole} == {30}
     stop_id = whole[1][5]
-    cut = lists(generator.generate(PROMPTS, max_length=30, temperature=0.0, stop_id=stop_id))
+    cut = lists(generator.generate(PROMPTS, max_length=30, sampler="greedy", stop_ids=stop_id))
     assert cut[1] == whole[1][: whole[1].index(stop_id) + 1]
 
 
-def test_all_prompts_lengths_seeds_and_settings_share_one_program(generator):
-    generator.generate(PROMPTS, max_length=14)
-    step, traces = generator.step, []
-    generator.step = lambda *arguments: traces.append(1)
-    try:
-        generator.generate(PROMPTS[::-1], 50, temperature=0.5, top_k=3, top_p=0.9, seed=[7, 8, 9, 9], stop_id=None)
-    finally:
-        generator.step = step
-    assert not traces
+def test_all_prompts_lengths_seeds_and_settings_of_a_kind_share_one_program(model):
+    generator, traces = Generator(model), []
+    step = generator.decoder.step
+    generator.decoder = generator.decoder._replace(step=lambda *given: (traces.append(1), step(*given))[1])
+    generator.generate(PROMPTS, max_length=14, sampler=Sampling(temperature=0.3, top_p=0.5), seed=1, stop_ids=[1, 2])
+    assert traces
+    before = len(traces)
+    sampler = Sampling(temperature=1.2, top_p=0.9)
+    generator.generate(PROMPTS[::-1], 50, sampler=sampler, seed=[7, 8, 9, 9], stop_ids=None)
+    assert len(traces) == before
 
 
 def test_a_row_does_not_depend_on_its_batch_mates(generator):
@@ -132,14 +135,6 @@ def test_padding_is_never_generated():
     assert set(row) == {1, 2}
 
 
-def test_settings_reach_the_sampler_uncast_under_a_half_precision_policy(model):
-    keras.config.set_dtype_policy("mixed_bfloat16")  # Set back by the fixture of all tests.
-    generator, seen = Generator(model), []
-    generator.call = lambda inputs: seen.append(inputs["temperature"].dtype)
-    generator({"temperature": np.float32(0.3)})
-    assert seen == ["float32"]
-
-
 def test_generation_leaves_all_state_untouched(model, generator):
     before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
     generator.generate(PROMPTS, max_length=14)
@@ -147,18 +142,26 @@ def test_generation_leaves_all_state_untouched(model, generator):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), value)
 
 
-def test_text_goes_in_and_out(generator):
-    texts = generate_text(generator, ByteTokenizer(), ["Hi ", b"\xff", "", "é"], max_length=12, seed=1)
+def test_text_goes_in_and_out(model):
+    tokenizer = ByteTokenizer()
+    texts = model.generate(["Hi ", b"\xff", "", "é"], max_length=12, seed=1, tokenizer=tokenizer)
     assert texts[0].startswith("Hi ")
     assert texts[1].startswith("\ufffd")
-    ids = generate_ids(generator, [[74, 107, 34], [257], [], [197, 171]], max_length=12, seed=1)
-    assert texts == [ByteTokenizer().detokenize(row) for row in ids]
+    ids = model.generate([[74, 107, 34], [257], [], [197, 171]], max_length=12, seed=1)
+    assert texts == [tokenizer.detokenize(row) for row in ids]
 
 
-@pytest.mark.parametrize("prompt", [[258], [-1], [1.5], [[3]], "text"])
-def test_a_prompt_that_is_not_of_ids_of_the_vocabulary_is_refused(generator, prompt):
-    with pytest.raises(ValueError, match=r"`prompts` must be sequences of integers in \[0, 258\)\. Received: prompt="):
-        generator.generate([[1], prompt], max_length=9)
+@pytest.mark.parametrize("prompt", [[258], [-1], [1.5], [[3]], [[3], [4, 5]]])
+def test_a_prompt_that_is_not_of_ids_of_the_vocabulary_is_refused(model, prompt):
+    with pytest.raises(ValueError, match=r"`prompts` must be text, or sequences of integers in \[0, 258\)\. Received:"):
+        model.generate([[1], prompt], max_length=9)
+
+
+def test_text_without_a_tokenizer_is_refused(model):
+    with pytest.raises(
+        ValueError, match=r"`tokenizer` must be given for prompts of text\. Received: None, prompt='Hi'"
+    ):
+        model.generate("Hi", max_length=9)
 
 
 def test_a_prompt_that_is_too_long_is_refused(generator):
@@ -172,9 +175,10 @@ def test_a_length_that_is_no_positive_integer_is_refused(generator, max_length):
         generator.generate([[]], max_length=max_length)
 
 
-def test_no_prompts_are_refused(generator):
-    with pytest.raises(ValueError, match=r"`prompts` must hold at least one prompt\. Received: prompts=\[\]"):
-        generator.generate([], max_length=3)
+@pytest.mark.parametrize("prompts", [[], np.zeros((0, 4), "int32")])
+def test_no_prompts_are_refused(model, prompts):
+    with pytest.raises(ValueError, match=r"`prompts` must hold at least one prompt\. Received: prompts="):
+        model.generate(prompts, max_length=3)
 
 
 @pytest.mark.parametrize("seed", [1.5, [1, 2, 3], None])
@@ -183,19 +187,108 @@ def test_a_seed_that_is_no_integer_or_one_a_row_is_refused(generator, seed):
         generator.generate([[], []], max_length=3, seed=seed)
 
 
-def test_a_setting_out_of_range_is_refused(generator):
-    with pytest.raises(ValueError, match="`top_p` must be"):
-        generator.generate([[]], max_length=3, top_p=0)
+@pytest.mark.parametrize("sampler", ["best", 3, None, Sampling])
+def test_an_unknown_sampler_is_refused(generator, sampler):
+    with pytest.raises(ValueError, match=r"`sampler` must be one of random, greedy, beam, .* Received: sampler="):
+        generator.generate([[]], max_length=3, sampler=sampler)
 
 
-def test_one_text_in_place_of_a_list_is_refused(model):
-    with pytest.raises(ValueError, match=r"`prompts` must be a list of texts\. Received: prompts='Hi'"):
-        generate_text(model, ByteTokenizer(), "Hi", max_length=3)
+@pytest.mark.parametrize("stop_ids", [1.5, [[1]], -1, "end"])
+def test_stop_ids_that_are_no_ids_are_refused(generator, stop_ids):
+    with pytest.raises(ValueError, match=r"`stop_ids` must be an id, a sequence of ids, or None\. Received: stop_ids="):
+        generator.generate([[]], max_length=3, stop_ids=stop_ids)
 
 
-def test_a_generator_takes_language_models_alone():
-    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<Sequential"):
-        Generator(keras.Sequential([keras.layers.Dense(3)]))
+def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
+    rows = lists(generator.generate([[74, 107]], max_length=14, seed=2))
+    for prompt in ([74, 107], (74, 107), np.array([74, 107])):
+        assert model.generate(prompt, max_length=14, seed=2).tolist() == rows[0]
+    for prompts in ([[74, 107]], np.array([[74, 107]]), ops.convert_to_tensor([[74, 107]])):
+        assert [row.tolist() for row in model.generate(prompts, max_length=14, seed=2)] == rows
+    assert isinstance(model.generate("Hi", max_length=14, tokenizer=ByteTokenizer()), str)
+
+
+def test_padding_on_either_side_is_taken_off(model, generator):
+    wanted = lists(generator.generate([[5, 6], [7, 8, 9], []], max_length=14, seed=2))
+    ids = np.array([[0, 0, 5, 6], [7, 8, 9, 0], [0, 0, 0, 0]])
+    rows = model.generate(ids, max_length=14, seed=2, padding_mask=[[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]])
+    assert [row.tolist() for row in rows] == wanted
+
+
+def test_a_hole_in_a_prompt_and_a_mask_of_another_shape_are_refused(model):
+    ids = np.ones((2, 3), "int32")
+    with pytest.raises(ValueError, match=r"`padding_mask` must be False on the left .* Received: row 1 with 2 pieces"):
+        model.generate(ids, max_length=14, padding_mask=[[True, True, True], [True, False, True]])
+    with pytest.raises(ValueError, match=r"`padding_mask` must have the shape of `prompts`.* Received: .*\(2, 2\)"):
+        model.generate(ids, max_length=14, padding_mask=np.ones((2, 2), bool))
+
+
+def test_log_probabilities_are_those_of_one_pass(model):
+    rows, found = model.generate(PROMPTS, max_length=14, seed=4, sampler=Sampling(top_k=5), return_log_probs=True)
+    for row, own, prompt in zip(rows, found, PROMPTS, strict=True):
+        logits = ops.convert_to_numpy(model(np.array([[0, *row[:-1]]])))[0].astype("float64")
+        logits[:, 0] = -1e30  # padding is never drawn, and has no probability
+        whole = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        whole -= logits.max(-1, keepdims=True)
+        wanted = np.take_along_axis(whole, row[:, None], axis=-1)[:, 0]
+        np.testing.assert_allclose(own, wanted[len(prompt) :], atol=1e-5)
+
+
+def test_a_function_may_choose(model, generator):
+    def second(logits, keys):
+        return ops.top_k(logits, 2)[1][:, 1]
+
+    rows = generator.generate([[5]], max_length=4, sampler=second)
+    logits = ops.convert_to_numpy(model(np.array([[0, 5]])))[0, -1]
+    assert rows[0].token_ids[1] == np.argsort(-logits[1:])[1] + 1
+    assert lists(generator.generate([[5]], max_length=4, sampler=greedy)) == lists(
+        generator.generate([[5]], max_length=4, sampler="greedy")
+    )
+
+
+def test_a_strong_penalty_repeats_no_token_and_no_pair_comes_twice(generator):
+    plain = lists(generator.generate([[5]], max_length=40, sampler="greedy", stop_ids=None))[0]
+    assert len(set(plain)) < 40
+    (row,) = lists(generator.generate([[5]], 40, Sampling(temperature=0, repetition_penalty=1e6), stop_ids=None))
+    assert len(set(row)) == 40
+    (row,) = lists(generator.generate([[5]], 40, Sampling(temperature=0, no_repeat_ngram=2), stop_ids=None))
+    assert len(set(itertools.pairwise(row))) == 39
+
+
+def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(model):
+    def found(sampler):
+        rows, log_probs = model.generate([[5], []], 12, sampler, stop_ids=None, return_log_probs=True)
+        return [row.tolist() for row in rows], np.array([own.sum() for own in log_probs])
+
+    plain, one, eight = (found(sampler) for sampler in ("greedy", BeamSearch(num_beams=1), BeamSearch(num_beams=8)))
+    assert plain[0] == one[0]
+    assert (eight[1] >= one[1] - 1e-4).all()
+    assert (eight[1] > one[1] + 1e-3).any()
+
+
+def test_pieces_of_a_stream_are_what_generate_returns(model):
+    settings = {"max_length": 30, "seed": 5, "tokenizer": ByteTokenizer(), "stop_ids": None}
+    for prompt in ("é", b"\xc3", ""):
+        wanted = model.generate(prompt, **settings)
+        pieces = list(model.stream(prompt, **settings))
+        assert "".join(pieces) == wanted
+        assert len(pieces) > 10
+        assert all(pieces)
+    pieces = list(model.stream([5, 6], max_length=30, seed=5, chunk_size=8, stop_ids=None))
+    assert [len(piece) for piece in pieces] == [2, 8, 8, 8, 4]
+    np.testing.assert_array_equal(np.concatenate(pieces), model.generate([5, 6], 30, seed=5, stop_ids=None))
+
+
+def test_a_stream_takes_one_prompt_and_no_beams(model):
+    with pytest.raises(ValueError, match=r"`prompt` must be one prompt\. Received: 2"):
+        model.stream([[5], [6]], max_length=9)
+    with pytest.raises(ValueError, match="`sampler` must not be a beam search here"):
+        next(model.stream([5], max_length=9, sampler="beam"))
+
+
+def test_a_model_of_both_sides_is_refused():
+    with pytest.raises(ValueError, match=r"`model` must be causal to continue a text.* causal=False"):
+        make_model(causal=False).generate([3], max_length=4)
 
 
 def test_a_small_vocabulary_of_a_multiple_of_eight_compiles_with_full_effort(run_python):
@@ -206,6 +299,6 @@ import tf_sparse_attention as tsa
 signal.alarm(120)
 part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
 model = tsa.models.LanguageModel(tsa.models.Backbone(48, 1, 8, [part], intermediate_dim=8))
-print(len(tsa.models.generate_ids(model, [[3, 4]], max_length=6)[0]))
+print(len(model.generate([3, 4], max_length=6)))
 """
     assert int(run_python(code, XLA_FLAGS="")) <= 6

@@ -2,25 +2,22 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import tf_sparse_attention as tsa
 from tests.trainers import untrained_run
-from tf_sparse_attention.models.generation import Generator, generate_ids
-from trainers import sampling, workdir
+from tf_sparse_attention.data import ByteTokenizer
+from tf_sparse_attention.export import export_saved_model
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.models.generator import Generator
+from trainers import sampling, sources, workdir
 
 ROOT = Path(__file__).parents[2]
-
-
-class EagerGenerator(Generator):
-    """Compiling takes longer than the few tokens of these tests."""
-
-    def __init__(self, model):
-        super().__init__(model)
-        self.compile(run_eagerly=True)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +25,20 @@ def run(tmp_path_factory):
     return untrained_run.write(tmp_path_factory.mktemp("run"))
 
 
-@pytest.fixture(autouse=True)
-def eager(monkeypatch):
-    monkeypatch.setattr(sampling, "Generator", EagerGenerator)
+def eager_source(run):
+    """Returns the source of a run; compiling takes longer than the few tokens of these tests."""
+    source = sources.of_run(run)
+    source.model._generator = Generator(source.model, run_eagerly=True)
+    return source
+
+
+def samples_of(run, *arguments, **settings):
+    return sampling.generate(eager_source(run), *arguments, path=run / sampling.SAMPLES, **settings)
+
+
+def texts_of(samples):
+    """Returns samples without their log-probabilities, which the size of the batch may round."""
+    return [{name: value for name, value in sample.items() if name != "log_prob"} for sample in samples]
 
 
 def records(run):
@@ -38,14 +46,16 @@ def records(run):
 
 
 def test_a_sample_is_what_the_model_generates(run):
-    (sample,) = sampling.generate(run, b"Hi", length=4, temperature=0.5, top_p=0.8, seed=3)
-    generator = EagerGenerator(workdir.load_model(run))
-    (row,) = generate_ids(generator, [[74, 107]], 6, temperature=0.5, top_p=0.8, seed=[3])
+    (sample,) = samples_of(run, b"Hi", length=4, temperature=0.5, top_p=0.8, seed=3)
+    generator = Generator(workdir.load_model(run), run_eagerly=True)
+    ((row, log_probs, finished),) = generator.generate([[74, 107]], 6, Sampling(temperature=0.5, top_p=0.8), seed=[3])
     assert sample == {
         "prompt": "Hi",
         "text": workdir.load_tokenizer(run).detokenize(row),
         "num_tokens": len(row) - 2,
-        "finished": bool(row[-1] == 1),
+        "log_prob": pytest.approx(log_probs.sum(), abs=1e-3),
+        "finished": finished,
+        "interrupted": False,
         "seed": 3,
         "temperature": 0.5,
         "top_p": 0.8,
@@ -53,54 +63,117 @@ def test_a_sample_is_what_the_model_generates(run):
 
 
 def test_what_is_not_given_is_as_the_run_was_configured(run):
-    (sample,) = sampling.generate(run)
+    (sample,) = samples_of(run)
     assert sample["prompt"] == "def "
     assert sample["text"].startswith("def ")
     assert (sample["num_tokens"], sample["temperature"], sample["top_p"]) == (4, 0.7, 0.9)
 
 
 def test_an_empty_prompt_begins_a_document(run):
-    (sample,) = sampling.generate(run, b"")
+    (sample,) = samples_of(run, b"")
     assert sample["prompt"] == ""
     assert sample["num_tokens"] == 4
 
 
 def test_each_sample_can_be_had_again_by_its_seed(run, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
-    samples = sampling.generate(run, num_samples=5, seed=10)
+    samples = samples_of(run, num_samples=5, seed=10)
     assert [sample["seed"] for sample in samples] == [10, 11, 12, 13, 14]
     assert len({sample["text"] for sample in samples}) == 5
-    assert sampling.generate(run, seed=12) == samples[2:3]
-    assert sampling.generate(run, num_samples=2, seed=13) == samples[3:]
+    assert texts_of(samples_of(run, seed=12)) == texts_of(samples[2:3])
+    assert texts_of(samples_of(run, num_samples=2, seed=13)) == texts_of(samples[3:])
 
 
 def test_samples_are_written_a_line_each_in_place_of_earlier_ones(run):
-    sampling.generate(run, num_samples=3)
-    samples = sampling.generate(run, "é\n".encode(), num_samples=2)
+    samples_of(run, num_samples=3)
+    samples = samples_of(run, "é\n".encode(), num_samples=2)
     assert records(run) == samples
     assert "é" in (run / "samples.jsonl").read_text(encoding="utf-8")
 
 
-def test_the_end_of_the_document_finishes_a_sample(run, monkeypatch):
-    class EndingGenerator(EagerGenerator):
-        def __init__(self, model):
-            model.to_vocabulary.bias.assign([99.0 if i == 1 else 0.0 for i in range(258)])
-            super().__init__(model)
-
-    monkeypatch.setattr(sampling, "Generator", EndingGenerator)
-    (sample,) = sampling.generate(run)
+def test_the_end_of_the_document_finishes_a_sample(run):
+    source = eager_source(run)
+    source.model.to_vocabulary.bias.assign([99.0 if i == 1 else 0.0 for i in range(258)])
+    (sample,) = sampling.generate(source)
     assert (sample["text"], sample["num_tokens"], sample["finished"]) == ("def ", 1, True)
+
+
+def test_an_interruption_keeps_what_there_is(run, monkeypatch):
+    monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
+    monkeypatch.setattr(sources, "CHUNK", 1)
+    whole = samples_of(run, num_samples=3, length=4)
+
+    def stop(samples):
+        if len(samples) == 3 and samples[2]["num_tokens"] == 2:
+            raise KeyboardInterrupt
+
+    kept = samples_of(run, num_samples=3, length=4, show=stop)
+    assert kept == records(run)
+    assert kept[:2] == whole[:2]
+    assert kept[2]["interrupted"]
+    assert whole[2]["text"].startswith(kept[2]["text"].rstrip("\ufffd"))
+
+
+def test_an_interruption_before_anything_is_one(run):
+    class Interrupted(sources.Model):
+        def snapshots(self, *arguments):
+            raise KeyboardInterrupt
+
+    before = records(run)
+    with pytest.raises(KeyboardInterrupt):
+        sampling.generate(Interrupted(None, None), path=run / sampling.SAMPLES)
+    assert records(run) == before
+
+
+def test_a_saved_model_gives_the_samples_of_its_run(run, tmp_path):
+    source = eager_source(run)
+    folder = export_saved_model(source.model, tmp_path / "saved", source.tokenizer, 64, jit_compile=False)
+    wanted = sampling.generate(source, "é".encode(), num_samples=2, length=5, seed=-3)
+    served = sources.SavedModel(folder)
+    found = sampling.generate(served, "é".encode(), num_samples=2, length=5, seed=-3, temperature=0.7, top_p=0.9)
+    assert texts_of(found) == texts_of(wanted)
+    assert [sample["log_prob"] for sample in found] == pytest.approx([s["log_prob"] for s in wanted], abs=2e-3)
+    with pytest.raises(ValueError, match=r"A SavedModel knows temperature and top_p\. Received: top_k\."):
+        sampling.generate(served, b"a", top_k=3)
+
+
+def test_a_folder_without_a_saved_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`saved_model` must be the folder of a SavedModel\. Received: "):
+        sources.SavedModel(tmp_path)
+
+
+def test_a_model_in_a_file_and_a_preset_go_on_too(run, monkeypatch):
+    tokenizer = ByteTokenizer()
+    source = sources.of_file(run / "model.keras", tokenizer)
+    source.model._generator = Generator(source.model, run_eagerly=True)
+    wanted = samples_of(run, b"ab", length=3, temperature=1.0, top_p=0.95)
+    assert sampling.generate(source, b"ab", length=3) == wanted
+    monkeypatch.setattr(tsa.models.LanguageModel, "from_preset", classmethod(lambda cls, name, size: (name, size)))
+    assert sources.of_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
+
+
+@pytest.mark.large
+def test_ctrl_c_keeps_what_there_is(run):
+    command = [sys.executable, "-u", "-m", "trainers.generate", f"--workdir={run}", "--length=60000", "--prompt=ab"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shown = process.stdout.read(200)
+    process.send_signal(signal.SIGINT)
+    rest, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said.decode()
+    (sample,) = records(run)
+    assert sample["interrupted"] and not sample["finished"]
+    assert (shown + rest).decode() == sampling.as_text([sample]) + "\n"
 
 
 @pytest.mark.parametrize("name", ["num_samples", "length"])
 def test_counts_must_be_positive(run, name):
     with pytest.raises(ValueError, match=rf"`{name}` must be positive\. Received: {name}=0\."):
-        sampling.generate(run, **{name: 0})
+        samples_of(run, **{name: 0})
 
 
 def test_a_setting_out_of_range_is_refused(run):
     with pytest.raises(ValueError, match=r"`top_p` must be .* Received: top_p=2\.0"):
-        sampling.generate(run, top_p=2.0)
+        samples_of(run, top_p=2.0)
 
 
 def test_one_sample_is_shown_as_it_is_and_several_under_their_seeds():

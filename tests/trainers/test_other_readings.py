@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers import callbacks, evaluation, sampling, training, workdir
+from trainers import callbacks, evaluation, sampling, sources, training, workdir
 from trainers.checkpoints import Checkpoints
 
 SPAN = {"layer": "AllAttention", "num_heads": 1, "key_dim": 8, "num_persistent": 4, "window": 32, "dropout": 0.1}
@@ -65,4 +65,4 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     text = evaluation.as_text(result)
     assert f"{result['tokens']} hidden tokens alone" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to continue a text"):
-        sampling.generate(tmp_path, length=4)
+        sampling.generate(sources.of_run(tmp_path), length=4)

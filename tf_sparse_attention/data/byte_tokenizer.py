@@ -1,5 +1,7 @@
 """Text as its UTF-8 bytes: a vocabulary of 258 ids that needs no training and no extra package."""
 
+import codecs
+
 import numpy as np
 
 from tf_sparse_attention.data.tensors import is_tensor, look_up
@@ -83,6 +85,10 @@ class ByteTokenizer(Tokenizer):
             ValueError: If `ids` is not a flat sequence of integers in [0, 258).
         """
         return (self.checked_ids(ids) - NUM_SPECIAL).astype(np.uint8).tobytes()
+
+    def settled_text(self, ids):
+        """Returns the beginning of `detokenize` of Python ids that no ids after them can change, `str`."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(self.detokenize_bytes(ids))
 
 
 def _tokenize_tensor(text):

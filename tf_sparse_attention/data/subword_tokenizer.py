@@ -122,9 +122,15 @@ class SubwordTokenizer(Tokenizer):
         """
         if is_tensor(ids):
             return self._in_graph().detokenize(ids)
-        joined = "".join([self.vocabulary[number] for number in self.checked_ids(ids).tolist()])
-        words = (unescape(word) for word in joined.split("_") if word)
-        return join_words(word for word in words if word)
+        return _text_of(self._written(ids))
+
+    def settled_text(self, ids):
+        """Returns the beginning of `detokenize` of Python ids that no ids after them can change: whole words."""
+        return _text_of(self._written(ids).rpartition("_")[0])
+
+    def _written(self, ids):
+        """Returns the subwords of Python ids, one after the other."""
+        return "".join([self.vocabulary[number] for number in self.checked_ids(ids).tolist()])
 
     def _ids_of_word(self, word):
         """Returns the ids of the longest subwords of a word, from left to right, a tuple."""
@@ -151,6 +157,12 @@ class SubwordTokenizer(Tokenizer):
     def get_config(self):
         """Returns the arguments of the constructor."""
         return {"vocabulary": self.vocabulary}
+
+
+def _text_of(written):
+    """Returns the text of words as a vocabulary has them, each with "_" after it."""
+    words = (unescape(word) for word in written.split("_") if word)
+    return join_words(word for word in words if word)
 
 
 class _Cache(dict):

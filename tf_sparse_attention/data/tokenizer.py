@@ -28,6 +28,15 @@ class Tokenizer:
         """Turns Python ids into text as UTF-8 `bytes`; see `detokenize`."""
         return self.detokenize(ids).encode("utf-8")
 
+    def settled_text(self, ids):
+        """Returns the beginning of `detokenize` of Python ids that no ids after them can change, `str`.
+
+        At most three bytes of a character are not yet one, and come as U+FFFD.
+        """
+        text = self.detokenize(ids)
+        whole = text.rstrip("\ufffd")
+        return text if len(text) - len(whole) > 3 else whole
+
     def checked_ids(self, ids):
         """Returns Python ids as an array (T,) without the special ones.
 

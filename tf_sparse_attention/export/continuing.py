@@ -5,14 +5,15 @@ import math
 import tensorflow as tf
 
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
-from tf_sparse_attention.models.generation import decoder_of
+from tf_sparse_attention.models.steps import decoder_of
 
 MOST_TOKENS = 2**16  # in a row
 MOST_ROWS = 2**12
 
 
-def generate_function(model, tokenizer, jit_compile):
-    decoder = decoder_of(model)
+def generate_function(model, tokenizer, weights, jit_compile):
+    """Returns the signature as a `tf.function`; see `export_saved_model`."""
+    decoder, most_tokens = decoder_of(model), most_tokens_of(model)
 
     # The text operations stay outside, since XLA knows no strings. Sizes are unknown here and fixed in each call.
     @tf.function(jit_compile=jit_compile, autograph=False)
@@ -20,20 +21,22 @@ def generate_function(model, tokenizer, jit_compile):
         def sampler(logits, keys):
             return sample(logits, keys, temperature, top_p=top_p)
 
-        prompts, state = (prompt_ids, prompt_lengths), decoder.start(prompt_ids, prompt_lengths)
-        stop_id, start_id = tokenizer.end_id, tokenizer.start_id
-        return generate(decoder.step, *prompts, limits, sampler, keys, stop_id, start_id, state)[0]
+        stop_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
+        with weights.in_place():
+            prompts, state = (prompt_ids, prompt_lengths), decoder.start(prompt_ids, prompt_lengths)
+            rows = generate(decoder.step, *prompts, limits, sampler, keys, stop_ids, start_id, state)
+        return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
 
     def continue_text(prompt, max_length, temperature, top_p, seed):
         ids = tokenizer.tokenize(prompt)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         # By itself an assertion holds up nothing, and the loop would be compiled for sizes that are refused.
-        with tf.control_dependencies(_assertions(lengths, max_length, temperature, top_p)):
+        with tf.control_dependencies(_assertions(lengths, max_length, temperature, top_p, most_tokens)):
             lengths = tf.identity(lengths)
-        num_rows, length = _bucket(tf.size(prompt), 1, MOST_ROWS), _bucket(max_length, 64, MOST_TOKENS)
+        num_rows, length = _bucket(tf.size(prompt), 1, MOST_ROWS), _bucket(max_length, 64, most_tokens)
         # Rows that only fill up the batch are finished from the start.
         filled = [[0, num_rows - tf.size(prompt)]]
-        token_ids = loop(
+        rows = loop(
             tf.pad(ids.to_tensor(shape=tf.stack([-1, length])), [*filled, [0, 0]]),
             tf.pad(lengths, filled),
             tf.pad(tf.fill(tf.shape(lengths), max_length), filled),
@@ -41,8 +44,14 @@ def generate_function(model, tokenizer, jit_compile):
             temperature,
             top_p,
         )
-        text = tokenizer.detokenize(token_ids[: tf.size(prompt)])
-        return {"text": tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"), "text_bytes": text}
+        token_ids, num_tokens, log_prob = (x[: tf.size(prompt)] for x in rows)
+        text = tokenizer.detokenize(token_ids)
+        return {
+            "text": tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"),
+            "text_bytes": text,
+            "num_tokens": num_tokens,
+            "log_prob": log_prob,
+        }
 
     scalars = {"max_length": tf.int32, "temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}
     signature = [tf.TensorSpec((), dtype, name) for name, dtype in scalars.items()]
@@ -50,11 +59,16 @@ def generate_function(model, tokenizer, jit_compile):
     return tf.function(continue_text, input_signature=signature, autograph=False)
 
 
-def _assertions(lengths, max_length, temperature, top_p):
+def most_tokens_of(model):
+    """Returns the most tokens that a row can have: the positions of the model, if they are few."""
+    return min(MOST_TOKENS, model.backbone.max_length or MOST_TOKENS)
+
+
+def _assertions(lengths, max_length, temperature, top_p, most_tokens):
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     conditions = (
         (max_length >= longest, "`max_length` must be at least 1 and the tokens of each prompt.", max_length),
-        (max_length <= MOST_TOKENS, f"`max_length` must be at most {MOST_TOKENS}.", max_length),
+        (max_length <= most_tokens, f"`max_length` must be at most {most_tokens}.", max_length),
         (tf.size(lengths) <= MOST_ROWS, f"`prompt` must have at most {MOST_ROWS} rows.", tf.size(lengths)),
         ((temperature >= 0) & (temperature < math.inf), "`temperature` must be a number of at least 0.", temperature),
         ((top_p > 0) & (top_p <= 1), "`top_p` must be a number in (0, 1].", top_p),
@@ -64,7 +78,7 @@ def _assertions(lengths, max_length, temperature, top_p):
 
 def _bucket(number, smallest, largest):
     """Returns, in a graph, the least size of `bucket_length` that is no less than `number`."""
-    sizes = [smallest]
+    sizes = [min(smallest, largest)]
     while sizes[-1] < largest:
-        sizes.append(bucket_length(sizes[-1] + 1, smallest))
+        sizes.append(min(bucket_length(sizes[-1] + 1, smallest), largest))
     return tf.gather(sizes, tf.minimum(tf.searchsorted(sizes, [number])[0], len(sizes) - 1))

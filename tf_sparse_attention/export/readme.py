@@ -3,11 +3,12 @@
 import keras
 import tensorflow as tf
 
-from tf_sparse_attention.export.continuing import MOST_ROWS, MOST_TOKENS
+from tf_sparse_attention.export.continuing import MOST_ROWS, most_tokens_of
 from tf_sparse_attention.version import __version__
 
 
-def readme_of(model, tokenizer, sequence_length, name):
+def readme_of(model, tokenizer, weights, sequence_length, name):
+    """Returns the text; see `export_saved_model`."""
     return _README.format(
         name=name,
         parameters=f"{model.count_params():,}",
@@ -16,7 +17,9 @@ def readme_of(model, tokenizer, sequence_length, name):
         tokenizer=type(tokenizer).__name__,
         needs=_NEEDS[tokenizer.needs_tensorflow_text],
         window=sequence_length,
-        most_tokens=MOST_TOKENS,
+        size=f"{weights.num_bytes / 1e6:,.1f} MB{', the large ones in 8 bits' if weights.numbers else ''}",
+        hidden_dim=model.backbone.hidden_dim,
+        most_tokens=most_tokens_of(model),
         most_rows=MOST_ROWS,
         versions=f"tf_sparse_attention {__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}",
     )
@@ -29,7 +32,8 @@ _NEEDS = {
 }
 _README = """# A language model as a SavedModel
 
-{parameters} parameters, {blocks} blocks, a vocabulary of {vocabulary} ids of `{tokenizer}`. Written by {versions}.
+{parameters} parameters, {blocks} blocks, a vocabulary of {vocabulary} ids of `{tokenizer}`; weights of
+{size}. Written by {versions}.
 {needs}
 
 ## `score`: how likely is a text?
@@ -39,6 +43,7 @@ _README = """# A language model as a SavedModel
 | in | `text` | string (B,) | bytes; UTF-8 or not, of any length |
 | out | `nats` | float32 (B,) | negative logarithm of the probability of the text |
 | out | `num_bytes` | int32 (B,) | bytes of the text |
+| out | `num_tokens` | int32 (B,) | tokens of the text |
 | out | `bits_per_byte` | float32 (B,) | nats / ln 2 / num_bytes; 0 for an empty text |
 
 Nothing is cut off. A text of more than {window} tokens is scored in consecutive windows of {window}, every token once;
@@ -55,9 +60,21 @@ each window starts without context. The end of the document is not scored.
 | in | `seed` | int32 () | equal seeds give equal texts; row i draws the same whatever the other rows are |
 | out | `text` | string (B,) | prompt and continuation, valid UTF-8; what is not is U+FFFD |
 | out | `text_bytes` | string (B,) | the same, as it is |
+| out | `num_tokens` | int32 (B,) | tokens of prompt and continuation |
+| out | `log_prob` | float32 (B,) | log-probability of the continuation, in nats |
 
 A row ends with the document or at `max_length`. A longer prompt and a setting out of range are errors. The first call
 of each size (rows and `max_length`, rounded up to 1, 2, 3, 4, 6, 8, 12, ...) compiles a program, which takes seconds.
+
+## `embed`: texts as vectors
+
+| | name | type | meaning |
+|---|---|---|---|
+| in | `text` | string (B,) | bytes; UTF-8 or not, of any length |
+| out | `embedding` | float32 (B, {hidden_dim}) | mean of the last vectors over the tokens; 0 for an empty text |
+| out | `num_tokens` | int32 (B,) | tokens of the text |
+
+Windows are those of `score`.
 
 ## Example
 
@@ -65,7 +82,7 @@ of each size (rows and `max_length`, rounded up to 1, 2, 3, 4, 6, 8, 12, ...) co
 import tensorflow as tf
 
 served = tf.saved_model.load("{name}")
-score, generate = served.signatures["score"], served.signatures["generate"]
+score, generate, embed = (served.signatures[name] for name in ("score", "generate", "embed"))
 
 result = score(text=tf.constant(["def main():", "A line of text."]))
 print(result["bits_per_byte"].numpy(), result["nats"].numpy(), result["num_bytes"].numpy())
@@ -79,5 +96,8 @@ result = generate(
 )
 for text in result["text"].numpy():
     print(text.decode("utf-8"))
+
+vectors = embed(text=tf.constant(["def main():", "A line of text."]))["embedding"]
+print(vectors.shape)
 ```
 """

@@ -1,4 +1,4 @@
-"""SavedModels that score and continue text wherever TensorFlow is, without this library."""
+"""SavedModels that score, continue and embed text wherever TensorFlow is, without this library."""
 
 import os
 import pathlib
@@ -10,27 +10,32 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.export.continuing import generate_function
+from tf_sparse_attention.export.embedding import embed_function
 from tf_sparse_attention.export.readme import readme_of
 from tf_sparse_attention.export.scoring import score_function
+from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.models import LanguageModel
 
 
-def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=8, jit_compile=True):
-    """Writes a SavedModel with the signatures `score` and `generate`, text in and text out.
+def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=8, jit_compile=True, weight_dtype=None):
+    """Writes a SavedModel with the signatures `score`, `generate` and `embed`: text in, text, numbers or vectors out.
 
     It runs where TensorFlow is installed, without this library and, unless the tokenizer is SentencePiece or WordPiece,
-    without tensorflow-text.
-    A README.md inside says what goes in and what comes out, with an example.
+    without tensorflow-text. A README.md inside says what goes in and what comes out, with an example.
 
-    - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), and num_bytes, int32 (B,). Nothing is cut off:
-      a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly once. As in
-      `tf_sparse_attention.data.evaluation_batches`, a window starts without context; unlike there, no end of the
-      document is scored, since a text sent here may be a piece of one. Empty text has 0 nats and 0 bits per byte.
+    - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), num_bytes and num_tokens, int32 (B,). Nothing
+      is cut off: a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly
+      once. As in `tf_sparse_attention.data.evaluation_batches`, a window starts without context; unlike there, no end
+      of the document is scored, since a text sent here may be a piece of one. Empty text has 0 nats and 0 bits per
+      byte.
     - `generate`: prompt, string (B,), max_length (tokens, prompt included), temperature (0: the most likely token each
       time), top_p and seed, scalars -> text and text_bytes, string (B,): each prompt with its continuation up to the
-      end of the document, in `text` as valid UTF-8 with U+FFFD for what is not, in `text_bytes` as it is. Row i of a
-      seed draws the same in every batch, and the same as `tf_sparse_attention.models.generation.generate_ids`. A
-      prompt of more than `max_length` tokens and a setting out of range are errors.
+      end of the document, in `text` as valid UTF-8 with U+FFFD for what is not, in `text_bytes` as it is; num_tokens,
+      int32 (B,), of prompt and continuation, and log_prob, float32 (B,), of the continuation. Row i of a seed draws the
+      same in every batch, and the same as `LanguageModel.generate`. A prompt of more than `max_length` tokens and a
+      setting out of range are errors.
+    - `embed`: text, string (B,) -> embedding, float32 (B, D), the mean of the backbone's vectors over the tokens, in
+      windows as above, 0 for empty text; num_tokens, int32 (B,).
 
     Texts and prompts are bytes, valid UTF-8 or not. The loop of `generate` is compiled by XLA for each of a few sizes
     (`bucket_length`) when it is first needed, which takes some seconds.
@@ -41,8 +46,11 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
             replaced: whole or not at all.
         tokenizer: the tokenizer the model was trained with.
         sequence_length: most tokens in a window of `score`; best the length the model was trained at. Default 1024.
-        batch_size: most windows that `score` computes at once. Default 8.
+        batch_size: most windows that `score` and `embed` compute at once. Default 8.
         jit_compile: whether the loop of `generate` is compiled. Default True; False is for servers without XLA.
+        weight_dtype: "int8" for large weights in 8 bits, with a scale for each row or column: about a quarter of the
+            size, results that differ a little; they are computed with in the dtype of the model. None (default): as
+            they are.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -58,16 +66,29 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
     _check_model(model, tokenizer)
     checks.check_count("sequence_length", sequence_length)
     checks.check_count("batch_size", batch_size)
+    checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
+    _check_length(model, sequence_length)
     path = _checked_path(path)
     # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
     # finds in attributes, among them the tables of a tokenizer.
     served = tf.Module(name="language_model")
-    served.weights = [variable.value for variable in model.variables]
+    served.weights = weights = Weights(model, weight_dtype)
     served.tokenizer = tokenizer.trackable
-    served.score = score_function(model, tokenizer, sequence_length, batch_size)
-    served.generate = generate_function(model, tokenizer, jit_compile)
-    _write(served, path, readme_of(model, tokenizer, sequence_length, path.name))
+    windows = weights, sequence_length, batch_size
+    served.score = score_function(model, tokenizer, *windows)
+    served.generate = generate_function(model, tokenizer, weights, jit_compile)
+    served.embed = embed_function(model, tokenizer, *windows)
+    _write(served, path, readme_of(model, tokenizer, weights, sequence_length, path.name))
     return path
+
+
+def _check_length(model, sequence_length):
+    most = model.backbone.max_length
+    if most is not None and sequence_length > most:
+        raise ValueError(
+            f"`sequence_length` must be at most the {most} positions of the model. "
+            f"Received: sequence_length={sequence_length}."
+        )
 
 
 def _check_model(model, tokenizer):
@@ -100,7 +121,7 @@ def _write(served, path, readme):
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.incomplete-", dir=path.parent))
     try:
-        signatures = {"score": served.score, "generate": served.generate}
+        signatures = {name: getattr(served, name) for name in ("score", "generate", "embed")}
         tf.saved_model.save(served, os.fspath(beside / "new"), signatures)
         (beside / "new" / "README.md").write_text(readme, encoding="utf-8")
         if path.exists():

@@ -1,7 +1,9 @@
-"""Samplers and decoding loops over a step function; they know no model."""
+"""Continuing rows of tokens, for any step function and its cache: no file here knows a model."""
 
-from tf_sparse_attention.generation.loop import bucket_length, generate
+from tf_sparse_attention.generation.beam_search import Beams, beam_search
+from tf_sparse_attention.generation.loop import Generated, Progress, advance, begin, bucket_length, generate
 from tf_sparse_attention.generation.random_keys import fold_in, row_keys
+from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
 from tf_sparse_attention.generation.samplers import (
     check_settings,
     greedy,
@@ -10,8 +12,18 @@ from tf_sparse_attention.generation.samplers import (
     keep_top_k,
     sample,
 )
+from tf_sparse_attention.generation.strategies import BeamSearch, Sampling, strategy_of
 
 __all__ = [
+    "BeamSearch",
+    "Beams",
+    "Generated",
+    "Progress",
+    "Sampling",
+    "advance",
+    "beam_search",
+    "begin",
+    "block_ngrams",
     "bucket_length",
     "check_settings",
     "fold_in",
@@ -20,6 +32,8 @@ __all__ = [
     "keep_likely",
     "keep_nucleus",
     "keep_top_k",
+    "penalize_repetition",
     "row_keys",
     "sample",
+    "strategy_of",
 ]

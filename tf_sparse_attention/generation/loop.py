@@ -1,11 +1,65 @@
 """The decoding loop: one compiled program for every length up to that of its buffer."""
 
+from typing import Any, NamedTuple
+
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.generation.random_keys import fold_in, row_keys
 
 
-def generate(step, prompt_ids, prompt_lengths, max_length, sampler, seed=0, stop_id=None, start_id=0, state=()):
+class Progress(NamedTuple):
+    """Rows of tokens on their way: what `begin` makes, and `advance` moves on.
+
+    Attributes:
+        inputs: int32 (B, L + 1), what the model reads: the start id, the tokens so far, then 0.
+        log_probs: float32 (B, L), the log-probability of each token that was added, as the step gives it (before
+            temperature, cuts and `adjust`); 0 for prompts and behind the end.
+        lengths: int32 (B,), tokens of each row.
+        finished: bool (B,), which rows have stopped.
+        limits: int32 (B,), tokens after which a row stops.
+        state: what the step keeps.
+    """
+
+    inputs: Any
+    log_probs: Any
+    lengths: Any
+    finished: Any
+    limits: Any
+    state: Any = ()
+
+    @property
+    def token_ids(self):
+        """The rows, int32 (B, L): prompt and continuation, then 0."""
+        return self.inputs[:, 1:]
+
+
+class Generated(NamedTuple):
+    """What `generate` returns.
+
+    Attributes:
+        token_ids: int32 (B, L), prompt and continuation, then 0.
+        lengths: int32 (B,), tokens of each row.
+        log_probs: float32 (B, L), see `Progress`.
+    """
+
+    token_ids: Any
+    lengths: Any
+    log_probs: Any
+
+
+def generate(
+    step,
+    prompt_ids,
+    prompt_lengths,
+    max_length,
+    sampler,
+    seed=0,
+    stop_ids=(),
+    start_id=0,
+    state=(),
+    adjust=None,
+):
     """Continues each row of a batch of prompts, token by token.
 
     The model's inputs are the tokens x_1, x_2, ... moved right by one behind the start id; at position t it says what
@@ -29,12 +83,15 @@ def generate(step, prompt_ids, prompt_lengths, max_length, sampler, seed=0, stop
         sampler: function (logits, keys) -> int (B,), for instance `greedy` or
             `functools.partial(sample, temperature=0.8)`; the keys differ for each row and position.
         seed: see `row_keys`. Default 0.
-        stop_id: id after which a row stops; it is kept as the row's last token. None (default): none.
+        stop_ids: ids after which a row stops, a sequence of integers or an integer tensor (S,), in which a negative id
+            stands for none; the id is kept as the row's last token. Default: none.
         start_id: id that the model reads before the first token. Default 0.
         state: tensors in any nested structure that `step` takes and returns, their shapes constant. Default empty.
+        adjust: function (logits, inputs, index) -> logits, float (B, V), which the sampler gets, for instance
+            `functools.partial(penalize_repetition, penalty=1.2)`. None (default): as they are.
 
     Returns:
-        `(token_ids, lengths)`: int32 (B, L), prompt and continuation, then 0; int32 (B,), tokens of each row.
+        A `Generated`.
 
     Raises:
         ValueError: if `prompt_ids` is not of rank 2, or `max_length` is an integer out of [1, L].
@@ -43,37 +100,83 @@ def generate(step, prompt_ids, prompt_lengths, max_length, sampler, seed=0, stop
         >>> def count_up(inputs, index, state):
         ...     last = ops.take_along_axis(inputs, index[:, None], axis=1)[:, 0]
         ...     return ops.one_hot(last + 1, 10), state
-        >>> token_ids, lengths = generate(count_up, [[4, 0, 0, 0]], [1], 4, greedy, stop_id=6)
-        >>> np.array(token_ids), np.array(lengths)
+        >>> rows = generate(count_up, [[4, 0, 0, 0]], [1], 4, greedy, stop_ids=[6])
+        >>> np.array(rows.token_ids), np.array(rows.lengths)
         (array([[4, 5, 6, 0]], dtype=int32), array([3], dtype=int32))
     """
+    progress = begin(prompt_ids, prompt_lengths, max_length, start_id, state)
+    keys = row_keys(seed, ops.shape(progress.lengths)[0])
+    progress = advance(progress, step, sampler, keys, stop_ids, adjust=adjust)
+    return Generated(progress.token_ids, progress.lengths, progress.log_probs)
+
+
+def begin(prompt_ids, prompt_lengths, max_length, start_id=0, state=()):
+    """Returns the `Progress` of prompts before the first token is added; the arguments are those of `generate`."""
     prompt_ids = ops.cast(prompt_ids, "int32")
     _check(prompt_ids, max_length)
     batch_size, length = ops.shape(prompt_ids)
-    limit = ops.minimum(ops.cast(max_length, "int32"), length)
-    index = ops.minimum(ops.cast(prompt_lengths, "int32"), length)
-    keys = row_keys(seed, batch_size)
-    places = ops.arange(length + 1, dtype="int32")[None, :]
+    lengths = ops.minimum(ops.cast(prompt_lengths, "int32"), length)
+    limits = ops.broadcast_to(ops.minimum(ops.cast(max_length, "int32"), length), ops.shape(lengths))
     start = ops.full((batch_size, 1), start_id, dtype="int32")
-    buffer = ops.where(places <= index[:, None], ops.concatenate([start, prompt_ids], axis=1), 0)  # (B, L + 1)
+    inputs = ops.concatenate([start, prompt_ids], axis=1)
+    return Progress(
+        inputs=ops.where(_places(inputs) <= lengths[:, None], inputs, 0),
+        log_probs=ops.zeros_like(prompt_ids, dtype="float32"),
+        lengths=lengths,
+        finished=lengths >= limits,
+        limits=limits,
+        state=state,
+    )
 
-    def go_on(index, finished, buffer, state):
-        return ops.logical_not(ops.all(finished))
 
-    def advance(index, finished, buffer, state):
+def advance(progress, step, sampler, keys, stop_ids=(), num_tokens=None, adjust=None):
+    """Adds tokens to rows until all are finished, or each has some more.
+
+    Args:
+        progress: a `Progress`.
+        step, sampler, stop_ids, adjust: as for `generate`.
+        keys: uint32 (B, 2), one a row, the same in every call: see `row_keys`.
+        num_tokens: how many tokens to add to each row at most, an integer or a scalar tensor. None (default): all.
+
+    Returns:
+        The `Progress` after them.
+    """
+    places = _places(progress.inputs)
+
+    def go_on(count, progress):
+        some = ops.logical_not(ops.all(progress.finished))
+        return some if num_tokens is None else ops.logical_and(some, count < num_tokens)
+
+    def add(count, progress):
+        inputs, log_probs, index, finished, limits, state = progress
+        read = inputs[:, :-1]
         # A row that fills the buffer is finished, and the position behind the last one is never its own to ask for.
-        logits, state = step(buffer[:, :-1], ops.minimum(index, length - 1), state)
-        token = ops.cast(sampler(logits, fold_in(keys, index)), "int32")
+        at = ops.minimum(index, ops.shape(read)[1] - 1)
+        logits, state = step(read, at, state)
+        adjusted = logits if adjust is None else adjust(logits, read, at)
+        token = ops.cast(sampler(adjusted, fold_in(keys, index)), "int32")
         writes = (places == index[:, None] + 1) & ~finished[:, None]
-        buffer = ops.where(writes, token[:, None], buffer)
+        inputs = ops.where(writes, token[:, None], inputs)
+        log_probs = ops.where(writes[:, 1:], log_prob_of(logits, token)[:, None], log_probs)
         index = ops.where(finished, index, index + 1)
-        finished = finished | (index >= limit)
-        if stop_id is not None:
-            finished = finished | (token == stop_id)
-        return index, finished, buffer, state
+        finished = finished | (index >= limits) | is_stop(token, stop_ids)
+        return count + 1, Progress(inputs, log_probs, index, finished, limits, state)
 
-    index, _, buffer, _ = ops.while_loop(go_on, advance, (index, index >= limit, buffer, state))
-    return buffer[:, 1:], index
+    return ops.while_loop(go_on, add, (ops.zeros((), "int32"), progress))[1]
+
+
+def log_prob_of(logits, token):
+    """Returns the log-probabilities, float32 (B,), of tokens, int32 (B,), under logits (B, V)."""
+    logits = ops.cast(logits, "float32")
+    chosen = ops.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+    return chosen - ops.logsumexp(logits, axis=-1)
+
+
+def is_stop(token, stop_ids):
+    """Returns which tokens are among `stop_ids` (see `generate`), bool of the shape of the tokens."""
+    if isinstance(stop_ids, (tuple, list)):
+        stop_ids = np.array(stop_ids, "int32")
+    return ops.any(ops.equal(token[..., None], ops.convert_to_tensor(stop_ids, "int32")), axis=-1)
 
 
 def bucket_length(length, smallest=64):
@@ -92,6 +195,10 @@ def bucket_length(length, smallest=64):
         if between >= length:
             return between
     return size
+
+
+def _places(inputs):
+    return ops.arange(ops.shape(inputs)[1], dtype="int32")[None, :]
 
 
 def _check(prompt_ids, max_length):

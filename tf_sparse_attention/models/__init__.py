@@ -2,7 +2,7 @@
 
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.encoder import Encoder
-from tf_sparse_attention.models.generation import Generator, generate_ids, generate_text
+from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
@@ -23,8 +23,6 @@ __all__ = [
     "PerplexityPerWord",
     "StatefulModel",
     "SwappedModel",
-    "generate_ids",
-    "generate_text",
     "initialize_by_depth",
     "language_model_loss",
 ]

@@ -6,6 +6,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.generation import Generation
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model
@@ -16,7 +17,7 @@ SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class LanguageModel(ToldTargets, Model):
+class LanguageModel(Generation, ToldTargets, Model):
     """Logits of the token after each position.
 
     `model(token_ids)` takes ids as they are: its logits at t are for the token after t. In training the inputs are the

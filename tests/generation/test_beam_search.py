@@ -1,0 +1,151 @@
+"""Beam search against all texts there are, against a slow one in Python, and against the greedy loop."""
+
+import itertools
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.generation import beam_search, generate, greedy
+from tf_sparse_attention.generation.beam_search import UNLIKELY
+
+SIZE = 4
+
+
+def table(seed):
+    return np.random.default_rng(seed).normal(size=(SIZE, SIZE)).astype("float32") * 2
+
+
+def bigram(logits):
+    def step(inputs, index, state):
+        last = ops.take_along_axis(inputs, index[:, None], axis=1)[:, 0]
+        return ops.take(ops.convert_to_tensor(logits), last, axis=0), state
+
+    return step
+
+
+def log_probs_of(logits):
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def run(step, prompts, max_length, num_beams, **settings):
+    """Returns for each row its beams as pairs of tokens and score, without those that hold nothing."""
+    buffer = np.zeros((len(prompts), max_length), "int32")
+    for row, prompt in zip(buffer, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    lengths = [len(prompt) for prompt in prompts]
+    found = beam_search(step, buffer, lengths, max_length, num_beams, **settings)
+    inputs, _, scores, lengths = (ops.convert_to_numpy(x) for x in found)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    return [
+        [(tuple(ids[1 : 1 + n]), score) for ids, score, n in zip(*row, strict=True) if score > UNLIKELY / 2]
+        for row in zip(inputs, scores, lengths, strict=True)
+    ]
+
+
+def all_texts(logits, prompt, max_length, stop_id, length_penalty):
+    """All texts that end, best first, as pairs of tokens and score."""
+    steps, found = log_probs_of(logits), []
+    for count in range(1, max_length - len(prompt) + 1):
+        for added in itertools.product(range(SIZE), repeat=count):
+            ends = added[-1] == stop_id or count + len(prompt) == max_length
+            if stop_id in added[:-1] or not ends:
+                continue
+            text = (0, *prompt, *added)
+            score = sum(steps[a, b] for a, b in itertools.pairwise(text[len(prompt) :]))
+            found.append((text[1:], score / count**length_penalty))
+    return sorted(found, key=lambda entry: -entry[1])
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_with_enough_beams_the_likeliest_texts_are_found(seed, length_penalty):
+    prompts = [[2], [], [1, 3]]
+    settings = {"length_penalty": length_penalty, "stop_ids": [3, -1]}
+    rows = run(bigram(table(seed)), prompts, 4, 70, **settings)
+    for row, prompt in zip(rows, prompts, strict=True):
+        wanted = all_texts(table(seed), prompt, 4, 3, length_penalty)
+        # Texts of the same pairs of tokens have equal scores, and may come in any order.
+        np.testing.assert_allclose([score for _, score in row], [score for _, score in wanted[:70]], atol=1e-5)
+        assert len(set(row)) == len(row)
+        scores = dict(wanted)
+        np.testing.assert_allclose([score for _, score in row], [scores[text] for text, _ in row], atol=1e-5)
+
+
+def slow_search(logits, prompt, max_length, num_beams, stop_id, length_penalty):
+    """The search itself, for one row, with lists."""
+    steps, live, ended = log_probs_of(logits.astype("float64")), [((0, *prompt), 0.0)], []
+    longest = max_length - len(prompt)
+    for count in range(1, longest + 1):
+        grown = [((*text, token), score + steps[text[-1], token]) for text, score in live for token in range(SIZE)]
+        ended += [(text[1:], score / count**length_penalty) for text, score in grown if text[-1] == stop_id]
+        live = sorted((entry for entry in grown if entry[0][-1] != stop_id), key=lambda entry: -entry[1])[:num_beams]
+        if count == longest:
+            ended += [(text[1:], score / count**length_penalty) for text, score in live]
+        ended = sorted(ended, key=lambda entry: -entry[1])[:num_beams]
+        if len(ended) == num_beams and ended[-1][1] >= live[0][1] / longest**length_penalty:
+            break
+    return ended
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("num_beams", [1, 2, 3])
+def test_few_beams_find_what_a_slow_search_finds(seed, num_beams):
+    prompts = [[2], [], [1, 3, 0]]
+    rows = run(bigram(table(seed)), prompts, 9, num_beams, length_penalty=1.0, stop_ids=[3])
+    for row, prompt in zip(rows, prompts, strict=True):
+        wanted = slow_search(table(seed), prompt, 9, num_beams, 3, 1.0)
+        assert [text for text, _ in row] == [text for text, _ in wanted]
+        np.testing.assert_allclose([score for _, score in row], [score for _, score in wanted], atol=1e-5)
+
+
+def test_one_beam_without_an_end_is_the_greedy_text():
+    step, prompts = bigram(table(3)), np.array([[2, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
+    beams = beam_search(step, prompts, [1, 0], 6, num_beams=1)
+    rows = generate(step, prompts, [1, 0], 6, greedy)
+    np.testing.assert_array_equal(beams.inputs[:, 0, 1:], rows.token_ids)
+    np.testing.assert_allclose(beams.log_probs[:, 0], rows.log_probs, atol=1e-6)
+
+
+def test_log_probabilities_are_kept_for_each_token():
+    beams = beam_search(bigram(table(4)), np.array([[2, 0, 0, 0, 0]]), [1], 5, num_beams=3, length_penalty=0.0)
+    np.testing.assert_allclose(ops.sum(beams.log_probs, axis=-1), beams.scores, atol=1e-5)
+    assert (ops.convert_to_numpy(beams.log_probs)[:, :, 0] == 0).all()
+
+
+def test_the_state_of_a_step_follows_its_beam():
+    logits = table(5)
+
+    def remembering(inputs, index, state):
+        # The last token as the state knows it, not the inputs: wrong as soon as states are mixed up.
+        last = ops.take_along_axis(inputs, index[:, None], axis=1)[:, 0]
+        before = ops.where(index == 0, 0, state["last"])
+        return ops.take(ops.convert_to_tensor(logits), last, axis=0) + ops.one_hot(before, SIZE), {"last": last}
+
+    def reading(inputs, index, state):
+        last, before = (
+            ops.take_along_axis(inputs, ops.maximum(index - back, 0)[:, None], axis=1)[:, 0] for back in (0, 1)
+        )
+        return ops.take(ops.convert_to_tensor(logits), last, axis=0) + ops.one_hot(before, SIZE), state
+
+    state = {"last": np.zeros(2, "int32")}
+    assert run(remembering, [[], []], 6, 3, state=state)[0] == run(reading, [[], []], 6, 3)[0]
+
+
+def test_a_prompt_as_long_as_allowed_is_its_own_result():
+    rows = run(bigram(table(0)), [[1, 2, 1], [2]], 3, 2, stop_ids=[3])
+    assert rows[0] == [((1, 2, 1), 0.0)]
+    assert len(rows[1][0][0]) > 1
+
+
+def test_what_is_adjusted_decides():
+    def never_2(logits, inputs, index):
+        return ops.where(ops.arange(SIZE) == 2, -1e30, logits)
+
+    rows = run(bigram(table(0)), [[]], 6, 3, adjust=never_2)
+    assert all(2 not in text for text, _ in rows[0])
+
+
+def test_a_row_does_not_depend_on_its_batch_mates():
+    step = bigram(table(1))
+    assert run(step, [[2], [], [1, 3]], 8, 3, stop_ids=[3])[1:2] == run(step, [[]], 8, 3, stop_ids=[3])

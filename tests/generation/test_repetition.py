@@ -1,0 +1,92 @@
+"""What keeps a text from repeating itself, on numbers worked by hand and against slow code."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.generation import BeamSearch, Sampling, block_ngrams, penalize_repetition, strategy_of
+from tf_sparse_attention.generation.strategies import NAMED
+from tf_sparse_attention.ops.attend import lowest
+
+LOGITS = np.array([[2.0, -1.0, 0.5, 3.0, -4.0]], "float32")
+LOWEST = lowest("float32")
+
+
+def test_a_penalty_divides_what_is_positive_and_multiplies_what_is_negative_once():
+    inputs = np.array([[0, 3, 4, 3, 0, 0]])
+    found = ops.convert_to_numpy(penalize_repetition(LOGITS, inputs, np.array([3]), penalty=2.0))
+    np.testing.assert_allclose(found, [[2.0, -1.0, 0.5, 1.5, -8.0]])  # the start id is no token
+
+
+def test_a_penalty_looks_back_at_the_window_alone_and_not_ahead():
+    inputs = np.array([[0, 3, 4, 1, 2, 2]])
+    found = ops.convert_to_numpy(penalize_repetition(LOGITS, inputs, np.array([3]), penalty=2.0, window=2))
+    np.testing.assert_allclose(found, [[2.0, -2.0, 0.5, 3.0, -8.0]])
+
+
+def test_the_least_logit_stays_a_number():
+    logits = np.array([[LOWEST, 1.0]], "float32")
+    found = ops.convert_to_numpy(penalize_repetition(logits, np.array([[0, 0]]), np.array([1]), penalty=3.0))
+    np.testing.assert_array_equal(found, logits)
+
+
+def test_rows_have_tokens_of_their_own():
+    inputs, index = np.array([[0, 3, 0], [0, 0, 2]]), np.array([1, 2])
+    found = ops.convert_to_numpy(penalize_repetition(np.ones((2, 5)), inputs, index, penalty=4.0, window=None))
+    np.testing.assert_allclose(found, [[1, 1, 1, 0.25, 1], [0.25, 1, 0.25, 1, 1]])
+
+
+def slowly_blocked(row, size):
+    """The ids that would complete an n-gram of a row again."""
+    start = tuple(row[len(row) - size + 1 :])
+    return {row[at + size - 1] for at in range(len(row) - size + 1) if tuple(row[at : at + size - 1]) == start}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ngrams_are_blocked_as_by_slow_code(size):
+    rng = np.random.default_rng(size)
+    inputs, index = np.pad(rng.integers(0, 4, (40, 12)), [(0, 0), (1, 0)]), rng.integers(0, 13, 40)
+    found = ops.convert_to_numpy(block_ngrams(np.ones((40, 6)), inputs, index, size))
+    for row, ids, length in zip(found, inputs, index, strict=True):
+        tokens = ids[1 : length + 1].tolist()
+        blocked = slowly_blocked(tokens, size) if length >= size else set()
+        assert set(np.flatnonzero(row == LOWEST)) == blocked
+
+
+def test_a_row_of_which_all_is_blocked_is_left_as_it_is():
+    found = ops.convert_to_numpy(block_ngrams(np.ones((1, 2)), np.array([[0, 0, 1]]), np.array([2]), size=1))
+    np.testing.assert_array_equal(found, [[1, 1]])
+
+
+def test_names_stand_for_settings():
+    assert strategy_of("greedy") == Sampling(temperature=0.0)
+    assert strategy_of("beam").num_beams == 4
+    assert {name: strategy_of(name) for name in NAMED} == NAMED
+    assert strategy_of(slowly_blocked) is slowly_blocked
+
+
+def test_nothing_is_adjusted_unless_it_is_asked_for():
+    assert Sampling(temperature=0.5).adjust(1.0) is None
+    assert BeamSearch(no_repeat_ngram=2).adjust(1.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (Sampling, {"temperature": -1}),
+        (Sampling, {"temperature": "hot"}),
+        (Sampling, {"top_k": 0}),
+        (Sampling, {"top_p": 0.0}),
+        (Sampling, {"min_p": 2}),
+        (Sampling, {"repetition_penalty": 0}),
+        (Sampling, {"repetition_window": 0}),
+        (BeamSearch, {"no_repeat_ngram": 0}),
+        (BeamSearch, {"num_beams": 0}),
+        (BeamSearch, {"length_penalty": -1}),
+        (BeamSearch, {"length_penalty": float("inf")}),
+    ],
+)
+def test_settings_out_of_range_are_refused(make, settings):
+    (name,) = settings
+    with pytest.raises(ValueError, match=f"`{name}` must be .* Received: {name}="):
+        make(**settings)

@@ -1,0 +1,179 @@
+"""Beam search: the likeliest texts that a few beams a row can find."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.generation.loop import begin, is_stop
+
+UNLIKELY = -1e30  # the score of a beam that holds nothing; sums with log-probabilities stay finite
+
+
+class Beams(NamedTuple):
+    """Texts of K beams a row.
+
+    Attributes:
+        inputs: int32 (B, K, L + 1), the start id, the tokens so far, then 0.
+        log_probs: float32 (B, K, L), the log-probability of each token that was added, else 0.
+        scores: float32 (B, K).
+        lengths: int32 (B, K), tokens of each.
+    """
+
+    inputs: Any
+    log_probs: Any
+    scores: Any
+    lengths: Any
+
+    def take(self, beams):
+        """Returns those with the numbers int32 (B, K')."""
+
+        def taken(x):
+            index = ops.reshape(beams, (*ops.shape(beams), *[1] * (len(x.shape) - 2)))
+            return ops.take_along_axis(x, ops.broadcast_to(index, (*ops.shape(beams), *ops.shape(x)[2:])), axis=1)
+
+        return Beams(*(taken(x) for x in self))
+
+    def followed_by(self, tokens, log_probs):
+        """Returns each with one token more, int32 (B, K), of these log-probabilities, which are added to the scores."""
+        at = ops.arange(ops.shape(self.inputs)[2], dtype="int32") == self.lengths[..., None] + 1
+        return Beams(
+            ops.where(at, tokens[..., None], self.inputs),
+            ops.where(at[..., 1:], log_probs[..., None], self.log_probs),
+            self.scores + log_probs,
+            self.lengths + 1,
+        )
+
+    def and_also(self, other):
+        """Returns these beams and those of another, one after the other."""
+        return Beams(*(ops.concatenate(pair, axis=1) for pair in zip(self, other, strict=True)))
+
+
+def beam_search(
+    step,
+    prompt_ids,
+    prompt_lengths,
+    max_length,
+    num_beams,
+    length_penalty=1.0,
+    stop_ids=(),
+    start_id=0,
+    state=(),
+    adjust=None,
+):
+    """Looks for the likeliest continuation of each row, with `num_beams` candidates at a time.
+
+    A text ends with a stop id or at `max_length`. Of the texts that ended, the best are those of the highest
+    log-probability divided by (tokens added) ** `length_penalty`. A row is searched until no beam can become better
+    than the worst of `num_beams` ended texts. Equal scores: the lower beam, then the lower id.
+
+    Args:
+        step: as for `generate`; it is asked for B K rows, those of a prompt one after the other.
+        prompt_ids, prompt_lengths, max_length, stop_ids, start_id, adjust: as for `generate`. Scores are those of the
+            adjusted logits, `log_probs` those of the step.
+        num_beams: K, an integer.
+        length_penalty: from 0, the sum of log-probabilities, which prefers short texts, to 1, their mean, and beyond.
+            A number or a scalar tensor of at least 0. Default 1.
+        state: as for `generate`, of B rows after the prompts; the first axis of each tensor is that of rows.
+
+    Returns:
+        `Beams`, the best first, their scores as above. Where there are fewer texts than beams, the others have a score
+        of -1e30.
+
+    Example:
+        >>> found = beam_search(step, prompt_ids, prompt_lengths, max_length=100, num_beams=4, stop_ids=[1])
+        >>> best = found.inputs[:, 0, 1:], found.lengths[:, 0]
+    """
+    start = begin(prompt_ids, prompt_lengths, max_length, start_id)
+    batch_size = ops.shape(start.lengths)[0]
+    live = Beams(*(_repeated(x, num_beams) for x in (start.inputs, start.log_probs)), None, None)
+    first = ops.arange(num_beams) == 0
+    scores = ops.broadcast_to(ops.where(first, 0.0, UNLIKELY), (batch_size, num_beams))
+    live = live._replace(scores=scores, lengths=_repeated(start.lengths, num_beams))
+    # A prompt that is as long as allowed is its own result.
+    ended = live._replace(scores=ops.where(start.finished[:, None], scores, ops.full_like(scores, UNLIKELY)))
+    state = keras.tree.map_structure(lambda x: ops.repeat(ops.convert_to_tensor(x), num_beams, axis=0), state)
+
+    def normalized(scores, lengths):
+        added = ops.cast(ops.maximum(lengths - start.lengths[:, None], 1), "float32")
+        return scores / added**length_penalty
+
+    def go_on(finished, live, ended, state):
+        return ops.logical_not(ops.all(finished))
+
+    def search(finished, live, ended, state):
+        log_probs, adjusted, state = _next(step, adjust, live, state)
+        stopped = _ended_by(stop_ids, live, log_probs, adjusted)
+        parents, live = _best(num_beams, live, log_probs, _without(stop_ids, adjusted))
+        at_limit = live.lengths >= start.limits[:, None]
+        full = live._replace(scores=ops.where(at_limit, live.scores, UNLIKELY))
+        new = full if stopped is None else stopped.and_also(full)
+        new = new._replace(scores=ops.where(new.scores > UNLIKELY / 2, normalized(new.scores, new.lengths), UNLIKELY))
+        pool = ended.and_also(new)
+        found = pool.take(ops.cast(ops.top_k(pool.scores, num_beams)[1], "int32"))
+        ended = Beams(*(_where(finished, old, new) for old, new in zip(ended, found, strict=True)))
+        hoped = normalized(live.scores, start.limits[:, None])
+        finished = finished | at_limit[:, 0] | (ops.min(ended.scores, axis=1) >= ops.max(hoped, axis=1))
+        rows = ops.reshape(ops.arange(batch_size, dtype="int32")[:, None] * num_beams + parents, (-1,))
+        return finished, live, ended, keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+
+    return ops.while_loop(go_on, search, (start.finished, live, ended, state))[2]
+
+
+def _next(step, adjust, live, state):
+    """Returns log-probabilities of the next token, float32 (B, K, V), the same of adjusted logits, and the state."""
+    batch_size, num_beams, length = ops.shape(live.inputs)
+    read = ops.reshape(live.inputs, (batch_size * num_beams, length))[:, :-1]
+    index = ops.minimum(ops.reshape(live.lengths, (-1,)), length - 2)
+    logits, state = step(read, index, state)
+    adjusted = logits if adjust is None else adjust(logits, read, index)
+
+    def as_beams(x):
+        x = ops.cast(x, "float32")
+        x = x - ops.logsumexp(x, axis=-1, keepdims=True)
+        return ops.reshape(x, (batch_size, num_beams, x.shape[-1]))
+
+    return as_beams(logits), as_beams(adjusted), state
+
+
+def _best(num_beams, live, log_probs, adjusted):
+    """Returns which beams (B, K) the best continuations come from, and these continuations."""
+    vocabulary_size = adjusted.shape[-1]
+    totals = ops.maximum(live.scores[..., None] + adjusted, UNLIKELY)
+    totals = ops.reshape(totals, (ops.shape(totals)[0], -1))
+    scores, places = ops.top_k(totals, num_beams)
+    places = ops.cast(places, "int32")
+    parents, tokens = places // vocabulary_size, places % vocabulary_size
+    own = ops.take_along_axis(ops.reshape(log_probs, ops.shape(totals)), places, axis=1)
+    return parents, live.take(parents).followed_by(tokens, own)._replace(scores=scores)
+
+
+def _ended_by(stop_ids, live, log_probs, adjusted):
+    """Returns all beams continued by each stop id, None if there are no such ids."""
+    stop_ids = ops.convert_to_tensor(stop_ids, "int32")
+    if stop_ids.shape[0] == 0:
+        return None
+    batch_size, num_beams = ops.shape(live.scores)
+    there = ops.maximum(stop_ids, 0)
+    beams = ops.repeat(ops.arange(num_beams, dtype="int32"), stop_ids.shape[0])
+    beams = ops.broadcast_to(beams[None], (batch_size, ops.shape(beams)[0]))
+    parents = live.take(beams)
+    tokens = ops.broadcast_to(ops.tile(there, [num_beams])[None], ops.shape(beams))
+    own, gained = (ops.reshape(ops.take(x, there, axis=2), ops.shape(beams)) for x in (log_probs, adjusted))
+    scores = ops.maximum(parents.scores + gained, UNLIKELY)
+    scores = ops.where(ops.tile(stop_ids >= 0, [num_beams])[None], scores, UNLIKELY)
+    return parents.followed_by(tokens, own)._replace(scores=scores)
+
+
+def _without(stop_ids, log_probs):
+    ids = ops.arange(log_probs.shape[-1], dtype="int32")
+    return ops.where(is_stop(ids, stop_ids), UNLIKELY, log_probs)
+
+
+def _repeated(x, num_beams):
+    return ops.repeat(x[:, None], num_beams, axis=1)
+
+
+def _where(finished, old, new):
+    """Returns old for rows that are finished, new for others: (B, ...)."""
+    return ops.where(ops.reshape(finished, (-1, *[1] * (len(new.shape) - 1))), old, new)

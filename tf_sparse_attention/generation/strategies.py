@@ -1,0 +1,132 @@
+"""How a text is continued, as settings: `Sampling` and `BeamSearch`."""
+
+import dataclasses
+import functools
+import numbers
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
+from tf_sparse_attention.generation.samplers import check_settings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Repetition:
+    """What keeps a text from repeating itself; part of `Sampling` and `BeamSearch`.
+
+    Args:
+        repetition_penalty: above 1 makes ids of the last tokens less likely, see
+            `tf_sparse_attention.generation.penalize_repetition`. Default 1.
+        repetition_window: how many tokens that looks back at. Default 64. None: all.
+        no_repeat_ngram: n, for no n tokens in a row twice, see `tf_sparse_attention.generation.block_ngrams`; it looks
+            at the whole text for each token. Default None.
+
+    Raises:
+        ValueError: for a setting out of range.
+    """
+
+    repetition_penalty: float = 1.0
+    repetition_window: int | None = 64
+    no_repeat_ngram: int | None = None
+
+    def __post_init__(self):
+        checks.check_positive("repetition_penalty", self.repetition_penalty)
+        checks.check_optional_count("repetition_window", self.repetition_window)
+        checks.check_optional_count("no_repeat_ngram", self.no_repeat_ngram)
+
+    @property
+    def penalizes(self):
+        """Whether the penalty changes anything."""
+        return self.repetition_penalty != 1
+
+    def adjust(self, penalty):
+        """Returns the function (logits, inputs, index) -> logits of `generate`, None where nothing is to be changed.
+
+        Args:
+            penalty: `repetition_penalty` or a scalar tensor in its place.
+        """
+        parts = []
+        if self.penalizes:
+            parts.append(functools.partial(penalize_repetition, penalty=penalty, window=self.repetition_window))
+        if self.no_repeat_ngram is not None:
+            parts.append(functools.partial(block_ngrams, size=self.no_repeat_ngram))
+        if not parts:
+            return None
+        return lambda logits, inputs, index: functools.reduce(lambda x, part: part(x, inputs, index), parts, logits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling(Repetition):
+    """Draws each token from what the model says; see `tf_sparse_attention.generation.sample`.
+
+    Args:
+        temperature: above 1 flattens, below 1 sharpens; 0 takes the most likely token. Default 1.
+        top_k: draws from the k best ids. Default None: all.
+        top_p: draws from the nucleus, the best ids that have this probability together. Default None: all.
+        min_p: draws from ids of at least this probability beside that of the best. Default None: all.
+        **repetition: see `Repetition`.
+
+    Raises:
+        ValueError: for a setting out of range.
+
+    Example:
+        >>> Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1)
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.temperature, numbers.Real):
+            raise ValueError(f"`temperature` must be a number. Received: temperature={self.temperature!r}.")
+        check_settings(self.temperature, self.top_k, self.top_p, self.min_p)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeamSearch(Repetition):
+    """Looks for the likeliest text with a few candidates at a time; see `tf_sparse_attention.generation.beam_search`.
+
+    Args:
+        num_beams: K, candidates of each prompt. Default 4.
+        length_penalty: from 0, which prefers short texts, to 1, the mean log-probability of a token, and beyond.
+            Default 1.
+        **repetition: see `Repetition`.
+
+    Raises:
+        ValueError: for a setting out of range.
+
+    Example:
+        >>> BeamSearch(num_beams=8, no_repeat_ngram=3)
+    """
+
+    num_beams: int = 4
+    length_penalty: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.check_count("num_beams", self.num_beams)
+        if not isinstance(self.length_penalty, numbers.Real) or not 0 <= self.length_penalty < float("inf"):
+            raise ValueError(
+                f"`length_penalty` must be a number of at least 0. Received: length_penalty={self.length_penalty!r}."
+            )
+
+
+NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": BeamSearch()}
+
+
+def strategy_of(sampler):
+    """Returns the settings of a name, "random", "greedy" or "beam"; settings and functions as they are.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if isinstance(sampler, str) and sampler in NAMED:
+        return NAMED[sampler]
+    if isinstance(sampler, Repetition) or (callable(sampler) and not isinstance(sampler, type)):
+        return sampler
+    raise ValueError(
+        f"`sampler` must be one of {', '.join(NAMED)}, a `Sampling`, a `BeamSearch` or a function (logits, keys) -> "
+        f"ids. Received: sampler={sampler!r}."
+    )

@@ -1,0 +1,213 @@
+"""Generation from a language model by compiled programs, which are kept for calls to come."""
+
+import functools
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.generation import (
+    BeamSearch,
+    Sampling,
+    advance,
+    beam_search,
+    begin,
+    bucket_length,
+    greedy,
+    row_keys,
+    sample,
+    strategy_of,
+)
+from tf_sparse_attention.models.programs import compiled
+from tf_sparse_attention.models.steps import decoder_of
+
+END_ID = 1
+CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}
+
+
+class Row(NamedTuple):
+    """A prompt with its continuation.
+
+    Attributes:
+        token_ids: int32 array (T,), the stop id included if it came.
+        log_probs: float32 array, one for each token that was added.
+        finished: whether a stop id came.
+    """
+
+    token_ids: Any
+    log_probs: Any
+    finished: bool
+
+
+class Generator:
+    """Continues prompts of ids; what `LanguageModel.generate` and `stream` stand on.
+
+    Prompts and their continuation lie in a buffer of one of a few sizes (`bucket_length`). A program is compiled for
+    each size of buffer and batch, and each kind of sampler; it serves all prompts, lengths, seeds and settings of that
+    kind.
+
+    Args:
+        model: a causal `LanguageModel`.
+        run_eagerly: whether to compile nothing, which is slow, for tests and to look inside. Default False.
+    """
+
+    def __init__(self, model, run_eagerly=False):
+        if not model.backbone.causal:
+            raise ValueError(
+                "`model` must be causal to continue a text; one that sees later tokens guesses hidden ones. "
+                "Received: a model with causal=False."
+            )
+        self.model = model
+        self.run_eagerly = run_eagerly
+        self.decoder = decoder_of(model)
+        self._programs = {}
+
+    def generate(self, prompts, max_length, sampler="random", seed=0, stop_ids=(END_ID,)):
+        """Returns a list of `Row`, one for each prompt; the arguments are those of `parts`."""
+        *_, rows = self.parts(prompts, max_length, sampler, seed, stop_ids)
+        return rows
+
+    def parts(self, prompts, max_length, sampler="random", seed=0, stop_ids=(END_ID,), chunk_size=None):
+        """Yields all rows as they are, a list of `Row`, after every `chunk_size` tokens, the prompts alone first.
+
+        Args:
+            prompts: list of integer arrays (T,), without the start id.
+            max_length: tokens of a row, prompt included, at which it stops.
+            sampler: see `LanguageModel.generate`; likewise `seed` and `stop_ids`.
+            chunk_size: an integer, or None (default) for the rows at the end alone.
+
+        Raises:
+            ValueError: for a wrong argument, and for parts of a beam search, which has none.
+        """
+        strategy, stop_ids = strategy_of(sampler), _checked_stop_ids(stop_ids)
+        self._check(prompts, max_length)
+        _check_seed(seed, len(prompts))
+        buffer = np.zeros((len(prompts), self._buffer_length(max_length)), "int32")
+        for row, prompt in zip(buffer, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        starts = np.array([len(prompt) for prompt in prompts], "int32")
+        given = buffer, starts, np.array(max_length, "int32")
+        if isinstance(strategy, BeamSearch):
+            if chunk_size is not None:
+                raise ValueError("`sampler` must not be a beam search here: its text is known at the end alone.")
+            yield self._best_beams(strategy, given, stop_ids)
+            return
+        # Keys and not the seed, whose rank would ask for another program.
+        keys = ops.convert_to_numpy(row_keys(np.asarray(seed) % 2**32, len(prompts)))
+        progress = self._program(("begin",), lambda: self._begin)(*given)
+        advance_by = self._program(_kind(strategy), lambda: functools.partial(_advance, self.decoder.step, strategy))
+        done = False
+        while not done:
+            if chunk_size is not None:
+                yield _rows(progress.token_ids, progress.lengths, progress.log_probs, starts, stop_ids)
+            amount = np.array(buffer.shape[1] if chunk_size is None else chunk_size, "int32")
+            progress = advance_by(progress, keys, stop_ids, amount, _values(strategy))
+            done = bool(ops.convert_to_numpy(progress.finished).all())
+        yield _rows(progress.token_ids, progress.lengths, progress.log_probs, starts, stop_ids)
+
+    def _begin(self, prompt_ids, prompt_lengths, max_length):
+        state = self.decoder.start(prompt_ids, prompt_lengths)
+        return begin(prompt_ids, prompt_lengths, max_length, state=state)
+
+    def _best_beams(self, strategy, given, stop_ids):
+        def search(prompt_ids, prompt_lengths, max_length, stop_ids, values):
+            return beam_search(
+                self.decoder.step,
+                prompt_ids,
+                prompt_lengths,
+                max_length,
+                strategy.num_beams,
+                values["length_penalty"],
+                stop_ids,
+                state=self.decoder.start(prompt_ids, prompt_lengths),
+                adjust=strategy.adjust(values["repetition_penalty"]),
+            )
+
+        beams = self._program(_kind(strategy), lambda: search)(*given, stop_ids, _values(strategy))
+        best = (x[:, 0] for x in (beams.inputs[:, :, 1:], beams.lengths, beams.log_probs))
+        return _rows(*best, given[1], stop_ids)
+
+    def _program(self, kind, make):
+        """Returns the program of a kind, for the windows that layers with an adaptive span compute now."""
+        kind = (*kind, *self.model.computed_windows)
+        if kind not in self._programs:
+            self._programs[kind] = make() if self.run_eagerly else compiled(make(), self.model)
+        return self._programs[kind]
+
+    def _check(self, prompts, max_length):
+        checks.check_count("max_length", max_length)
+        longest = max(map(len, prompts))
+        if longest > max_length:
+            raise ValueError(
+                "`max_length` must be at least the tokens of each prompt. "
+                f"Received: max_length={max_length}, a prompt of {longest} tokens."
+            )
+
+    def _buffer_length(self, max_length):
+        most = self.model.backbone.max_length
+        if most is not None and max_length > most:
+            raise ValueError(
+                f"`max_length` must be at most the {most} positions of the model. Received: max_length={max_length}."
+            )
+        length = bucket_length(max_length)
+        return length if most is None else min(length, most)
+
+
+def _advance(step, strategy, progress, keys, stop_ids, num_tokens, values):
+    sampler, adjust = strategy, None
+    if isinstance(strategy, Sampling):
+        sampler, adjust = _sampler(strategy, values), strategy.adjust(values["repetition_penalty"])
+    return advance(progress, step, sampler, keys, stop_ids, num_tokens, adjust)
+
+
+def _sampler(strategy, values):
+    if strategy.temperature == 0:
+        return greedy
+    settings = {name: values[name] for name in ("temperature", *CUTS) if getattr(strategy, name) is not None}
+    return functools.partial(sample, **settings)
+
+
+def _kind(strategy):
+    """Returns what a program depends on: all settings but the values of those that are numbers in it."""
+    if not isinstance(strategy, (Sampling, BeamSearch)):
+        return (strategy,)
+    static = (type(strategy).__name__, strategy.penalizes, strategy.repetition_window, strategy.no_repeat_ngram)
+    if isinstance(strategy, BeamSearch):
+        return (*static, strategy.num_beams)
+    return (*static, strategy.temperature == 0, *(getattr(strategy, name) is not None for name in CUTS))
+
+
+def _values(strategy):
+    """Returns the settings that are numbers in a program."""
+    if not isinstance(strategy, (Sampling, BeamSearch)):
+        return {}
+    values = {"repetition_penalty": np.array(strategy.repetition_penalty, "float32")}
+    if isinstance(strategy, BeamSearch):
+        return values | {"length_penalty": np.array(strategy.length_penalty, "float32")}
+    given = {name: getattr(strategy, name) for name in CUTS if getattr(strategy, name) is not None}
+    values |= {name: np.array(value, CUTS[name]) for name, value in given.items()}
+    return values | {"temperature": np.array(strategy.temperature, "float32")}
+
+
+def _rows(token_ids, lengths, log_probs, starts, stop_ids):
+    token_ids, lengths, log_probs = keras.tree.map_structure(ops.convert_to_numpy, (token_ids, lengths, log_probs))
+    return [
+        Row(ids[:end], own[start:end], bool(end > start and ids[end - 1] in stop_ids))
+        for ids, own, start, end in zip(token_ids, log_probs, starts, lengths, strict=True)
+    ]
+
+
+def _checked_stop_ids(stop_ids):
+    """Returns int32 (4,), or more if there are more, filled up with -1, so that few programs are enough."""
+    found = np.atleast_1d(np.asarray(() if stop_ids is None else stop_ids))
+    if found.ndim > 1 or (found.size and (not np.issubdtype(found.dtype, np.integer) or found.min() < 0)):
+        raise ValueError(f"`stop_ids` must be an id, a sequence of ids, or None. Received: stop_ids={stop_ids!r}.")
+    return np.pad(found.astype("int32"), (0, -found.size % 4 if found.size else 4), constant_values=-1)
+
+
+def _check_seed(seed, num_rows):
+    seeds = np.asarray(seed)
+    if not np.issubdtype(seeds.dtype, np.integer) or seeds.shape not in ((), (num_rows,)):
+        raise ValueError(f"`seed` must be an integer or one for each of {num_rows} rows. Received: seed={seed!r}.")

@@ -1,0 +1,39 @@
+"""Functions of a model as compiled programs."""
+
+import keras
+from keras import ops
+
+
+def compiled(function, model):
+    """Returns a function that does the same as one compiled program, with the model's weights as they are at each call.
+
+    Args:
+        function: takes and returns tensors in nested structures, and runs the model without changing its weights.
+        model: a Keras model.
+
+    Returns:
+        A function of arrays or tensors; for every new shape it compiles a program, which takes seconds. On backends
+        other than TensorFlow and JAX nothing is compiled.
+    """
+    program = _PROGRAMS.get(keras.backend.backend(), lambda function, model: function)(function, model)
+    return lambda *arguments: program(*keras.tree.map_structure(ops.convert_to_tensor, arguments))
+
+
+def _on_tensorflow(function, model):
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def _on_jax(function, model):
+    import jax
+
+    @jax.jit
+    def program(values, arguments):
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+            return function(*arguments)
+
+    return lambda *arguments: program([variable.value for variable in model.variables], arguments)
+
+
+_PROGRAMS = {"tensorflow": _on_tensorflow, "jax": _on_jax}

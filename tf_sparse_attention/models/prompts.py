@@ -1,0 +1,97 @@
+"""Prompts in the forms that people have them in: text or ids, one or many, padded or not."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+
+class Prompts(NamedTuple):
+    """Prompts as ids.
+
+    Attributes:
+        rows: list of integer arrays (T,).
+        is_single: whether there was one prompt and no list.
+    """
+
+    rows: Any
+    is_single: bool
+
+    def in_form(self, results):
+        """Returns the result itself if there was one prompt, else the list."""
+        return results[0] if self.is_single else results
+
+
+def read_prompts(prompts, vocabulary_size, tokenizer=None, padding_mask=None):
+    """Returns the `Prompts` that `LanguageModel.generate` was given.
+
+    Args:
+        prompts: `str`, `bytes`, ids (T,), a list of these, or an array or tensor of texts (B,) or of ids (B, T).
+        vocabulary_size: V.
+        tokenizer: for text.
+        padding_mask: bool (B, T) for an array of ids, False for padding, on either side.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    prompts = _listed(prompts)
+    if padding_mask is not None:
+        return Prompts([_checked(row, vocabulary_size) for row in _without_padding(prompts, padding_mask)], False)
+    is_single = isinstance(prompts, (str, bytes)) or (len(prompts) > 0 and all(map(_is_id, prompts)))
+    rows = [prompts] if is_single else list(prompts)
+    if not rows:
+        raise ValueError(f"`prompts` must hold at least one prompt. Received: prompts={prompts!r}.")
+    return Prompts([_checked(_ids(row, tokenizer), vocabulary_size) for row in rows], is_single)
+
+
+def _listed(prompts):
+    """Returns tensors and arrays as lists or integer arrays, anything else as it is."""
+    if isinstance(prompts, (str, bytes, list, tuple)):
+        return prompts
+    if not hasattr(prompts, "shape"):
+        raise ValueError(f"`prompts` must be text, ids, or a list of these. Received: prompts={prompts!r}.")
+    array = np.asarray(prompts.numpy() if hasattr(prompts, "numpy") else ops.convert_to_numpy(prompts))
+    return array if np.issubdtype(array.dtype, np.number) else array.tolist()
+
+
+def _is_id(value):
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _ids(prompt, tokenizer):
+    if not isinstance(prompt, (str, bytes)):
+        return prompt
+    if tokenizer is None:
+        raise ValueError(f"`tokenizer` must be given for prompts of text. Received: None, prompt={prompt!r}.")
+    return tokenizer.tokenize(prompt)
+
+
+def _checked(prompt, vocabulary_size):
+    try:
+        ids = np.asarray(prompt)
+    except ValueError:  # lists of several lengths
+        ids = np.zeros((0, 0))
+    right = ids.ndim == 1 and (ids.size == 0 or np.issubdtype(ids.dtype, np.integer))
+    if not right or (ids.size and not 0 <= ids.min() <= ids.max() < vocabulary_size):
+        raise ValueError(
+            f"`prompts` must be text, or sequences of integers in [0, {vocabulary_size}). Received: prompt={prompt!r}."
+        )
+    return ids.astype("int32")
+
+
+def _without_padding(prompts, padding_mask):
+    ids, mask = np.asarray(prompts), np.asarray(ops.convert_to_numpy(padding_mask)).astype(bool)
+    if ids.ndim != 2 or ids.shape != mask.shape or len(ids) == 0:
+        raise ValueError(
+            "`padding_mask` must have the shape of `prompts`, which must be ids (B, T). "
+            f"Received: padding_mask of shape {mask.shape}, prompts of shape {ids.shape}."
+        )
+    # A row is one run of tokens if the mask changes to True no more than once.
+    runs = np.count_nonzero(np.diff(mask.astype(int), axis=1, prepend=0) > 0, axis=1)
+    if runs.max(initial=0) > 1:
+        row = int(runs.argmax())
+        raise ValueError(
+            "`padding_mask` must be False on the left or the right of a row, not inside. "
+            f"Received: row {row} with {runs[row]} pieces."
+        )
+    return [row[there] for row, there in zip(ids, mask, strict=True)]

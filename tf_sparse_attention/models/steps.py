@@ -1,0 +1,98 @@
+"""How a language model is asked for one token after the other: what ties it to the decoding loop, which knows none."""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras import ops
+
+from tf_sparse_attention.ops.attend import lowest
+
+PAD_ID = 0
+
+
+class Decoder(NamedTuple):
+    """How a model is asked for one token after the other, with `tf_sparse_attention.generation.generate`.
+
+    Attributes:
+        step: the function of that name.
+        start: function of prompts, int32 (B, L), and their lengths, int32 (B,), to the `state` to begin with.
+    """
+
+    step: Callable
+    start: Callable
+
+
+def decoder_of(model):
+    """Returns the `Decoder` of a model: with a cache, or, where it can have none, by a full pass for each token."""
+    if model.reason_against_cache is None:
+        return Decoder(cached_step(model), functools.partial(filled_cache, model))
+    logging.warning(
+        "%s decodes without a cache, since %s: every token costs a pass over the whole sequence.",
+        model.name,
+        model.reason_against_cache,
+    )
+    return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths: ())
+
+
+def cached_step(model):
+    """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over one token a row.
+
+    Args:
+        model: `LanguageModel` that can decode with a cache.
+
+    Returns:
+        Function (inputs, index, cache) -> (logits, cache).
+    """
+
+    def step(inputs, index, cache):
+        logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, index)
+        return _without_padding(logits[:, 0]), cache
+
+    return step
+
+
+def filled_cache(model, prompt_ids, prompt_lengths):
+    """Returns the cache of a model that has read all of its prompts but the last token, which the first step reads.
+
+    Args:
+        model: `LanguageModel` that can decode with a cache.
+        prompt_ids: int32 (B, L), prompts from the left; L is the most tokens that a row can have.
+        prompt_lengths: int32 (B,), tokens of each prompt.
+    """
+    batch_size, length = ops.shape(prompt_ids)
+    inputs = ops.pad(ops.cast(prompt_ids, "int32"), [(0, 0), (1, 0)])[:, :-1]  # the start id is 0
+    known = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
+    cache = model.init_cache(batch_size, length)
+    return model.backbone.prefill(ops.where(known, inputs, PAD_ID), cache, known)[1]
+
+
+def full_pass_step(model):
+    """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over the whole buffer.
+
+    Right for every causal pattern, and for selections that look at the whole sequence (`selection="top_k"`) too: what
+    lies behind the position asked for is masked as padding. Id 0 is never the target of training, so its logit means
+    nothing and is lowered to the minimum.
+
+    Args:
+        model: `LanguageModel`.
+
+    Returns:
+        Function (inputs, index, state) -> (logits, state), its state empty.
+    """
+
+    def step(inputs, index, state):
+        batch_size, length = ops.shape(inputs)
+        known = ops.arange(length, dtype="int32")[None, :] <= index[:, None]
+        x = model.backbone({"token_ids": inputs, "padding_mask": known}, training=False)
+        rows = ops.arange(batch_size, dtype="int32") * length + index
+        logits = model.logits(ops.take(ops.reshape(x, (-1, x.shape[-1])), rows, axis=0))  # (B, V)
+        return _without_padding(logits), state
+
+    return step
+
+
+def _without_padding(logits):
+    """Returns logits (B, V) with the lowest number for padding."""
+    return ops.where(ops.arange(logits.shape[-1]) == PAD_ID, lowest(logits.dtype), logits)

@@ -1,0 +1,150 @@
+"""Where samples come from: a run, a model in a file, a preset, a SavedModel.
+
+Each source has `defaults`, a dictionary of "prompt", "length" and settings, and `snapshots`, which yields the samples
+of one prompt as they grow.
+"""
+
+import pathlib
+
+from absl import logging
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.generation import Sampling
+from trainers import workdir
+from trainers.configs import base
+from trainers.loading import load_language_model
+
+CHUNK = 16  # tokens from one snapshot to the next
+DEFAULTS = base.get_config().generate.to_dict()
+
+
+class Model:
+    """A model in this process.
+
+    Args:
+        model: A `LanguageModel`.
+        tokenizer: The tokenizer it was trained with.
+        defaults: See above.
+    """
+
+    def __init__(self, model, tokenizer, defaults=DEFAULTS):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.defaults = dict(defaults)
+
+    def snapshots(self, prompt, seeds, length, settings):
+        """Yields lists of samples, one for each seed: with text that will not change, then whole.
+
+        Args:
+            prompt: `bytes`.
+            seeds: Integers.
+            length: Tokens to add at most.
+            settings: Dictionary of arguments of `Sampling`.
+        """
+        ids, rows = self.tokenizer.tokenize(prompt), None
+        common = {"prompt": self.tokenizer.detokenize(ids)}, settings
+        generator, stop_ids = self.model.generator, (self.tokenizer.end_id,)
+        prompts, longest = [ids] * len(seeds), len(ids) + length
+        for rows in generator.parts(prompts, longest, Sampling(**settings), seeds, stop_ids, CHUNK):
+            yield self._samples(rows, seeds, common, self.tokenizer.settled_text)
+        yield self._samples(rows, seeds, common, self.tokenizer.detokenize)
+
+    def _samples(self, rows, seeds, common, as_text):
+        prompt, settings = common
+        return [
+            {
+                **prompt,
+                "text": as_text(row.token_ids),
+                "num_tokens": len(row.log_probs),
+                "log_prob": round(float(row.log_probs.sum()), 3),
+                "finished": row.finished,
+                "seed": seed,
+                **settings,
+            }
+            for row, seed in zip(rows, seeds, strict=True)
+        ]
+
+
+class SavedModel:
+    """A SavedModel that `tf_sparse_attention.export` wrote; it knows `temperature` and `top_p` alone.
+
+    Args:
+        folder: Where it is.
+
+    Raises:
+        ValueError: If there is none, or it is of an earlier version or of someone else.
+    """
+
+    def __init__(self, folder):
+        import tensorflow as tf
+
+        if not (pathlib.Path(folder).expanduser() / "saved_model.pb").is_file():
+            raise ValueError(f"`saved_model` must be the folder of a SavedModel. Received: {folder}.")
+        self._signatures = tf.saved_model.load(str(pathlib.Path(folder).expanduser())).signatures
+        found = {name: set(function.structured_outputs) for name, function in self._signatures.items()}
+        if "num_tokens" not in found.get("score", ()) or "num_tokens" not in found.get("generate", ()):
+            raise ValueError(
+                "`saved_model` must be one that this version of `trainers.export` wrote, with num_tokens in `score` "
+                f"and `generate`. Received: {folder}, with {found}."
+            )
+        self.defaults = dict(DEFAULTS)
+
+    def snapshots(self, prompt, seeds, length, settings):
+        """Yields a list of samples, one for each seed; see `Model.snapshots`."""
+        import tensorflow as tf
+
+        unknown = set(settings) - {"temperature", "top_p"}
+        if unknown:
+            raise ValueError(f"A SavedModel knows temperature and top_p. Received: {', '.join(sorted(unknown))}.")
+        start = int(self._signatures["score"](text=tf.constant([prompt]))["num_tokens"][0])
+        samples = []
+        for seed in seeds:
+            result = self._signatures["generate"](
+                prompt=tf.constant([prompt]),
+                max_length=tf.constant(start + length),
+                temperature=tf.constant(float(settings["temperature"])),
+                top_p=tf.constant(float(settings["top_p"])),
+                seed=tf.constant(seed % 2**32 - (2**32 if seed % 2**32 >= 2**31 else 0)),
+            )
+            num_tokens = int(result["num_tokens"][0]) - start
+            samples.append(
+                {
+                    "prompt": prompt.decode("utf-8", errors="replace"),
+                    "text": result["text"][0].numpy().decode("utf-8"),
+                    "num_tokens": num_tokens,
+                    "log_prob": round(float(result["log_prob"][0]), 3),
+                    "finished": num_tokens < length,
+                    "seed": seed,
+                    **settings,
+                }
+            )
+        yield samples
+
+
+def of_run(folder):
+    """Returns the `Model` of a work folder, with the defaults of its configuration: trained, or its newest checkpoint.
+
+    Raises:
+        ValueError: If there is no model.
+    """
+    defaults = workdir.load_config(folder).generate.to_dict()
+    return Model(workdir.load_model(folder), workdir.load_tokenizer(folder), defaults)
+
+
+def of_file(path, tokenizer):
+    """Returns the `Model` in a `.keras` file.
+
+    Raises:
+        ValueError: If there is none, or it has fewer ids than the tokenizer.
+    """
+    return Model(load_language_model("model", path, tokenizer.vocabulary_size), tokenizer)
+
+
+def of_preset(name, tokenizer):
+    """Returns a `Model` of a published size whose weights are random: to see that and how fast it runs.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    logging.warning("The preset %s has random weights: its text means nothing.", name)
+    return Model(tsa.models.LanguageModel.from_preset(name, tokenizer.vocabulary_size), tokenizer)
