@@ -14,13 +14,14 @@ from absl import app, flags, logging
 from trainers import console, exporting
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
+WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "int8: large weights in 8 bits.")
 JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is compiled; not for servers without XLA.")
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    result = exporting.export(WORKDIR.value, JIT_COMPILE.value)
+    result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)
     logging.info("Written to %s.", result["path"])
     print(
         f"loaded in a process without the library, {result['line']!r} has {result['bits_per_byte']:.4f} bits per byte "

@@ -28,12 +28,13 @@ print(json.dumps({name: float(value[0]) for name, value in result.items()}))
 """
 
 
-def export(folder, jit_compile=True):
+def export(folder, jit_compile=True, weight_dtype=None):
     """Writes the SavedModel of a work folder's model into it, and scores a line with it in a process of its own.
 
     Args:
         folder: The work folder.
         jit_compile: See `export_saved_model`.
+        weight_dtype: Likewise.
 
     Returns:
         Dictionary: "path" of the SavedModel, the "line" scored, and its "bits_per_byte", "nats" and "num_bytes".
@@ -50,6 +51,7 @@ def export(folder, jit_compile=True):
         sequence_length=config.data.sequence_length,
         batch_size=config.data.batch_size,
         jit_compile=jit_compile,
+        weight_dtype=weight_dtype,
     )
     return {"path": str(path), "line": LINE, **score_alone(path, LINE)}
 
