@@ -1,27 +1,34 @@
-"""Tokens that models decode in a second at several positions, and the bytes of their caches.
+"""Tokens that models decode in a second at several positions and with caches of several sizes, and what a prompt costs.
 
-python -m benchmarks.decoding [--positions 512 8192] [--heads 8] [--markdown]
+python -m benchmarks.decoding [--positions 512 8192] [--keys 64 256 1024] [--heads 8] [--markdown]
 
 All models are alike but for their attention: local, local and routed, strided, and dense, which is a window as long as
-the cache. Each decodes greedily in one compiled loop that begins at a position; figures are those of the best run, and
-the last column compares the last position with the first in the same process.
+the cache. Each decodes greedily in one compiled loop that begins at a position; figures are those of the best run of
+several, in turn.
+
+1. By position: the last column but three compares the last position with the first, and `prompt` is the time of
+   `prefill` over that of a call, for a prompt of 2048 tokens.
+2. By size: a query sees so many keys, and beside each sparse model a dense one whose cache has as many bytes.
 """
 
 import argparse
 import time
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 KEYS = 256  # that a query of a sparse head sees
+PROMPT = 2048
 
 
 def parser():
     """Returns the command line."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--positions", type=int, nargs="+", default=[512, 2048, 8192], help="where loops begin")
+    arguments.add_argument("--keys", type=int, nargs="+", default=[64, 256, 1024], help="that a query sees")
     arguments.add_argument("--steps", type=int, default=64, help="tokens of a loop")
     arguments.add_argument("--repeats", type=int, default=5, help="runs, of which the best counts")
     arguments.add_argument("--layers", type=int, default=2, help="blocks of each model")
@@ -31,15 +38,15 @@ def parser():
     return arguments
 
 
-def attention(kind, heads, length):
+def attention(kind, heads, length, keys=KEYS):
     """Returns the parts of the attention of a kind of model, as `Backbone` takes them."""
     sizes = {"num_heads": heads, "key_dim": 64}
-    local = {"layer": "LocalAttention", **sizes, "window": KEYS, "position": "rotary"}
-    routing = {"layer": "RoutingAttention", "key_dim": 64, "num_clusters": 16, "cluster_size": KEYS}
+    local = {"layer": "LocalAttention", **sizes, "window": keys, "position": "rotary"}
+    routing = {"layer": "RoutingAttention", "key_dim": 64, "num_clusters": 16, "cluster_size": keys}
     return {
         "local": [local],
         "local and routed": [{**local, "num_heads": heads // 2}, {**routing, "num_heads": heads - heads // 2}],
-        "strided": [{"layer": "StridedAttention", **sizes, "stride": 128, "heads": "merged"}],
+        "strided": [{"layer": "StridedAttention", **sizes, "stride": keys // 2, "heads": "merged"}],
         "dense": [{**local, "window": length}],
     }[kind]
 
@@ -47,11 +54,12 @@ def attention(kind, heads, length):
 KINDS = ("local", "local and routed", "strided", "dense")
 
 
-def make_model(kind, layers, heads, length):
+def make_model(kind, layers, heads, length, keys=KEYS):
     """Returns a language model of bytes."""
     keras.utils.set_random_seed(0)
     width = 64 * heads
-    return LanguageModel(Backbone(258, layers, width, attention(kind, heads, length), intermediate_dim=4 * width))
+    parts = attention(kind, heads, length, keys)
+    return LanguageModel(Backbone(258, layers, width, parts, intermediate_dim=4 * width))
 
 
 def cache_bytes(cache):
@@ -76,13 +84,18 @@ def make_loop(model, steps):
         start = ops.zeros((), "int32"), ops.ones((rows, 1), "int32"), cache
         return ops.while_loop(lambda number, *_: number < steps, step, start)[1]
 
+    return compiled(loop)
+
+
+def compiled(function):
+    """Returns a function as one compiled program."""
     if keras.backend.backend() == "jax":
         import jax
 
-        return jax.jit(loop)
+        return jax.jit(function)
     import tensorflow as tf
 
-    return tf.function(loop, jit_compile=True, autograph=False)
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
 def tokens_a_second(loop, cache, positions, steps, repeats):
@@ -99,24 +112,81 @@ def tokens_a_second(loop, cache, positions, steps, repeats):
     return {position: int(rows) * steps / seconds for position, seconds in best.items()}
 
 
-def main():
-    """Prints a row a kind of model."""
-    given = parser().parse_args()
+def cost_of_prompt(model, repeats, length):
+    """Returns the time of `prefill` over that of a call, each the best of some runs in turn."""
+    ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, length)), "int32")
+    empty = model.init_cache(1, length)
+
+    # The last logits alone, and every place of the cache: what generation takes of them.
+    programs = {
+        "call": compiled(lambda ids: model.logits(model.backbone(ids, training=False)[:, -1])),
+        "prefill": compiled(lambda ids: _last(model, *model.backbone.prefill(ids, empty))),
+    }
+    best = dict.fromkeys(programs, float("inf"))
+    for run in range(repeats + 1):
+        for name, program in programs.items():
+            begun = time.perf_counter()
+            ops.convert_to_numpy(keras.tree.flatten(program(ids))[0])
+            if run > 0:
+                best[name] = min(best[name], time.perf_counter() - begun)
+    return best["prefill"] / best["call"]
+
+
+def _last(model, x, cache):
+    return model.logits(x[:, -1]), cache
+
+
+def by_position(given, prompt=PROMPT):
+    """Yields the headings, then a row a kind of model."""
     length = max(given.positions) + given.steps
-    rows = []
+    headings = ["attention", *(f"tokens/s at {position}" for position in given.positions)]
+    yield [*headings, "last to first", "cache MiB", "bytes a token of context", "prompt"]
     for kind in KINDS:
         model = make_model(kind, given.layers, given.heads, length)
         cache = model.init_cache(given.batch, length)
         rates = tokens_a_second(make_loop(model, given.steps), cache, given.positions, given.steps, given.repeats)
         first, last = rates[given.positions[0]], rates[given.positions[-1]]
-        per_token = cache_bytes(cache) / given.batch / length
+        size = cache_bytes(cache)
         figures = [f"{rate:.0f}" for rate in rates.values()]
-        rows.append([kind, *figures, f"{last / first:.2f}", f"{cache_bytes(cache) / 2**20:.2f}", f"{per_token:.0f}"])
-        print(*rows[-1], sep="  ", flush=True)
-    headings = ["attention", *(f"tokens/s at {position}" for position in given.positions)]
-    headings += ["last to first", "cache MiB", "bytes a token of context"]
+        figures += [f"{last / first:.2f}", f"{size / 2**20:.2f}", f"{size / given.batch / length:.0f}"]
+        yield [kind, *figures, f"{cost_of_prompt(model, given.repeats, prompt):.2f}"]
+
+
+def by_size(given):
+    """Yields the headings, then a row a number of keys and kind of model."""
+    yield ["keys", "attention", "cache MiB", "tokens/s", "tokens/s, dense of as many bytes", "ratio"]
+    position = max(given.positions)
+    for keys in given.keys:
+        for kind in ("local", "local and routed"):
+            model = make_model(kind, given.layers, given.heads, position, keys)
+            cache = model.init_cache(given.batch, position + given.steps)
+            size = cache_bytes(cache)
+            places = size // (given.batch * given.layers * given.heads * 2 * 64 * 4)
+            dense = make_model("dense", given.layers, given.heads, max(places, 1))
+            rates = []
+            for one, kept in ((model, cache), (dense, dense.init_cache(given.batch, position + given.steps))):
+                loop = make_loop(one, given.steps)
+                rates += tokens_a_second(loop, kept, [position], given.steps, given.repeats).values()
+            own, other = rates
+            yield [str(keys), kind, f"{size / 2**20:.2f}", f"{own:.0f}", f"{other:.0f}", f"{own / other:.2f}"]
+
+
+def as_markdown(headings, *rows):
+    """Returns a table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *rows))
+
+
+def main():
+    """Prints both tables."""
+    given = parser().parse_args()
+    tables = []
+    for table in (by_position, by_size):
+        tables.append([])
+        for row in table(given):
+            tables[-1].append(row)
+            print(*row, sep="  ", flush=True)
     if given.markdown:
-        print(*(f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *rows)), sep="\n")
+        print(*(as_markdown(*rows) for rows in tables), sep="\n\n")
 
 
 if __name__ == "__main__":

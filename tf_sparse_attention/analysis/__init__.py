@@ -5,16 +5,20 @@ from tf_sparse_attention.analysis.causality_report import CausalityError, Causal
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.spans import draw_spans
+from tf_sparse_attention.analysis.word_routes import WordRoute, WordRoutes, word_routes
 
 __all__ = [
     "CausalityError",
     "CausalityReport",
     "HeadDivergence",
     "Leak",
+    "WordRoute",
+    "WordRoutes",
     "assert_causal",
     "causality_report",
     "draw_pattern",
     "draw_spans",
     "draw_weights",
     "head_divergence",
+    "word_routes",
 ]
