@@ -9,6 +9,7 @@ from tests.contracts import with_random_weights
 from tf_sparse_attention import layers
 
 SIZE = 6
+LONGEST = 26
 POSITIONS = st.sampled_from([None, "relative", "rotary", "alibi"])
 
 
@@ -72,8 +73,19 @@ def lsh(draw):
     return layers.LSHAttention, common(draw) | own | {"mask_self": draw(st.sampled_from([None, True, False]))}
 
 
+@st.composite
+def local_2d(draw):
+    width, blocks = draw(st.integers(1, 7)), st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2))
+    heights = st.none() | st.integers(-(-LONGEST // width), LONGEST)
+    own = {"width": width, "height": draw(heights), "order": draw(st.sampled_from(["raster", "blocks"]))}
+    own |= {"block_shape": draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))}
+    own |= {"num_blocks_before": draw(blocks), "num_blocks_after": draw(blocks)}
+    return layers.LocalAttention2D, common(draw) | own
+
+
 KINDS = {
     "local": local,
+    "local_2d": local_2d,
     "all_attention": all_attention,
     "strided": strided,
     "fixed": fixed,
@@ -108,7 +120,12 @@ def compare_drawn(kind, wanted):
     errors = []
 
     @settings(max_examples=wanted, deadline=None, database=None)
-    @given(made(kind), st.integers(1, 26), st.lists(st.integers(0, 26), min_size=2, max_size=2), st.integers(0, 999))
+    @given(
+        made(kind),
+        st.integers(1, LONGEST),
+        st.lists(st.integers(0, LONGEST), min_size=2, max_size=2),
+        st.integers(0, 999),
+    )
     def compare(make, length, prompts, seed):
         layer = make()
         layer.build((None, None, SIZE))

@@ -1,12 +1,15 @@
 """Two-dimensional local attention as a Keras layer."""
 
 import keras
+from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.images import ORDERS, Image, image_mask
+from tf_sparse_attention.ops.decoding import at_most, attend_kept, empty_places, keep_last, keep_next, kept_last
+from tf_sparse_attention.ops.images import ORDERS, Image, image_mask, near_pixels
 from tf_sparse_attention.ops.local_2d import local_attention_2d
+from tf_sparse_attention.ops.positions import rotate_key
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -93,16 +96,15 @@ class LocalAttention2D(AttentionLayer):
 
     @property
     def reach(self):
-        image = self.image
-        height, width = image.block_height, image.block_width
-        farthest = []
-        for rows, columns in self._blocks(causal=False):
-            along = min((columns + 1) * width, self.width)  # pixels of a row from end to end of what is seen
-            if self.order == "raster":
-                farthest.append(((rows + 1) * height - 1) * self.width + along - 1)
-            else:
-                farthest.append(rows * image.band_size + along * height - 1)
-        return max(farthest)
+        return max(self._farthest(*blocks) for blocks in self._blocks(causal=False))
+
+    def _farthest(self, rows, columns):
+        """Returns the distance of the farthest key on a side where so many blocks are seen."""
+        height, width = self.image.block_height, self.image.block_width
+        along = min((columns + 1) * width, self.width)  # pixels of a row from end to end of what is seen
+        if self.order == "raster":
+            return ((rows + 1) * height - 1) * self.width + along - 1
+        return rows * self.image.band_size + along * height - 1
 
     def _blocks(self, causal):
         """Returns the blocks seen above and to the left of the own one, and those below and to the right."""
@@ -134,6 +136,30 @@ class LocalAttention2D(AttentionLayer):
                     f"`{name}` must have at most `height` times `width` positions. Received: {x.shape[2]} positions, "
                     f"height={self.height}, width={self.width}."
                 )
+
+    reason_against_cache = None
+
+    def new_cache(self, batch_size, max_length):
+        most = None if self.height is None else self.height * self.width
+        if most is not None and isinstance(max_length, int) and max_length > most:
+            raise ValueError(
+                f"`max_length` must be at most `height` times `width`, {most}. Received: max_length={max_length}."
+            )
+        before, _ = self._blocks(causal=True)
+        sizes = self.num_heads, at_most(self._farthest(*before) + 1, max_length), self.key_dim, self.value_dim
+        return empty_places(batch_size, *sizes, self.compute_dtype)
+
+    def fill_cache(self, cache, query, key, value, lengths):
+        return keep_last(cache, rotate_key(self.position_of_heads, key), value, lengths)
+
+    def decode_heads(self, query, key, value, cache, index):
+        position = self.position_of_heads
+        cache = keep_next(cache, rotate_key(position, key, index), value, index)
+        kept = kept_last(cache, index)
+        at_query = index[:, None, None]
+        near = near_pixels(at_query, at_query + kept.tokens, self.image, *self._blocks(causal=True))
+        kept = kept._replace(seen=ops.logical_and(kept.seen, near))
+        return attend_kept(query * self.key_dim**-0.5, kept, index, position).output, cache
 
     def pattern(self, query, key, masks, causal):
         self._check_lengths(query=query, value=key)

@@ -1,6 +1,7 @@
 """Images as sequences of pixels: two orders, where a position lies in them, and the dense mask of local blocks."""
 
 import dataclasses
+import functools
 
 from keras import ops
 
@@ -92,10 +93,21 @@ def image_mask(query_length, key_length, image, num_blocks_before, num_blocks_af
         causal: whether later keys are hidden.
     """
     queries, keys = (ops.arange(length, dtype="int32") for length in (query_length, key_length))
-    mask = queries[:, None] >= keys[None, :] if causal else ops.ones((query_length, key_length), dtype="bool")
+    near = near_pixels(queries[:, None], keys[None, :], image, num_blocks_before, num_blocks_after)
+    return ops.logical_and(near, queries[:, None] >= keys[None, :]) if causal else near
+
+
+def near_pixels(queries, keys, image, num_blocks_before, num_blocks_after):
+    """Returns where a key is in one of the blocks around that of a query, bool (..., T, S).
+
+    Args:
+        queries: int (..., T, 1), positions of queries.
+        keys: int (..., 1, S), positions of keys.
+        image: as for `image_mask`, likewise the other two.
+    """
     of_queries, of_keys = image.coordinates(queries), image.coordinates(keys)
+    near = []
     for axis, size in enumerate((image.block_height, image.block_width)):
-        ahead = of_keys[axis][None, :] // size - of_queries[axis][:, None] // size
-        near = ops.logical_and(ahead >= -num_blocks_before[axis], ahead <= num_blocks_after[axis])
-        mask = ops.logical_and(mask, near)
-    return mask
+        ahead = of_keys[axis] // size - of_queries[axis] // size
+        near += [ahead >= -num_blocks_before[axis], ahead <= num_blocks_after[axis]]
+    return functools.reduce(ops.logical_and, near)
