@@ -137,18 +137,54 @@ def compare_drawn(kind, wanted):
     return len(errors), float(max(errors))
 
 
-def largest_error(layer, x, lengths, max_length=None):
+@st.composite
+def remembering(draw):
+    """Draws functions that make a layer with `supports_memory`."""
+    parts = draw(st.lists(st.one_of(local(), all_attention()), min_size=1, max_size=3))
+    made = [lambda kind=kind, arguments=arguments: kind(**arguments) for kind, arguments in parts]
+    return made[0] if len(made) == 1 else lambda: layers.MixedAttention([make() for make in made])
+
+
+def compare_remembered(wanted):
+    """Compares drawn layers that go on from a memory, which rows see in part; returns as `compare_drawn` does."""
+    errors = []
+
+    @settings(max_examples=wanted, deadline=None, database=None)
+    @given(
+        remembering(),
+        st.tuples(st.integers(1, LONGEST), st.integers(1, LONGEST)),
+        st.lists(st.integers(0, LONGEST), min_size=2, max_size=2),
+        st.sampled_from([0.0, 0.5, 1.0]),
+        st.integers(0, 999),
+    )
+    def compare(make, sizes, prompts, share, seed):
+        layer = make()
+        layer.build((None, None, SIZE))
+        with_random_weights(layer, seed)
+        rng = np.random.default_rng(seed)
+        x, memory = (rng.normal(size=(2, length, SIZE)).astype("float32") for length in sizes)
+        seen = rng.random((2, sizes[1])) < share
+        errors.append(largest_error(layer, x, np.minimum(prompts, sizes[0]), (memory, seen)))
+
+    compare()
+    return len(errors), float(max(errors))
+
+
+def largest_error(layer, x, lengths, memory=None):
     """Returns the largest difference between decoding and one causal call.
 
     Args:
         layer: a built attention layer.
         x: its inputs (B, T, D).
         lengths: int (B,), tokens of each row that are a prompt; the others come one by one.
-        max_length: of the cache. None: T.
+        memory: pair of a memory (B, L, D) and which places of it are seen, bool (B, L). None: none.
     """
     batch, length = x.shape[:2]
-    whole = ops.convert_to_numpy(layer(x, use_causal_mask=True))
-    cache, rows, worst = layer.init_cache(batch, max_length or length), np.arange(batch), 0.0
+    cache, given = layer.init_cache(batch, length, *(memory or ())), {}
+    if memory is not None:
+        given = {"memory": memory[0], "memory_segment_ids": np.where(memory[1], 0, -1)}
+    whole = ops.convert_to_numpy(layer(x, use_causal_mask=True, **given))
+    rows, worst = np.arange(batch), 0.0
     longest = int(lengths.max())
     if longest:
         given, cache = layer.prefill(x[:, :longest], cache, np.arange(longest) < lengths[:, None])

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.layers.decoded import KINDS, SIZE, compare_drawn, largest_error
+from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
 from tf_sparse_attention import layers
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
@@ -121,6 +121,61 @@ def test_layers_without_a_cache_say_why(layer, reason):
         assert reason in attention.reason_against_cache
         with pytest.raises(ValueError, match="must be one that decodes with a cache"):
             attention.init_cache(2, 9)
+
+
+@pytest.mark.parametrize("wanted", [8, pytest.param(200, marks=pytest.mark.large)])
+def test_drawn_layers_go_on_from_a_memory(wanted):
+    _, error = compare_remembered(wanted)
+    assert error < TOLERANCE
+
+
+@pytest.mark.large
+def test_drawn_layers_go_on_from_a_memory_on_jax(run_python):
+    code = "import json; from tests.layers.decoded import compare_remembered; print(json.dumps(compare_remembered(40)))"
+    _, error = json.loads(run_python(code, KERAS_BACKEND="jax"))
+    assert error < TOLERANCE
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_block_goes_on_from_its_inputs_in_a_program(norm):
+    import tensorflow as tf
+
+    block = layers.TransformerBlock(layers.LocalAttention(2, 4, window=6, position="rotary"), norm=norm, causal=True)
+    x = np.random.default_rng(0).normal(size=(2, 17, SIZE)).astype("float32")
+    memory, x = x[:, :8], x[:, 8:]
+    whole = block(x, memory=memory)
+
+    @tf.function(jit_compile=True)
+    def decode(memory, x):
+        cache, outputs = block.init_cache(2, 9, memory), []
+        given, cache = block.prefill(x[:, :3], cache)
+        for index in range(3, 9):
+            found, cache = block.decode(x[:, index : index + 1], cache, index)
+            outputs.append(found)
+        return ops.concatenate([given, *outputs], axis=1)
+
+    np.testing.assert_allclose(decode(tf.constant(memory), tf.constant(x)), whole, atol=TOLERANCE)
+
+
+def test_a_memory_adds_to_a_cache_no_more_than_a_mask_of_what_is_seen():
+    layer = made("window")
+    cache = layer.init_cache(2, 100, np.ones((2, 4, SIZE), "float32"), [[False, True, True, True]] * 2)
+    assert {name: tuple(x.shape) for name, x in cache.items()} == {
+        "key": (2, 2, 6, 4),
+        "value": (2, 2, 6, 4),
+        "remembered": (2, 6),
+    }
+    np.testing.assert_array_equal(cache["remembered"], [[False] * 3 + [True] * 3] * 2)
+    assert set(layer.init_cache(2, 100)) == {"key", "value"}
+
+
+def test_a_memory_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="`memory` must be None for a pattern that does not go by distance alone"):
+        made("strided").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"))
+    with pytest.raises(ValueError, match="`memory` must"):
+        made("window").init_cache(2, 9, np.ones((3, 4, SIZE), "float32"))
+    with pytest.raises(ValueError, match="`memory_mask` must"):
+        made("window").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"), np.ones((2, 5), "bool"))
 
 
 def test_a_block_of_both_sides_has_no_cache():

@@ -40,14 +40,17 @@ def make(attention, intermediate_dim=24, **settings):
     return model
 
 
-def largest_error(model, ids, lengths):
-    """Returns the largest difference between logits of decoding, after prompts of these lengths, and of one call."""
+def largest_error(model, ids, lengths, memory=None, documents=None):
+    """Returns the largest difference between logits of decoding, after prompts of these lengths, and of one call.
+
+    With a memory the call is that of `read_on`, of `documents` (B,).
+    """
     batch, length = ids.shape
-    whole = ops.convert_to_numpy(model(ids))
+    inputs = ids if documents is None else {"token_ids": ids, "segment_ids": np.repeat(documents[:, None], length, 1)}
+    whole = ops.convert_to_numpy(model(ids) if memory is None else model.read_on(inputs, memory)[0])
     longest, rows = lengths.max(), np.arange(batch)
-    given, cache = model.prefill(
-        ids[:, :longest], model.init_cache(batch, length), np.arange(longest) < lengths[:, None]
-    )
+    cache = model.init_cache(batch, length, memory)
+    given, cache = model.prefill(ids[:, :longest], cache, np.arange(longest) < lengths[:, None])
     given = ops.convert_to_numpy(given)
     worst = max(np.abs(given[row, :count] - whole[row, :count]).max() for row, count in enumerate(lengths))
     for step in range(length - lengths.min()):
@@ -62,6 +65,44 @@ def largest_error(model, ids, lengths):
 def test_logits_are_those_of_one_call(name):
     ids = np.random.default_rng(0).integers(1, 30, (3, 24))
     assert largest_error(make(**MODELS[name]), ids, np.array([5, 1, 11])) < 1e-4
+
+
+REMEMBERING = {
+    "rotary": {"attention": [LOCAL], "memory_length": 5},
+    "longer_than_a_window": {"attention": [LOCAL, {**LOCAL, "window": 3}], "memory_length": 9, "norm": "post"},
+    "blocks": {"attention": [{"layer": "LocalAttention", **SIZES, "block_size": 4}], "memory_length": 6},
+    "all_attention": {**MODELS["all_attention"], "memory_length": 4},
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("padded", [False, True])
+def test_logits_after_a_memory_are_those_of_reading_on(name, padded):
+    model, rng = make(**REMEMBERING[name]), np.random.default_rng(0)
+    first, ids = rng.integers(1, 30, (3, 11)), rng.integers(1, 30, (3, 15))
+    padding = {"padding_mask": np.arange(11) < np.array([[11], [9], [0]])} if padded else {}
+    memory = model.read_on({"token_ids": first, **padding}, model.init_memory(3))[1]
+    assert largest_error(model, ids, np.array([5, 1, 11]), memory) < 1e-4
+
+
+def test_rows_go_on_with_the_document_that_they_read_last():
+    model, rng = make(**REMEMBERING["rotary"]), np.random.default_rng(0)
+    segments = np.array([[4] * 9 + [7] * 2, [3] * 11, [5, 5, 5, 5, 5, 5, 5, 9, 9, 5, 5]])
+    first = {"token_ids": rng.integers(1, 30, (3, 11)), "segment_ids": segments}
+    memory = model.read_on(first, model.init_memory(3))[1]
+    assert largest_error(model, rng.integers(1, 30, (3, 9)), np.array([2, 1, 4]), memory, segments[:, -1]) < 1e-4
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_empty_memory_is_what_reading_on_takes_it_for(masked):
+    model, ids = make(**REMEMBERING["rotary"]), np.random.default_rng(0).integers(1, 30, (2, 9))
+    assert largest_error(model, ids, np.array([3, 1]), model.init_memory(2, masked)) < 1e-4
+
+
+def test_a_model_without_memory_refuses_one():
+    model = make([LOCAL])
+    with pytest.raises(ValueError, match="`memory` must be None for a backbone whose `memory_length` is 0"):
+        model.init_cache(2, 9, {"segment_ids": np.zeros((2, 4), "int32")})
 
 
 @pytest.mark.large

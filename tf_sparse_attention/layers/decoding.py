@@ -5,7 +5,9 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import attention_checks
 from tf_sparse_attention.layers.call_masks import token_masks
+from tf_sparse_attention.layers.memory import keys_of_memory, with_kept_memory
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.decoding import keep_memory
 
 
 class Decoding:
@@ -44,25 +46,32 @@ class Decoding:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `decode_heads`.")
 
-    def init_cache(self, batch_size, max_length):
+    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         """Returns the cache before the first token.
 
         Args:
             batch_size: B, an integer or a scalar tensor.
             max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
+            memory: float (B, L, D), inputs of the L positions before the first token, as in a call of a layer with
+                `supports_memory`. They take no positions: the first token is at 0. None: nothing comes before.
+            memory_mask: bool (B, L), False where there is nothing, or another document. None: all are seen.
 
         Returns:
-            Dictionary of tensors: floats in the compute dtype, counters int32.
+            Dictionary of tensors: floats in the compute dtype, counters int32; with a memory also a mask of it.
 
         Raises:
-            ValueError: if the layer cannot decode with a cache or is not built.
+            ValueError: if the layer cannot decode with a cache or is not built, and for a memory that it has no place
+                for, or of another shape.
         """
         check_has_cache(self)
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
         if not ops.is_tensor(max_length):
             checks.check_count("max_length", max_length)
-        return self.new_cache(batch_size, max_length)
+        if memory is None:
+            return self.new_cache(batch_size, max_length)
+        key, value, seen = keys_of_memory(self, memory, memory_mask, batch_size)
+        return keep_memory(self.new_cache(batch_size, max_length + shape(memory)[1]), key, value, seen)
 
     def prefill(self, x, cache, mask=None):
         """Returns the results for a prompt, in one pass, and the cache after it.
@@ -78,7 +87,9 @@ class Decoding:
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
         masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
         heads = self.project(x)
-        output = self.attend(heads, masks, causal=True, training=False, return_weights=False)
+        output = self.attend(
+            *with_kept_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
+        )
         batch, length = shape(x)[:2]
         lengths = ops.full((batch,), length, dtype="int32")
         if masks.query_mask is not None:

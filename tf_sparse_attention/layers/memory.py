@@ -3,7 +3,7 @@
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
-from tf_sparse_attention.layers.call_masks import as_tensor
+from tf_sparse_attention.layers.call_masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
 
 
@@ -43,6 +43,53 @@ def with_memory(layer, masks, query, value, memory, memory_segment_ids):
     return masks, ops.concatenate([ops.stop_gradient(memory), query], axis=1)
 
 
+def keys_of_memory(layer, memory, memory_mask, batch_size):
+    """Returns the keys and values of a memory, heads first, the keys turned by their positions, and what is seen.
+
+    Args:
+        layer: the attention layer.
+        memory: float (B, L, D), inputs at the positions -L .. -1.
+        memory_mask: bool (B, L), or None.
+        batch_size: B.
+
+    Raises:
+        ValueError: where there is no place for a memory, or the arguments do not fit each other.
+    """
+    check_supported(layer)
+    known = batch_size if isinstance(batch_size, int) else None
+    check_static("memory", memory.shape, ((known,), (None,), (layer.num_features,)))
+    sizes = batch, length = shape(memory)[:2]
+    seen = ops.ones(sizes, dtype="bool")
+    if memory_mask is not None:
+        memory_mask = mask_of_tokens("memory_mask", memory_mask, memory)
+        seen = ops.broadcast_to(memory_mask, sizes)
+    _, key, value = layer.project(memory)
+    return layer.position_of_heads.rotate(key, ops.arange(length, dtype="int32") - length), value, seen
+
+
+def with_kept_memory(layer, cache, heads, masks):
+    """Returns the heads and masks of a prompt with the memory of its cache before it; the same ones if it has none.
+
+    Args:
+        layer: the attention layer.
+        cache: of the layer, before its first token: its R places are the positions -R .. -1.
+        heads: queries, keys and values of the prompt, (B, N, T, H) each.
+        masks: the `TokenMasks` of the prompt.
+    """
+    if "remembered" not in cache:
+        return heads, masks
+    query, key, value = heads
+    batch, length = shape(query)[0], shape(query)[2]
+    size = cache["key"].shape[2]
+    # They are turned by their positions, and the call turns all keys by their places.
+    unturned = layer.position_of_heads.rotate(cache["key"], size - ops.arange(size, dtype="int32"))
+    own = ops.ones((batch, length), dtype="bool") if masks.key_mask is None else masks.key_mask
+    own = ops.broadcast_to(own, (batch, length))
+    key, value = ops.concatenate([unturned, key], axis=2), ops.concatenate([cache["value"], value], axis=2)
+    key_mask = ops.concatenate([cache["remembered"], own], axis=1)
+    return (query, key, value), masks._replace(key_mask=key_mask, num_memory=size)
+
+
 def latest(x, count):
     """Returns the last `count` positions of (B, L, ...); None of None."""
     if x is None or x.shape[1] == count:
@@ -63,13 +110,18 @@ def _segments(masks, query, memory_segment_ids):
     return {"query_segments": own, "key_segments": keys}
 
 
-def _check(layer, query, value, memory, memory_segment_ids):
+def check_supported(layer):
+    """Raises a `ValueError` for a layer that takes no memory."""
     if not layer.supports_memory:
         raise ValueError(
             "`memory` must be None for a pattern that does not go by distance alone; LocalAttention without "
             "`key_block_size` and AllAttention take one. "
             f"Received: a memory for {layer.name}, a {type(layer).__name__}."
         )
+
+
+def _check(layer, query, value, memory, memory_segment_ids):
+    check_supported(layer)
     if value is not None:
         raise ValueError("`memory` must be None where `value` is given. Received: both.")
     check_static("memory", memory.shape, ((query.shape[0],), (None,), (query.shape[2],)))

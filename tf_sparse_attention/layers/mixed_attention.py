@@ -159,10 +159,11 @@ class MixedAttention(keras.layers.Layer):
         """Why a part cannot decode with a cache, as text; None if all can."""
         return next((part.reason_against_cache for part in self.parts if part.reason_against_cache), None)
 
-    def init_cache(self, batch_size, max_length):
+    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
         check_has_cache(self)
-        return {name: part.init_cache(batch_size, max_length) for name, part in self._named_parts()}
+        given = batch_size, max_length, memory, memory_mask
+        return {name: part.init_cache(*given) for name, part in self._named_parts()}
 
     def prefill(self, x, cache, mask=None):
         """Returns the results for a prompt, and the caches after it."""

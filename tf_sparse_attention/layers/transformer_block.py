@@ -143,10 +143,15 @@ class TransformerBlock(keras.layers.Layer):
         """Why the block cannot decode with a cache, as text; None if it can."""
         return self.attention.reason_against_cache if self.causal else "it sees later positions"
 
-    def init_cache(self, batch_size, max_length):
-        """Returns the cache by the name of the attention; see `AttentionLayer.init_cache`, likewise the next two."""
+    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
+        """Returns the cache by the name of the attention; see `AttentionLayer.init_cache`, likewise the next two.
+
+        A memory is inputs of this block, as in a call.
+        """
         check_has_cache(self)
-        return {self.attention.name: self.attention.init_cache(batch_size, max_length)}
+        if memory is not None and self.norm == "pre":
+            memory = self._attention_norm(memory)
+        return {self.attention.name: self.attention.init_cache(batch_size, max_length, memory, memory_mask)}
 
     def prefill(self, inputs, cache, mask=None):
         """Returns the results (B, T, D) for a prompt and the cache after it."""

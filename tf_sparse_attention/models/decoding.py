@@ -4,6 +4,7 @@ from keras import ops
 
 from tf_sparse_attention.layers.decoding import check_has_cache
 from tf_sparse_attention.models.backbone_arguments import unpack
+from tf_sparse_attention.models.memory import of_last_document
 from tf_sparse_attention.ops.blocks import shape
 
 
@@ -21,18 +22,25 @@ class Decoding:
             return "it sees later tokens"
         return next((block.reason_against_cache for block in self.blocks if block.reason_against_cache), None)
 
-    def init_cache(self, batch_size, max_length):
+    def init_cache(self, batch_size, max_length, memory=None):
         """Returns the cache before the first token.
 
         Args:
             batch_size: B, an integer or a scalar tensor.
             max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
+            memory: what `read_on` returned for the segment before: each row goes on with the document that it read
+                last, as `read_on` would with its segment id, and positions count from 0 again. None: a new text.
 
         Raises:
-            ValueError: if the model cannot decode with a cache.
+            ValueError: if the model cannot decode with a cache, and for a memory if it has none.
         """
         check_has_cache(self)
-        return {block.name: block.init_cache(batch_size, max_length) for block in self.blocks}
+        if memory is None:
+            return {block.name: block.init_cache(batch_size, max_length) for block in self.blocks}
+        if self.memory_length == 0:
+            raise ValueError("`memory` must be None for a backbone whose `memory_length` is 0. Received: a memory.")
+        seen = of_last_document(memory["segment_ids"])
+        return {block.name: block.init_cache(batch_size, max_length, memory[block.name], seen) for block in self.blocks}
 
     def prefill(self, inputs, cache, mask=None):
         """Returns what a call does for a prompt, in one pass, and the cache after it.

@@ -158,9 +158,9 @@ class LanguageModel(Generation, ToldTargets, Model):
         """Why the model cannot decode with a cache, as text; None if it can."""
         return self.backbone.reason_against_cache
 
-    def init_cache(self, batch_size, max_length):
+    def init_cache(self, batch_size, max_length, memory=None):
         """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
-        return self.backbone.init_cache(batch_size, max_length)
+        return self.backbone.init_cache(batch_size, max_length, memory)
 
     def prefill(self, inputs, cache, mask=None):
         """Returns the logits (B, T, V) of a prompt and the cache after it."""

@@ -32,6 +32,14 @@ def empty_memory(backbone, batch_size, masked=True):
     return memory
 
 
+def of_last_document(segment_ids):
+    """Returns which places of a memory hold the document that was read last, bool (B, L): none where all are empty."""
+    held = segment_ids != EMPTY
+    places = ops.where(held, ops.arange(segment_ids.shape[1], dtype="int32"), 0)
+    last = ops.take_along_axis(segment_ids, ops.max(places, axis=1, keepdims=True), axis=1)
+    return ops.logical_and(held, segment_ids == last)
+
+
 class NewMemory:
     """The memory of a call: what the blocks read of the one before, and what the next call will read.
 

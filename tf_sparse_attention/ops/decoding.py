@@ -29,10 +29,14 @@ class Kept(NamedTuple):
     tokens: Any
 
     @classmethod
-    def at(cls, key, value, positions, index, seen=None):
-        """Returns keys at positions (B, N or 1, s) for queries at `index` (B,); those before 0 are not there."""
+    def at(cls, key, value, positions, index, seen=None, remembered=None):
+        """Returns keys at positions (B, N or 1, s) for queries at `index` (B,).
+
+        Those before 0 are not there, unless `remembered` bool (B, 1, s) says that they are.
+        """
         apart = positions - index[:, None, None]
         there = positions >= 0
+        there = there if remembered is None else ops.logical_or(there, remembered)
         return cls(key, value, there if seen is None else ops.logical_and(seen, there), apart, apart)
 
 
@@ -136,8 +140,26 @@ def keep_positions(places, key, value, positions):
 
 
 def keep_last(places, key, value, lengths):
-    """Returns rings that hold the last keys and values of rows of `lengths` int32 (B,) tokens."""
-    return keep_positions(places, key, value, ring_positions(shape(places["key"])[2], lengths - 1)[:, None])
+    """Returns rings that hold the last keys and values of rows of `lengths` int32 (B,) tokens, and what was before."""
+    positions = ring_positions(shape(places["key"])[2], lengths - 1)[:, None]
+    new, is_new = keep_positions(places, key, value, positions), (positions >= 0)[..., None]
+    return {**places, **{name: ops.where(is_new, new[name], places[name]) for name in ("key", "value")}}
+
+
+def keep_memory(places, key, value, seen):
+    """Returns rings that hold the last keys and values of earlier text, the position of whose last one is -1.
+
+    Args:
+        places: rings of R places; they get "remembered", bool (B, R), where a place that no token was written to since
+            holds something that is seen.
+        key: float (B, N, L, H), turned by their positions.
+        value: float (B, N, L, Hv).
+        seen: bool (B, L).
+    """
+    length, size = shape(key)[2], shape(places["key"])[2]
+    at = ops.arange(size, dtype="int32") + (length - size)
+    seen = ops.logical_and(ops.take(seen, ops.maximum(at, 0), axis=1), at >= 0)
+    return {**keep_positions(places, key, value, at[None, None]), "remembered": seen}
 
 
 def keep_next(places, key, value, index):
@@ -149,7 +171,8 @@ def kept_last(places, index, first=None):
     """Returns the `Kept` keys of rings for queries at `index` (B,), from position `first` (B,) on if it is given."""
     positions = ring_positions(shape(places["key"])[2], index)[:, None]
     seen = None if first is None else positions >= first[:, None, None]
-    return Kept.at(places["key"], places["value"], positions, index, seen)
+    remembered = places["remembered"][:, None] if "remembered" in places else None
+    return Kept.at(places["key"], places["value"], positions, index, seen, remembered)
 
 
 def at_most(size, limit):
