@@ -9,6 +9,7 @@ from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.decoding import at_most, attend_kept, empty_places, keep_last, keep_next, kept_last
+from tf_sparse_attention.ops.decoding_across import kept_run, sequence_cache
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import window_mask
 from tf_sparse_attention.ops.persistent import attend_to_slots, one_head, split_head
@@ -172,14 +173,27 @@ class AllAttention(AttentionLayer):
     def decode_heads(self, query, key, value, cache, index):
         position, (_, span) = self._position_of_window, span_of_call(self, training=False)
         cache = keep_next(cache, rotate_key(position, key, index), value, index)
-        kept = kept_last(cache, index)
+        return self._attend_kept(query, kept_last(cache, index), index, span), cache
+
+    def _attend_kept(self, query, kept, index, span):
+        """Returns attended heads of one query a row to `Kept` keys and to the persistent vectors."""
         if not self.see_self:
             kept = kept._replace(seen=ops.logical_and(kept.seen, kept.tokens != 0))
 
         def attend_window(query, slots):
-            return attend_kept(query, kept, index, position, slots=slots, span=span)
+            return attend_kept(query, kept, index, self._position_of_window, slots=slots, span=span)
 
-        return self._with_persistent(attend_window, query)[0], cache
+        return self._with_persistent(attend_window, query)[0]
+
+    reason_against_crossing = None
+
+    def new_cross_cache(self, key, value, key_mask):
+        return sequence_cache(rotate_key(self._position_of_window, key), value, key_mask)
+
+    def decode_heads_across(self, query, cache, index):
+        window, span = span_of_call(self, training=False)
+        window = self._to_compute(window)
+        return self._attend_kept(query, kept_run(cache, index, index - window + 1, 2 * window - 1), index, span)
 
     def _to_compute(self, window):
         """Returns the window as `ops` count it, the query's own position included."""

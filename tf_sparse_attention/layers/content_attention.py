@@ -10,6 +10,7 @@ from tf_sparse_attention.layers.state import drawn_seed
 from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.decoding import at_most, attend_kept
+from tf_sparse_attention.ops.decoding_across import kept_band, sort_keys
 from tf_sparse_attention.ops.decoding_groups import empty_rings, fill_rings, keep_in_group, kept_in_group
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.positions import rotate_key
@@ -149,6 +150,34 @@ class ContentAttention(AttentionLayer):
             results.append(attend_kept(query, kept, index, position, **options))
             new[f"round_{number}"] = rings
         return combine_attended(results).output, new
+
+    # Decoding across sequences: all keys by group, for each round of groups.
+
+    @property
+    def reason_against_crossing(self):
+        if self.share_qk:
+            return "queries serve as keys"
+        if self.selection is None:
+            return "with selection=None a call across sequences selects by 'top_k' among all queries"
+        return self.reason_against_cache
+
+    def new_cross_cache(self, key, value, key_mask):
+        positions = ops.arange(shape(key)[2], dtype="int32")[None]
+        rounds, num_groups = self.rounds_of_groups(key, positions), self.sizes_of_rounds[1]
+        key = rotate_key(self.position_of_heads, self.compared(key, key)[1])
+        if key_mask is not None:
+            rounds = [ops.where(key_mask[:, None], groups, num_groups) for groups in rounds]
+        return {f"round_{number}": sort_keys(key, value, groups) for number, groups in enumerate(rounds)}
+
+    def decode_heads_across(self, query, cache, index):
+        rounds, position = self.rounds_of_groups(query, index[:, None]), self.position_of_heads
+        query, _ = self.compared(query, query)
+        size, results = self.sizes_of_rounds[2], []
+        for number, group in enumerate(rounds):
+            kept = kept_band(cache[f"round_{number}"], group, index, size)
+            options = {"mask_self": self.masks_self_in_decoding, "return_log_sum_exp": True}
+            results.append(attend_kept(query, kept, index, position, **options))
+        return combine_attended(results).output
 
     def get_config(self):
         names = ("selection", "share_qk", "mask_self")

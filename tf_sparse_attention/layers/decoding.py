@@ -5,12 +5,13 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import attention_checks
 from tf_sparse_attention.layers.call_masks import token_masks
+from tf_sparse_attention.layers.decoding_across import DecodingAcross
 from tf_sparse_attention.layers.memory import keys_of_memory, with_kept_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.decoding import keep_memory
 
 
-class Decoding:
+class Decoding(DecodingAcross):
     """The three methods of decoding of an attention layer: what `AttentionLayer` adds to those of Keras.
 
     A cache is a dictionary of tensors whose shapes do not change, as a `while_loop` wants it. It holds the keys and

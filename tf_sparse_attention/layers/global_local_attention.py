@@ -48,6 +48,7 @@ class GlobalLocalAttention(LocalAttention):
     """
 
     can_be_causal = False
+    reason_against_crossing = "global tokens are of the sequence that attends"
     supports_memory = False
     further_masks = ("global_mask",)
 

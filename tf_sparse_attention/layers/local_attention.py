@@ -8,6 +8,7 @@ from tf_sparse_attention.layers.adaptive_span import checked_span, make_span, sp
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.decoding import at_most, attend_kept, empty_places, keep_last, keep_next, kept_last
+from tf_sparse_attention.ops.decoding_across import kept_run, sequence_cache
 from tf_sparse_attention.ops.local import local_attention
 from tf_sparse_attention.ops.masks import block_mask, window_mask
 from tf_sparse_attention.ops.positions import rotate_key
@@ -160,6 +161,21 @@ class LocalAttention(AttentionLayer):
             first = (index // self.block_size - self._blocks(causal=True)[0]) * self.block_size
         kept, span = kept_last(cache, index, first), span_of_call(self, training=False)[1]
         return attend_kept(query * self.key_dim**-0.5, kept, index, position, span=span).output, cache
+
+    reason_against_crossing = None
+
+    def new_cross_cache(self, key, value, key_mask):
+        return sequence_cache(rotate_key(self.position_of_heads, key), value, key_mask)
+
+    def decode_heads_across(self, query, cache, index):
+        window, span = span_of_call(self, training=False)
+        if window is None:
+            (before, after), size = self._blocks(causal=False), self.key_block_size or self.block_size
+            run = (index // self.block_size - before) * size, (before + 1 + after) * size
+        else:
+            run = index - window + 1, 2 * window - 1
+        kept = kept_run(cache, index, *run)
+        return attend_kept(query * self.key_dim**-0.5, kept, index, self.position_of_heads, span=span).output
 
     def pattern(self, query, key, masks, causal):
         lengths = shape(query)[2], shape(key)[2]

@@ -58,13 +58,14 @@ def keys_of_memory(layer, memory, memory_mask, batch_size):
     check_supported(layer)
     known = batch_size if isinstance(batch_size, int) else None
     check_static("memory", memory.shape, ((known,), (None,), (layer.num_features,)))
-    sizes = batch, length = shape(memory)[:2]
+    sizes = shape(memory)[:2]
     seen = ops.ones(sizes, dtype="bool")
     if memory_mask is not None:
         memory_mask = mask_of_tokens("memory_mask", memory_mask, memory)
         seen = ops.broadcast_to(memory_mask, sizes)
     _, key, value = layer.project(memory)
-    return layer.position_of_heads.rotate(key, ops.arange(length, dtype="int32") - length), value, seen
+    positions = ops.arange(sizes[1], dtype="int32") - sizes[1]
+    return layer.position_of_heads.rotate(key, positions), value, seen
 
 
 def with_kept_memory(layer, cache, heads, masks):

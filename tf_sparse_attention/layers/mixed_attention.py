@@ -8,6 +8,7 @@ from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, other_than_query
 from tf_sparse_attention.layers.decoding import check_has_cache
+from tf_sparse_attention.layers.decoding_across import check_crosses
 from tf_sparse_attention.ops.masks import mask_of_heads
 
 
@@ -172,6 +173,21 @@ class MixedAttention(keras.layers.Layer):
     def decode(self, x, cache, index):
         """Returns the result for the next token, and the caches after it."""
         return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
+
+    @property
+    def reason_against_crossing(self):
+        """Why a part cannot decode across sequences, as text; None if all can."""
+        return next((part.reason_against_crossing for part in self.parts if part.reason_against_crossing), None)
+
+    def init_cross_cache(self, value, key=None, value_mask=None, key_mask=None):
+        """Returns what the parts keep of the other sequence; see `AttentionLayer.init_cross_cache`, likewise below."""
+        check_crosses(self)
+        given = value, key, value_mask, key_mask
+        return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
+
+    def decode_across(self, x, cache, index):
+        """Returns the result (B, 1, D) for one query a row."""
+        return self._sum([part.decode_across(x, cache[name], index) for name, part in self._named_parts()])
 
     def _named_parts(self):
         names = [part.name for part in self.parts]

@@ -1,0 +1,75 @@
+"""Decoding across sequences of drawn layers, and of mixtures of them, against one call for all queries."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from tests.contracts import with_random_weights
+from tests.layers.decoded import LONGEST, SIZE, all_attention, common, local, lsh, routing
+from tf_sparse_attention import layers
+
+
+@st.composite
+def unequal_blocks(draw):
+    own = {"block_size": draw(st.integers(1, 9)), "key_block_size": draw(st.integers(1, 9))}
+    own |= {"num_blocks_before": draw(st.integers(0, 2)), "num_blocks_after": draw(st.integers(0, 2))}
+    return layers.LocalAttention, common(draw) | own
+
+
+def changed(kind, **changes):
+    return kind().map(lambda made: (made[0], made[1] | changes))
+
+
+KINDS = {
+    "local": local,
+    "unequal_blocks": unequal_blocks,
+    "all_attention": all_attention,
+    "routing": lambda: st.one_of(
+        changed(routing, selection="nearest", share_qk=False), changed(routing, selection="random", share_qk=False)
+    ),
+    "lsh": lambda: changed(lsh, share_qk=False),
+}
+OF_CONTENT = ("routing", "lsh", "mixed")  # queries and keys are as many
+
+
+def made(kind):
+    """Returns a strategy of functions that make a layer of a kind, or a mixture of all kinds."""
+    if kind != "mixed":
+        return KINDS[kind]().map(lambda made: lambda: made[0](**made[1]))
+    parts = st.lists(st.one_of([kind() for kind in KINDS.values()]), min_size=2, max_size=3)
+    return parts.map(lambda parts: lambda: layers.MixedAttention([kind(**arguments) for kind, arguments in parts]))
+
+
+def compare_drawn(kind, wanted):
+    """Compares drawn layers on rows whose queries come in different orders, with masks and without.
+
+    Returns:
+        Pair of the number of draws and the largest difference.
+    """
+    errors, lengths = [], st.integers(1, LONGEST)
+
+    @settings(max_examples=wanted, deadline=None, database=None)
+    @given(made(kind), lengths, lengths, st.sampled_from([(), ("value",), ("key", "value")]), st.integers(0, 999))
+    def compare(make, num_queries, num_keys, masked, seed):
+        num_keys = num_queries if kind in OF_CONTENT else num_keys
+        layer, rng = make(), np.random.default_rng(seed)
+        layer.build((None, None, SIZE), (None, None, SIZE - 1), (None, None, SIZE - 2))
+        with_random_weights(layer, seed)
+        sizes = ((num_queries, SIZE), (num_keys, SIZE - 1), (num_keys, SIZE - 2))
+        query, value, key = (rng.normal(size=(2, *size)).astype("float32") for size in sizes)
+        masks = {f"{name}_mask": rng.random((2, num_keys)) < 0.7 for name in masked}
+        errors.append(largest_error(layer, query, {"value": value, "key": key, **masks}, rng))
+
+    compare()
+    return len(errors), float(max(errors))
+
+
+def largest_error(layer, query, given, rng):
+    """Returns the largest difference between decoding across sequences, rows in orders of their own, and one call."""
+    whole = ops.convert_to_numpy(layer(query, **given))
+    cache, rows, worst = layer.init_cross_cache(**given), np.arange(len(query)), 0.0
+    for index in rng.permuted(np.tile(np.arange(query.shape[1]), (len(query), 1)), axis=1).T:
+        found = layer.decode_across(query[rows, index][:, None], cache, index.astype("int32"))
+        worst = max(worst, np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max())
+    return worst

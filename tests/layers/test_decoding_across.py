@@ -1,0 +1,140 @@
+"""Decoding across sequences gives what one call for all queries gives, and says where it cannot."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import with_random_weights
+from tests.layers.decoded_across import KINDS, SIZE, compare_drawn
+from tf_sparse_attention import layers
+
+TOLERANCE = 2e-5
+JAX = """
+import json
+from tests.layers.decoded_across import compare_drawn
+print(json.dumps(compare_drawn({kind!r}, {wanted})))
+"""
+SIZES = {"num_heads": 2, "key_dim": 4}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
+@pytest.mark.parametrize("wanted", [8, pytest.param(200, marks=pytest.mark.large)])
+def test_drawn_layers_decode_as_one_call(kind, wanted):
+    _, error = compare_drawn(kind, wanted)
+    assert error < TOLERANCE
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
+def test_drawn_layers_decode_as_one_call_on_jax(kind, run_python):
+    _, error = json.loads(run_python(JAX.format(kind=kind, wanted=40), KERAS_BACKEND="jax"))
+    assert error < TOLERANCE
+
+
+def layers_of_all_kinds():
+    separate = {"share_qk": False, **SIZES}
+    return {
+        "window": layers.LocalAttention(**SIZES, window=3, position="rotary"),
+        "blocks": layers.LocalAttention(**SIZES, block_size=3, key_block_size=2, num_blocks_after=0),
+        "all_attention": layers.AllAttention(**SIZES, num_persistent=3, window=4, see_self=False),
+        "routing": layers.RoutingAttention(**separate, num_clusters=3, cluster_size=3, selection="nearest"),
+        "lsh": layers.LSHAttention(**separate, num_buckets=4, bucket_size=3, num_rounds=2, position="relative"),
+    }
+
+
+def made(name):
+    layer = layers_of_all_kinds()[name]
+    layer.build((None, None, SIZE))
+    return with_random_weights(layer, 0)
+
+
+@pytest.mark.parametrize("name", layers_of_all_kinds())
+def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
+    import tensorflow as tf
+
+    layer, rng = made(name), np.random.default_rng(0)
+    query, value = (rng.normal(size=(2, 9, SIZE)).astype("float32") for _ in range(2))
+    mask = np.arange(9) < np.array([[9], [6]])
+    whole = ops.convert_to_numpy(layer(query, value, value_mask=mask))
+
+    @tf.function(jit_compile=True)
+    def decode(query, value):
+        cache = layer.init_cross_cache(value, value_mask=mask)
+
+        def step(index, outputs):
+            found = layer.decode_across(ops.slice(query, (0, index, 0), (2, 1, SIZE)), cache, index)
+            return index + 1, ops.slice_update(outputs, (0, index, 0), found)
+
+        start = ops.zeros((), "int32"), ops.zeros((2, 9, SIZE))
+        return ops.while_loop(lambda index, _: index < 9, step, start)[1]
+
+    np.testing.assert_allclose(decode(tf.constant(query), tf.constant(value)), whole, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", layers_of_all_kinds())
+def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
+    from tf_sparse_attention.ops import decoding
+
+    layer, read = made(name), []
+    attend = decoding.attend
+    monkeypatch.setattr(
+        decoding,
+        "attend",
+        lambda query, key, *args, **kwargs: read.append(key.shape) or attend(query, key, *args, **kwargs),
+    )
+    cache = layer.init_cross_cache(np.ones((2, 100, SIZE), "float32"))
+    layer.decode_across(np.ones((2, 1, SIZE), "float32"), cache, 50)
+    shown = {"window": 5, "blocks": 4, "all_attention": 9, "routing": 5, "lsh": 5}[name]
+    assert {shape[-2] for shape in read} == {shown}
+
+
+def test_a_query_far_behind_the_other_sequence_sees_nothing():
+    layer = made("window")
+    cache = layer.init_cross_cache(np.ones((2, 5, SIZE), "float32"))
+    output = layer.decode_across(np.ones((2, 1, SIZE), "float32"), cache, [4, 90])
+    bias = next(weight for weight in layer.weights if weight.path.endswith("attention_output/bias"))
+    np.testing.assert_allclose(output[1, 0], bias, atol=1e-6)
+    assert np.abs(output[0, 0] - ops.convert_to_numpy(bias)).max() > 1e-3
+
+
+def test_what_is_kept_is_in_the_compute_dtype():
+    layer = layers.LocalAttention(**SIZES, window=6, dtype="mixed_bfloat16")
+    layer.build((None, None, SIZE))
+    cache = layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
+    output = layer.decode_across(np.ones((2, 1, SIZE), "float32"), cache, 0)
+    assert {keras.backend.standardize_dtype(x.dtype) for x in [output, *cache.values()]} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (layers.RoutingAttention(2, 4, 3, 5), "queries serve as keys"),
+        (layers.RoutingAttention(2, 4, 3, 5, share_qk=False), "selects by 'top_k' among all queries"),
+        (layers.RoutingAttention(2, 4, 3, 5, share_qk=False, selection="top_k"), "which tokens a cluster holds"),
+        (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "queries serve as keys"),
+        (layers.ClusteredAttention(2, 4, num_clusters=3), "the queries of a cluster share their mean"),
+        (layers.GlobalLocalAttention(2, 4), "global tokens are of the sequence that attends"),
+        (layers.StridedAttention(2, 4, stride=3), "StridedAttention keeps nothing of another sequence"),
+        (layers.LocalAttention2D(2, 4, width=3), "LocalAttention2D keeps nothing of another sequence"),
+    ],
+)
+def test_other_layers_say_why_not(layer, reason):
+    for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
+        assert reason in attention.reason_against_crossing
+        with pytest.raises(ValueError, match="must be one that decodes across sequences"):
+            attention.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="must be built before it decodes"):
+        layers.LocalAttention(2, 4).init_cross_cache(np.ones((2, 9, SIZE), "float32"))
+    layer = made("window")
+    with pytest.raises(ValueError, match="`value` must have 6 features"):
+        layer.init_cross_cache(np.ones((2, 9, SIZE + 1), "float32"))
+    with pytest.raises(ValueError, match="`key` and `value` must have the same number of positions"):
+        layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"), np.ones((2, 8, SIZE), "float32"))
+    with pytest.raises(ValueError, match="`value_mask` must"):
+        layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"), value_mask=np.ones((2, 8), "bool"))
