@@ -126,9 +126,9 @@ class Table:
         return "\n".join(lines)
 
 
-def write(table):
-    """Puts the table between the marks of docs/results.md."""
-    begin, end = MARKS
+def write(table, marks=MARKS):
+    """Puts the table between two marks of docs/results.md."""
+    begin, end = marks
     text = RESULTS.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
     RESULTS.write_text(pattern.sub(lambda _: f"{begin}\n{table}\n{end}", text), encoding="utf-8")

@@ -1,0 +1,124 @@
+"""Prints how far decoding is from whole calls: python -m tests.decoding_table [--cases N] [--jax-cases N] [--write].
+
+Draws layers of every kind, with their arguments, lengths, prompts and masks, and compares what they decode token by
+token, rows at positions of their own, with one causal call for the whole sequence; likewise models, layers and models
+that go on from a memory, and attention to another sequence. Each backend runs in a process of its own, both at once,
+and tells on stderr how far it is. With `--write` the table goes into docs/results.md, between its two marks.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+BACKENDS = {"tensorflow": "TensorFlow, eager", "jax": "JAX"}
+MARKS = "<!-- decoding: begin -->", "<!-- decoding: end -->"
+CASES_OF_A_MODEL = 20  # draws of layers cost as much time as one text of a model
+
+
+def measures(cases):
+    """Returns functions by the names of their rows, each of which returns a number of cases and the largest error."""
+    from tests.layers import decoded, decoded_across
+    from tests.models.test_decoding import MODELS, REMEMBERING
+
+    texts = -(-cases // CASES_OF_A_MODEL)
+    rows = {kind: lambda kind=kind: decoded.compare_drawn(kind, cases) for kind in [*decoded.KINDS, "mixed"]}
+    rows["from a memory"] = lambda: decoded.compare_remembered(cases)
+    for kind in [*decoded_across.KINDS, "mixed"]:
+        rows[f"across: {kind}"] = lambda kind=kind: decoded_across.compare_drawn(kind, cases)
+    for name, settings in MODELS.items():
+        rows[f"model: {name}"] = lambda settings=settings: compare_model(settings, texts)
+    for name, settings in REMEMBERING.items():
+        rows[f"model from a memory: {name}"] = lambda settings=settings: compare_model(settings, texts, True)
+    return rows
+
+
+def compare_model(settings, texts, remembers=False):
+    """Compares a model on texts of three rows, with prompts of different lengths, after a memory if it remembers."""
+    import numpy as np
+
+    from tests.models.test_decoding import largest_error, make
+
+    model, errors = make(**settings), []
+    for seed in range(texts):
+        rng = np.random.default_rng(seed)
+        ids, memory = rng.integers(1, 30, (3, 24)), None
+        if remembers:
+            memory = model.read_on(rng.integers(1, 30, (3, 11)), model.init_memory(3))[1]
+        errors.append(largest_error(model, ids, rng.integers(1, 24, 3), memory))
+    return texts, float(max(errors))
+
+
+def run_rows(cases):
+    """Prints the rows of the backend of this process, one line of JSON each."""
+    import keras
+
+    from tests import conftest  # noqa: F401  the settings of the test suite, so that draws are the same each time
+
+    warnings.simplefilter("ignore")
+    start = time.monotonic()
+    for name, measure in measures(cases).items():
+        print(json.dumps([name, *measure()]), flush=True)
+        print(f"{keras.backend.backend()}: {name}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+def table_of(results):
+    """Returns the table as Markdown.
+
+    Args:
+        results: by backend a dictionary of rows, pairs of the number of cases and the largest error.
+    """
+    columns = [f"{title}: cases | largest error" for title in BACKENDS.values()]
+    lines = ["| what decodes | " + " | ".join(columns) + " |", "|---" * (1 + 2 * len(BACKENDS)) + "|"]
+    for name in next(iter(results.values())):
+        cells = [f"{cases} | {error:.1e}" for cases, error in (rows[name] for rows in results.values())]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    cells = []
+    for rows in results.values():
+        counts, errors = zip(*rows.values(), strict=True)
+        cells.append(f"{sum(counts)} | {max(errors):.1e}")
+    return "\n".join([*lines, "| all | " + " | ".join(cells) + " |"])
+
+
+def rows_of_backends(cases):
+    """Returns the rows of each backend, run in processes side by side; `cases` by backend."""
+    processes = {}
+    for backend in BACKENDS:
+        command = [sys.executable, "-m", "tests.decoding_table", "--rows", "--cases", str(cases[backend])]
+        environment = {**os.environ, "KERAS_BACKEND": backend}
+        root = Path(__file__).parent.parent
+        processes[backend] = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
+    results = {}
+    for backend, process in processes.items():
+        lines = process.communicate()[0].splitlines()
+        if process.returncode:
+            raise SystemExit(f"{backend} ended with status {process.returncode}")
+        results[backend] = {name: (count, error) for name, count, error in map(json.loads, lines)}
+    return results
+
+
+def main():
+    """Prints the table; with `--rows` the rows of one backend."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=200, help="drawn layers of each kind on TensorFlow")
+    parser.add_argument("--jax-cases", type=int, default=40, help="drawn layers of each kind on JAX")
+    parser.add_argument("--rows", action="store_true", help="print the rows of KERAS_BACKEND as JSON")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
+    given = parser.parse_args()
+    if given.rows:
+        run_rows(given.cases)
+        return
+    table = table_of(rows_of_backends({"tensorflow": given.cases, "jax": given.jax_cases}))
+    print(table)
+    if given.write:
+        from tests.golden_table import write
+
+        write(table, MARKS)
+
+
+if __name__ == "__main__":
+    main()
