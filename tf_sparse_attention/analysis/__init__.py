@@ -1,5 +1,9 @@
-"""Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ."""
+"""Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
+And what decoding keeps of a text.
+"""
+
+from tf_sparse_attention.analysis.cache_sizes import CacheSize, CacheSizes, cache_sizes
 from tf_sparse_attention.analysis.causality import assert_causal, causality_report
 from tf_sparse_attention.analysis.causality_report import CausalityError, CausalityReport, Leak
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
@@ -8,6 +12,8 @@ from tf_sparse_attention.analysis.spans import draw_spans
 from tf_sparse_attention.analysis.word_routes import WordRoute, WordRoutes, word_routes
 
 __all__ = [
+    "CacheSize",
+    "CacheSizes",
     "CausalityError",
     "CausalityReport",
     "HeadDivergence",
@@ -15,6 +21,7 @@ __all__ = [
     "WordRoute",
     "WordRoutes",
     "assert_causal",
+    "cache_sizes",
     "causality_report",
     "draw_pattern",
     "draw_spans",

@@ -1,0 +1,77 @@
+"""The sizes of caches are those of their tensors, told without making them."""
+
+import keras
+import pytest
+from keras import ops
+
+from tf_sparse_attention import layers
+from tf_sparse_attention.analysis import cache_sizes
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+SIZES = {"num_heads": 2, "key_dim": 4}
+
+
+def built(layer):
+    layer.build((None, None, 6))
+    return layer
+
+
+def test_numbers_worked_by_hand():
+    # A window keeps 6 tokens: 2 heads of 6 keys and values of 4 floats of 4 bytes.
+    (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6)), max_length=48).rows
+    assert (row.kind, row.places, row.num_bytes, row.bytes_per_token) == ("LocalAttention", 6, 384, 8)
+    # Two blocks, in half precision and for 3 rows.
+    layer = layers.LocalAttention(**SIZES, block_size=5, dtype="mixed_bfloat16")
+    (row,) = cache_sizes(built(layer), max_length=100, batch_size=3).rows
+    assert (row.places, row.num_bytes, row.bytes_per_token) == (10, 3 * 2 * 10 * (4 + 4) * 2, 3.2)
+    # 3 clusters of 5 keys with their positions, and a counter for each cluster.
+    (row,) = cache_sizes(built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5)), 100).rows
+    assert (row.places, row.num_bytes) == (15, 2 * 15 * (4 + 4 + 1) * 4 + 2 * 3 * 4)
+    # One head of each: the last 4 keys, and all 100 by their residue.
+    (row,) = cache_sizes(built(layers.StridedAttention(**SIZES, stride=4)), 100).rows
+    assert row.places == (4 + 100) / 2
+
+
+def test_an_unwindowed_half_of_the_heads_keeps_nothing():
+    layer = layers.AllAttention(**SIZES, num_persistent=3, window=6, variant="head_split")
+    (row,) = cache_sizes(built(layer), 48).rows
+    assert (row.places, row.num_bytes) == (3, 192)
+
+
+@pytest.mark.parametrize("max_length", [3, 50])
+def test_a_model_has_a_row_for_each_part_with_the_bytes_of_its_cache(max_length):
+    parts = [
+        {"layer": "LocalAttention", **SIZES, "window": 6},
+        {"layer": "LSHAttention", **SIZES, "num_buckets": 4, "bucket_size": 5, "num_rounds": 2},
+        {"layer": "FixedAttention", **SIZES, "block_size": 4, "num_summary": 2},
+    ]
+    model = LanguageModel(Backbone(30, 2, 16, parts, intermediate_dim=24))
+    sizes = cache_sizes(model, max_length, batch_size=2)
+    assert [row.kind for row in sizes.rows] == ["LocalAttention", "LSHAttention", "FixedAttention"] * 2
+    assert [row.name for row in sizes.rows][1::3] == [f"backbone/block_{i}/attention/lsh_1" for i in range(2)]
+    cache = keras.tree.flatten(model.init_cache(2, max_length))
+    assert sizes.num_bytes == sum(ops.convert_to_numpy(x).nbytes for x in cache)
+
+
+def test_the_table_has_a_row_a_layer_and_their_sum():
+    text = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36))
+    lines = ["| layer | attention | places of 36 | bytes | bytes a token |", "|---|---|---|---|---|"]
+    lines += ["| near | LocalAttention | 6 | 384 | 10.67 |", "| all | | | 384 | 10.67 |"]
+    assert text.splitlines() == lines
+
+
+def test_nothing_is_made():
+    # 2 heads of 2^40 places would not fit into any memory.
+    (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=2**30)), 2**40).rows
+    assert row.num_bytes == 2 * 2**30 * 8 * 4
+
+
+def test_what_has_no_cache_says_why():
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: with selection='top_k'"):
+        cache_sizes(built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5, selection="top_k")), 9)
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: it sees later positions"):
+        cache_sizes(layers.TransformerBlock(layers.LocalAttention(**SIZES)), 9)
+    with pytest.raises(ValueError, match="`target` must have attention layers of this library"):
+        cache_sizes(keras.layers.Dense(3), 9)
+    with pytest.raises(ValueError, match="must be built before it decodes"):
+        cache_sizes(layers.LocalAttention(**SIZES), 9)

@@ -1,0 +1,144 @@
+"""What decoding keeps: the size of each layer's cache, without making it."""
+
+import dataclasses
+import math
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers import AttentionLayer
+from tf_sparse_attention.layers.decoding import check_has_cache
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheSize:
+    """The size of the cache of one attention layer.
+
+    Attributes:
+        name: path of the layer.
+        kind: name of its class.
+        places: tokens of a row whose keys and values are kept, the mean over the heads.
+        num_bytes: of all tensors of the cache, for all rows.
+        bytes_per_token: the same for a row and a token of context.
+    """
+
+    name: str
+    kind: str
+    places: float
+    num_bytes: int
+    bytes_per_token: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheSizes:
+    """The sizes of the caches of all attention layers; as text, a table.
+
+    Attributes:
+        rows: list of `CacheSize`.
+        max_length: tokens of context.
+        batch_size: rows that are decoded at once.
+    """
+
+    rows: list
+    max_length: int
+    batch_size: int
+
+    @property
+    def num_bytes(self):
+        """Bytes of all caches together."""
+        return sum(row.num_bytes for row in self.rows)
+
+    def table(self):
+        """Returns the table as Markdown: a row a layer, and their sum."""
+        lines = [f"| layer | attention | places of {self.max_length:,} | bytes | bytes a token |", "|---" * 5 + "|"]
+        for row in self.rows:
+            sizes = f"{_short(row.places)} | {row.num_bytes:,} | {_short(row.bytes_per_token)}"
+            lines.append(f"| {row.name} | {row.kind} | {sizes} |")
+        per_token = self.num_bytes / (self.batch_size * self.max_length)
+        lines.append(f"| all | | | {self.num_bytes:,} | {_short(per_token)} |")
+        return "\n".join(lines)
+
+    def __str__(self):
+        return self.table()
+
+
+def cache_sizes(target, max_length, batch_size=1):
+    """Returns how large the caches are with which a model or layer decodes; none is made.
+
+    A place is the key and the value of one token. Patterns that look back a fixed number of tokens keep no more, at
+    any `max_length`; full attention would keep `max_length` places.
+
+    Args:
+        target: Keras model or layer with attention layers of this library, built.
+        max_length: tokens of context, as for `init_cache`.
+        batch_size: rows that are decoded at once. Default 1.
+
+    Returns:
+        A `CacheSizes`; `print` shows the table.
+
+    Raises:
+        ValueError: if there is no attention layer, or one that cannot decode with a cache or is not built.
+
+    Example:
+        >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
+        >>> model = LanguageModel(Backbone(258, 1, 16, [part], intermediate_dim=64, name="text"))
+        >>> print(cache_sizes(model, max_length=8192))
+        | layer | attention | places of 8,192 | bytes | bytes a token |
+        |---|---|---|---|---|
+        | text/block_0/attention/local_0 | LocalAttention | 64 | 8,192 | 1 |
+        | all | | | 8,192 | 1 |
+    """
+    checks.check_count("max_length", max_length)
+    checks.check_count("batch_size", batch_size)
+    if hasattr(target, "reason_against_cache"):
+        check_has_cache(target)
+    found = {id(layer): layer for layer in _attention_layers(target)}
+    if not found:
+        raise ValueError(f"`target` must have attention layers of this library. Received: {target.name} without.")
+    return CacheSizes([_size(layer, max_length, batch_size) for layer in found.values()], max_length, batch_size)
+
+
+def _attention_layers(layer):
+    """Returns the attention layers in a layer in the order in which it got them, which Keras turns around."""
+    if isinstance(layer, AttentionLayer):
+        return [layer]
+    inner = layer._flatten_layers(recursive=False, include_self=False)
+    return [found for part in inner for found in _attention_layers(part)]
+
+
+class _EmptyCache(keras.Operation):
+    """Makes the empty cache of a layer, of which Keras can tell the shapes without computing it."""
+
+    def __init__(self, layer, max_length, batch_size):
+        super().__init__()
+        self._make = lambda: layer.init_cache(batch_size, max_length)
+
+    def call(self, x):
+        return self._make()
+
+
+def _size(layer, max_length, batch_size):
+    """Returns the `CacheSize` of one attention layer."""
+    cache = _EmptyCache(layer, max_length, batch_size).symbolic_call(keras.KerasTensor((1,)))
+    num_bytes, places = 0, 0
+    for path, tensor in _leaves(cache):
+        num_bytes += math.prod(tensor.shape) * _bytes_of(tensor.dtype)
+        if path[-1] == "key":
+            places += tensor.shape[1] * tensor.shape[2] / layer.num_heads
+    name = layer.path or layer.name
+    return CacheSize(name, type(layer).__name__, places, num_bytes, num_bytes / (batch_size * max_length))
+
+
+def _leaves(cache, path=()):
+    """Returns the tensors of a nested dictionary with their paths."""
+    if not isinstance(cache, dict):
+        return [(path, cache)]
+    return [leaf for name, inner in cache.items() for leaf in _leaves(inner, (*path, name))]
+
+
+def _bytes_of(dtype):
+    return {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4}[keras.backend.standardize_dtype(dtype)]
+
+
+def _short(number):
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
