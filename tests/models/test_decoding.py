@@ -163,7 +163,7 @@ def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
     model = make(**MODELS[name])
     prompts = [[5, 6, 7], [], [9] * 8]
     slow = Generator(model)
-    slow.decoder = Decoder(full_pass_step(model), lambda *prompts: ())
+    slow.decoder = Decoder(full_pass_step(model), lambda *given: ())
     settings = {"max_length": 20, "sampler": Sampling(temperature=0.7, top_p=0.9), "seed": 3, "stop_ids": None}
     for found, wanted in zip(
         Generator(model).generate(prompts, **settings), slow.generate(prompts, **settings), strict=True

@@ -13,19 +13,7 @@ MOST_ROWS = 2**12
 
 def generate_function(model, tokenizer, weights, jit_compile):
     """Returns the signature as a `tf.function`; see `export_saved_model`."""
-    decoder, most_tokens = decoder_of(model), most_tokens_of(model)
-
-    # The text operations stay outside, since XLA knows no strings. Sizes are unknown here and fixed in each call.
-    @tf.function(jit_compile=jit_compile, autograph=False)
-    def loop(prompt_ids, prompt_lengths, limits, keys, temperature, top_p):
-        def sampler(logits, keys):
-            return sample(logits, keys, temperature, top_p=top_p)
-
-        stop_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
-        with weights.in_place():
-            prompts, state = (prompt_ids, prompt_lengths), decoder.start(prompt_ids, prompt_lengths)
-            rows = generate(decoder.step, *prompts, limits, sampler, keys, stop_ids, start_id, state)
-        return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
+    loop, most_tokens = _loop(model, tokenizer, weights, jit_compile), most_tokens_of(model)
 
     def continue_text(prompt, max_length, temperature, top_p, seed):
         ids = tokenizer.tokenize(prompt)
@@ -36,8 +24,9 @@ def generate_function(model, tokenizer, weights, jit_compile):
         num_rows, length = _bucket(tf.size(prompt), 1, MOST_ROWS), _bucket(max_length, 64, most_tokens)
         # Rows that only fill up the batch are finished from the start.
         filled = [[0, num_rows - tf.size(prompt)]]
+        longest = _bucket(tf.reduce_max(tf.concat([lengths, [1]], axis=0)), 64, most_tokens)
         rows = loop(
-            tf.pad(ids.to_tensor(shape=tf.stack([-1, length])), [*filled, [0, 0]]),
+            *(tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*filled, [0, 0]]) for size in (longest, length)),
             tf.pad(lengths, filled),
             tf.pad(tf.fill(tf.shape(lengths), max_length), filled),
             row_keys(seed, num_rows),
@@ -57,6 +46,23 @@ def generate_function(model, tokenizer, weights, jit_compile):
     signature = [tf.TensorSpec((), dtype, name) for name, dtype in scalars.items()]
     signature.insert(0, tf.TensorSpec((None,), tf.string, "prompt"))
     return tf.function(continue_text, input_signature=signature, autograph=False)
+
+
+def _loop(model, tokenizer, weights, jit_compile):
+    """Returns the part without text, since XLA knows no strings; sizes are unknown in it and fixed in each call."""
+    decoder = decoder_of(model)
+
+    def loop(prompt_ids, buffer, prompt_lengths, limits, keys, temperature, top_p):
+        def sampler(logits, keys):
+            return sample(logits, keys, temperature, top_p=top_p)
+
+        stop_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
+        with weights.in_place():
+            state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1])
+            rows = generate(decoder.step, buffer, prompt_lengths, limits, sampler, keys, stop_ids, start_id, state)
+        return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
+
+    return tf.function(loop, jit_compile=jit_compile, autograph=False)
 
 
 def most_tokens_of(model):

@@ -44,9 +44,9 @@ class Row(NamedTuple):
 class Generator:
     """Continues prompts of ids; what `LanguageModel.generate` and `stream` stand on.
 
-    Prompts and their continuation lie in a buffer of one of a few sizes (`bucket_length`). A program is compiled for
-    each size of buffer and batch, and each kind of sampler; it serves all prompts, lengths, seeds and settings of that
-    kind.
+    Prompts lie in a buffer of one of a few sizes (`bucket_length`), prompts with their continuation in another. A
+    program is compiled for each of these sizes and that of the batch, and each kind of sampler; it serves all prompts,
+    lengths, seeds and settings of that kind.
 
     Args:
         model: a causal `LanguageModel`.
@@ -84,48 +84,46 @@ class Generator:
         strategy, stop_ids = strategy_of(sampler), _checked_stop_ids(stop_ids)
         self._check(prompts, max_length)
         _check_seed(seed, len(prompts))
-        buffer = np.zeros((len(prompts), self._buffer_length(max_length)), "int32")
-        for row, prompt in zip(buffer, prompts, strict=True):
-            row[: len(prompt)] = prompt
+        size = self._buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
-        given = buffer, starts, np.array(max_length, "int32")
+        given = _filled(prompts, min(bucket_length(max(starts)), size)), starts, np.array(max_length, "int32")
         if isinstance(strategy, BeamSearch):
             if chunk_size is not None:
                 raise ValueError("`sampler` must not be a beam search here: its text is known at the end alone.")
-            yield self._best_beams(strategy, given, stop_ids)
+            yield self._best_beams(strategy, given, size, stop_ids)
             return
         # Keys and not the seed, whose rank would ask for another program.
         keys = ops.convert_to_numpy(row_keys(np.asarray(seed) % 2**32, len(prompts)))
-        progress = self._program(("begin",), lambda: self._begin)(*given)
+        progress = self._program(("begin", size), lambda: functools.partial(self._begin, size))(*given)
         advance_by = self._program(_kind(strategy), lambda: functools.partial(_advance, self.decoder.step, strategy))
         done = False
         while not done:
             if chunk_size is not None:
                 yield _rows(progress.token_ids, progress.lengths, progress.log_probs, starts, stop_ids)
-            amount = np.array(buffer.shape[1] if chunk_size is None else chunk_size, "int32")
+            amount = np.array(size if chunk_size is None else chunk_size, "int32")
             progress = advance_by(progress, keys, stop_ids, amount, _values(strategy))
             done = bool(ops.convert_to_numpy(progress.finished).all())
         yield _rows(progress.token_ids, progress.lengths, progress.log_probs, starts, stop_ids)
 
-    def _begin(self, prompt_ids, prompt_lengths, max_length):
-        state = self.decoder.start(prompt_ids, prompt_lengths)
-        return begin(prompt_ids, prompt_lengths, max_length, state=state)
+    def _begin(self, size, prompt_ids, prompt_lengths, max_length):
+        state = self.decoder.start(prompt_ids, prompt_lengths, size)
+        return begin(_lengthened(prompt_ids, size), prompt_lengths, max_length, state=state)
 
-    def _best_beams(self, strategy, given, stop_ids):
+    def _best_beams(self, strategy, given, size, stop_ids):
         def search(prompt_ids, prompt_lengths, max_length, stop_ids, values):
             return beam_search(
                 self.decoder.step,
-                prompt_ids,
+                _lengthened(prompt_ids, size),
                 prompt_lengths,
                 max_length,
                 strategy.num_beams,
                 values["length_penalty"],
                 stop_ids,
-                state=self.decoder.start(prompt_ids, prompt_lengths),
+                state=self.decoder.start(prompt_ids, prompt_lengths, size),
                 adjust=strategy.adjust(values["repetition_penalty"]),
             )
 
-        beams = self._program(_kind(strategy), lambda: search)(*given, stop_ids, _values(strategy))
+        beams = self._program((*_kind(strategy), size), lambda: search)(*given, stop_ids, _values(strategy))
         best = (x[:, 0] for x in (beams.inputs[:, :, 1:], beams.lengths, beams.log_probs))
         return _rows(*best, given[1], stop_ids)
 
@@ -153,6 +151,18 @@ class Generator:
             )
         length = bucket_length(max_length)
         return length if most is None else min(length, most)
+
+
+def _filled(prompts, size):
+    """Returns prompts from the left, int32 (B, P), with 0 behind them."""
+    buffer = np.zeros((len(prompts), size), "int32")
+    for row, prompt in zip(buffer, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    return buffer
+
+
+def _lengthened(prompt_ids, size):
+    return ops.pad(prompt_ids, [(0, 0), (0, size - prompt_ids.shape[1])])
 
 
 def _advance(step, strategy, progress, keys, stop_ids, num_tokens, values):

@@ -17,7 +17,8 @@ class Decoder(NamedTuple):
 
     Attributes:
         step: the function of that name.
-        start: function of prompts, int32 (B, L), and their lengths, int32 (B,), to the `state` to begin with.
+        start: function of prompts, int32 (B, P), their lengths, int32 (B,), and the most tokens that a row can have, to
+            the `state` to begin with.
     """
 
     step: Callable
@@ -33,7 +34,7 @@ def decoder_of(model):
         model.name,
         model.reason_against_cache,
     )
-    return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths: ())
+    return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length: ())
 
 
 def cached_step(model):
@@ -53,18 +54,19 @@ def cached_step(model):
     return step
 
 
-def filled_cache(model, prompt_ids, prompt_lengths):
+def filled_cache(model, prompt_ids, prompt_lengths, max_length):
     """Returns the cache of a model that has read all of its prompts but the last token, which the first step reads.
 
     Args:
         model: `LanguageModel` that can decode with a cache.
-        prompt_ids: int32 (B, L), prompts from the left; L is the most tokens that a row can have.
-        prompt_lengths: int32 (B,), tokens of each prompt.
+        prompt_ids: int32 (B, P), prompts from the left; a pass over P positions is what they cost.
+        prompt_lengths: int32 (B,), tokens of each prompt, at most P.
+        max_length: the most tokens that a row can have, an integer or a scalar tensor.
     """
     batch_size, length = ops.shape(prompt_ids)
     inputs = ops.pad(ops.cast(prompt_ids, "int32"), [(0, 0), (1, 0)])[:, :-1]  # the start id is 0
     known = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
-    cache = model.init_cache(batch_size, length)
+    cache = model.init_cache(batch_size, max_length)
     return model.backbone.prefill(ops.where(known, inputs, PAD_ID), cache, known)[1]
 
 
