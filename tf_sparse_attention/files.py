@@ -1,8 +1,10 @@
-"""Files that are complete or not there at all, whenever the process is killed."""
+"""Files and folders that are complete or not there at all, whenever the process is killed."""
 
 import contextlib
 import os
 import pathlib
+import shutil
+import tempfile
 
 
 @contextlib.contextmanager
@@ -21,6 +23,24 @@ def replacing(path):
         _flush(path.parent)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_folder(path):
+    """Gives a path beside `path` to make a folder at, which replaces `path` when the block ends without an error.
+
+    A failure leaves what was at `path`, and nothing else.
+    """
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.incomplete-", dir=path.parent))
+    try:
+        yield beside / "new"
+        if path.exists():
+            os.rename(path, beside / "old")
+        os.rename(beside / "new", path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _flush(path):

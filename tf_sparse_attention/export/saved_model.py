@@ -2,10 +2,7 @@
 
 import os
 import pathlib
-import shutil
-import tempfile
 
-import keras
 import tensorflow as tf
 
 from tf_sparse_attention import checks
@@ -13,8 +10,9 @@ from tf_sparse_attention.export.continuing import generate_function
 from tf_sparse_attention.export.embedding import embed_function
 from tf_sparse_attention.export.readme import readme_of
 from tf_sparse_attention.export.scoring import score_function
+from tf_sparse_attention.export.token_functions import check_kind, check_length
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.files import replacing_folder
 
 
 def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=8, jit_compile=True, weight_dtype=None):
@@ -64,10 +62,9 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
         >>> served.signatures["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
     """
     _check_model(model, tokenizer)
-    checks.check_count("sequence_length", sequence_length)
+    check_length(model, "sequence_length", sequence_length)
     checks.check_count("batch_size", batch_size)
     checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
-    _check_length(model, sequence_length)
     path = _checked_path(path)
     # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
     # finds in attributes, among them the tables of a tokenizer.
@@ -82,25 +79,8 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
     return path
 
 
-def _check_length(model, sequence_length):
-    most = model.backbone.max_length
-    if most is not None and sequence_length > most:
-        raise ValueError(
-            f"`sequence_length` must be at most the {most} positions of the model. "
-            f"Received: sequence_length={sequence_length}."
-        )
-
-
 def _check_model(model, tokenizer):
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "A SavedModel can be written on the TensorFlow backend alone. Save the model with "
-            "`model.save('model.keras')`, and in a process with KERAS_BACKEND=tensorflow load it with "
-            "`keras.models.load_model` and export it. "
-            f"Received: backend={keras.backend.backend()!r}."
-        )
-    if not isinstance(model, LanguageModel):
-        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+    check_kind(model, "A SavedModel")
     if tokenizer.vocabulary_size > model.backbone.vocabulary_size:
         raise ValueError(
             "`tokenizer` must have no more ids than the model. Received: a tokenizer with "
@@ -118,14 +98,7 @@ def _checked_path(path):
 
 
 def _write(served, path, readme):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.incomplete-", dir=path.parent))
-    try:
+    with replacing_folder(path) as beside:
         signatures = {name: getattr(served, name) for name in ("score", "generate", "embed")}
-        tf.saved_model.save(served, os.fspath(beside / "new"), signatures)
-        (beside / "new" / "README.md").write_text(readme, encoding="utf-8")
-        if path.exists():
-            os.rename(path, beside / "old")
-        os.rename(beside / "new", path)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        tf.saved_model.save(served, os.fspath(beside), signatures)
+        (beside / "README.md").write_text(readme, encoding="utf-8")

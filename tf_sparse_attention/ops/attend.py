@@ -248,5 +248,5 @@ def combine(outputs, log_sum_exps):
     """
     stacked = ops.stack(log_sum_exps, axis=-1)  # (..., t, R)
     shares = ops.softmax(stacked, axis=-1)
-    parts = [output * ops.cast(shares[..., r, None], output.dtype) for r, output in enumerate(outputs)]
+    parts = [output * ops.cast(shares[..., r : r + 1], output.dtype) for r, output in enumerate(outputs)]
     return sum(parts[1:], parts[0])

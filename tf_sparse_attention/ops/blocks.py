@@ -27,8 +27,6 @@ def pad_axis(x, axis, before, after):
     """Returns `x` with `before` and `after` zeros (False) on the (negative) `axis`; both may be tensors."""
     if is_zero(before) and is_zero(after):
         return x
-    if ops.dtype(x) == "bool":
-        return ops.cast(pad_axis(ops.cast(x, "int8"), axis, before, after), "bool")
     widths = [(0, 0)] * len(x.shape)
     widths[axis] = (before, after)
     return ops.pad(x, widths)

@@ -106,12 +106,14 @@ def ring_positions(size, index):
 
     Args:
         size: R, places of a ring.
-        index: int32 (...), the last position that was written.
+        index: int32 (...), the last position that was written, -1 for none.
 
     Returns:
         int32 (..., R).
     """
-    return index[..., None] - (index[..., None] - ops.arange(size, dtype="int32")) % size
+    # Made positive first: runtimes of other formats differ in the remainders of negative numbers.
+    ahead = size - ops.arange(size, dtype="int32")
+    return index[..., None] - (index[..., None] + ahead) % size
 
 
 def take_positions(x, positions):

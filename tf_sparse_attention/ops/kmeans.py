@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.groups import best_group
 
 SMOOTHING = 1e-5  # of the counts, as published; keeps an unused centroid from dividing by zero
 
@@ -85,7 +86,7 @@ def scores(x, centroids):
 
 def nearest(x, centroids):
     """Returns the centroid of the largest score, the lowest index of equals: int32 (B, N, T)."""
-    return ops.cast(ops.argmax(scores(x, centroids), axis=-1), "int32")
+    return best_group(scores(x, centroids))
 
 
 def statistics(x, clusters, num_clusters, token_mask=None):

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.groups import best_group
 
 
 def unit(x):
@@ -28,5 +29,5 @@ def buckets(x, rotations):
     found = []
     for rotation in ops.unstack(ops.cast(rotations, x.dtype), axis=0):
         turned = ops.einsum("BNTH,NHK->BNTK", x, rotation)
-        found.append(ops.cast(ops.argmax(ops.concatenate([turned, -turned], axis=-1), axis=-1), "int32"))
+        found.append(best_group(ops.concatenate([turned, -turned], axis=-1)))
     return found

@@ -180,7 +180,8 @@ def _pairs_mask(own, beside, apart, causal, masks):
         ]
         segments = numbers[0][..., :, None] == numbers[1][..., None, :]
     return merge(
-        ops.logical_and(own.present[..., :, None], beside.present[..., None, :]),
+        own.present[..., :, None],
+        beside.present[..., None, :],
         apart <= 0 if causal else None,
         segments,
         pick_pairs(masks.attention_mask, own.positions, beside.positions),

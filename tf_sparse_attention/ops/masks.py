@@ -6,6 +6,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
 
+MOST_AXES = 4  # that broadcast in a logical operation of LiteRT
 
 class TokenMasks(NamedTuple):
     """What a call says about which tokens count and which pairs may attend. Every field may be None: no limit.
@@ -38,8 +39,26 @@ def merge(*masks):
     merged = None
     for mask in masks:
         if mask is not None:
-            merged = mask if merged is None else ops.logical_and(merged, mask)
+            merged = mask if merged is None else _and(merged, mask)
     return merged
+
+
+def _and(first, second):
+    """Returns `ops.logical_and`, with neighbouring axes that broadcast alike as one where the sizes are known."""
+    rank = max(len(first.shape), len(second.shape))
+    sizes = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in (first, second)]
+    if rank <= MOST_AXES or sizes[0] == sizes[1] or None in sizes[0] + sizes[1]:
+        return ops.logical_and(first, second)
+    result, joined, last = [], [], None
+    for pair in zip(*sizes, strict=True):
+        result.append(max(pair))
+        spread = tuple(size == 1 for size in pair)
+        if not all(spread):
+            if spread == last:
+                pair = tuple(size * more for size, more in zip(joined.pop(), pair, strict=True))
+            joined, last = [*joined, pair], spread
+    first, second = (ops.reshape(x, axes) for x, axes in zip((first, second), zip(*joined, strict=True), strict=True))
+    return ops.reshape(ops.logical_and(first, second), result)
 
 
 def with_heads(attention_mask):

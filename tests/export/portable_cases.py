@@ -1,0 +1,148 @@
+"""Models of every pattern, and how far what LiteRT and ONNX Runtime answer is from Keras: for tests and the table."""
+
+import warnings
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.export import export_litert, export_onnx
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+LENGTH, ROWS, VOCABULARY = 21, 2, 30
+SIZES = {"batch_size": ROWS, "sequence_length": LENGTH, "max_length": LENGTH}
+HEADS = {"num_heads": 2, "key_dim": 4}
+LOCAL = {"layer": "LocalAttention", **HEADS, "window": 6}
+BLOCKS = {"layer": "LocalAttention", **HEADS, "block_size": 4}
+ROUTING = {"layer": "RoutingAttention", **HEADS, "num_clusters": 3, "cluster_size": 4}
+STRIDED = {"layer": "StridedAttention", **HEADS, "stride": 4}
+FIXED = {"layer": "FixedAttention", **HEADS, "block_size": 4, "num_summary": 2}
+ALL = {"layer": "AllAttention", **HEADS, "num_persistent": 3, "window": 6}
+LSH = {"layer": "LSHAttention", **HEADS, "num_buckets": 4, "bucket_size": 4, "num_rounds": 2}
+IMAGE = {"layer": "LocalAttention2D", **HEADS, "width": 5, "block_shape": (2, 2)}
+POSITIONS = (None, "relative", "rotary", "alibi")
+
+# The arguments of `Backbone` by what the table calls it.
+CASES = {
+    **{f"local, window, position {kind}": {"attention": [{**LOCAL, "position": kind}]} for kind in POSITIONS},
+    "local, blocks": {"attention": [{**BLOCKS, "position": "relative"}]},
+    **{f"routing, nearest, position {kind}": {"attention": [{**ROUTING, "position": kind}]} for kind in POSITIONS},
+    "routing, nearest, separate queries and keys": {"attention": [{**ROUTING, "share_qk": False}]},
+    "routing, nearest, relative by token": {
+        "attention": [{**ROUTING, "position": "relative", "distance": "token"}],
+    },
+    "local and routing, three blocks": {
+        "attention": [{**LOCAL, "position": "rotary"}, ROUTING],
+        "num_layers": 3,
+        "skip_first": 1,
+        "activation": "geglu",
+        "norm": "post",
+        "embedding_dim": 12,
+    },
+    "routing, top_k": {"attention": [{**ROUTING, "selection": "top_k"}]},
+    "routing, random": {"attention": [{**ROUTING, "selection": "random"}]},
+    "strided, split": {"attention": [STRIDED]},
+    "strided, merged": {"attention": [{**STRIDED, "heads": "merged"}]},
+    "strided, interleaved, grid embedding": {
+        "attention": [{**STRIDED, "heads": "interleaved"}],
+        "embedding": {"grid": (5, 5)},
+    },
+    "fixed, split": {"attention": [FIXED]},
+    "fixed, interleaved, sinusoidal embedding": {
+        "attention": [{**FIXED, "heads": "interleaved"}],
+        "embedding": {"sinusoidal": True},
+    },
+    "all-attention": {"attention": [ALL], "intermediate_dim": None},
+    "adaptive span": {"attention": [{**LOCAL, "adaptive_span": {"ramp": 3}}]},
+    "adaptive embedding and softmax": {"attention": [LOCAL], "embedding": {"cutoffs": (9, 20)}},
+    "hashing (LSH), band": {"attention": [LSH]},
+    "hashing (LSH), chunks": {"attention": [{**LSH, "selection": "chunks"}]},
+    "local, two dimensions": {"attention": [IMAGE]},
+}
+
+
+def make(num_layers=2, intermediate_dim=24, **settings):
+    """Returns a `LanguageModel` with weights that are all random."""
+    keras.utils.set_random_seed(0)
+    arguments = {"intermediate_dim": intermediate_dim, "seed": 0, **settings}
+    model = LanguageModel(Backbone(VOCABULARY, num_layers, 16, **arguments))
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.2 * keras.random.normal(weight.shape, seed=1))
+    return model
+
+
+def export(target, model, folder, signatures):
+    """Writes a model for a target, "LiteRT" or "ONNX", and returns a function of name and inputs that runs it."""
+    if target == "LiteRT":
+        return run_litert(export_litert(model, folder / "model.tflite", **SIZES, signatures=signatures))
+    return run_onnx(export_onnx(model, folder / "model", **SIZES, signatures=signatures))
+
+
+def run_litert(path):
+    import tensorflow as tf
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
+        interpreter = tf.lite.Interpreter(str(path))
+    runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
+    return lambda name, inputs: runners[name](**inputs)
+
+
+def run_onnx(folder):
+    import onnxruntime
+
+    sessions = {path.stem: onnxruntime.InferenceSession(path) for path in folder.iterdir()}
+
+    def run(name, inputs):
+        names = [output.name for output in sessions[name].get_outputs()]
+        return dict(zip(names, sessions[name].run(names, inputs), strict=True))
+
+    return run
+
+
+def random_ids():
+    return np.random.default_rng(0).integers(VOCABULARY, size=(ROWS, LENGTH), dtype="int32")
+
+
+def score_error(model, run):
+    """Returns the largest difference of nats between a file and the model's own logits."""
+    ids = random_ids()
+    logits = numbers(model(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))).astype("float64")
+    chosen = np.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    wanted = np.log(np.exp(logits).sum(-1)) - chosen
+    return float(np.abs(run("score", {"token_ids": ids})["nats"] - wanted).max())
+
+
+def decode_error(model, run, lengths=(0, 0)):
+    """Returns the largest difference of logits between steps of a file and one call of the model.
+
+    Args:
+        model: a `LanguageModel`.
+        run: of `export`.
+        lengths: tokens of each row that Keras has read into the cache before, none or some for all.
+    """
+    ids, lengths, rows = random_ids(), np.array(lengths), np.arange(ROWS)
+    whole, cache = numbers(model(ids)), model.init_cache(ROWS, LENGTH)
+    if lengths.max():
+        mask = np.arange(lengths.max()) < lengths[:, None]
+        cache = model.prefill(ids[:, : lengths.max()], cache, mask)[1]
+    cache, worst = dict(flat(cache)), 0.0
+    for step in range(LENGTH - lengths.max()):
+        index = lengths + step
+        result = run("decode", {"token_ids": ids[rows, index][:, None], "index": index.astype("int32"), **cache})
+        worst = max(worst, np.abs(result["logits"] - whole[rows, index]).max())
+        cache = {name: result["new_" + name] for name in cache}
+    return float(worst)
+
+
+def flat(cache, before=()):
+    """Gives the tensors of a cache with the names that they have in a file."""
+    for name, inner in cache.items():
+        if isinstance(inner, dict):
+            yield from flat(inner, (*before, name))
+        else:
+            yield "_".join((*before, name)), numbers(inner)
+
+
+def numbers(x):
+    return ops.convert_to_numpy(x)

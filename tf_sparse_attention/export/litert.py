@@ -1,0 +1,116 @@
+"""LiteRT files (.tflite), which score and continue token ids on phones and other small devices."""
+
+import contextlib
+import os
+import pathlib
+import re
+import tempfile
+import warnings
+
+import tensorflow as tf
+
+from tf_sparse_attention.export.token_functions import SIGNATURES, check_answers, refusal, token_functions
+from tf_sparse_attention.files import replacing
+from tf_sparse_attention.ops.masks import MOST_AXES
+
+
+def export_litert(model, path, batch_size=1, sequence_length=1024, max_length=1024, signatures=SIGNATURES):
+    """Writes one LiteRT file with the signatures `score` and `decode`, token ids in and numbers out.
+
+    It has builtin operations alone, so that every LiteRT interpreter runs it, and the weights once. All sizes are
+    fixed. Before it is written its answers are compared with the model's.
+
+    - `score`: token_ids, int32 (B, sequence_length) -> nats, float32 (B, sequence_length): -log p of each token given
+      those before it in its row, the first one as the start of a document. Shorter texts are filled up at the end with
+      any id, and the nats there are left out: a causal model's other answers do not depend on them.
+    - `decode`: token_ids, int32 (B, 1), index, int32 (B,), the number of tokens before it in each row, and the tensors
+      of the cache -> logits, float32 (B, V), for the token after it, and the cache after it: each of its tensors has
+      the name of an input with "new_" before it. Zeros are the empty cache. The first token of a document is id 0.
+
+    Args:
+        model: `LanguageModel` in float32, on the TensorFlow backend.
+        path: file to write, with the suffix ".tflite". An earlier one is replaced, whole or not at all.
+        batch_size: B, rows. Default 1.
+        sequence_length: tokens of a row of `score`. Default 1024.
+        max_length: tokens that a row of `decode` can have, id 0 at the start included. Default 1024.
+        signatures: which of the two are written. Default both.
+
+    Returns:
+        The path, a `pathlib.Path`.
+
+    Raises:
+        ValueError: on another backend, for a model that does not fit or that LiteRT has no operations for, or if the
+            file does not answer as the model does.
+
+    Example:
+        >>> export_litert(model, "model.tflite", sequence_length=512, max_length=512)
+        >>> decode = tf.lite.Interpreter("model.tflite").get_signature_runner("decode")
+        >>> inputs = {name: np.zeros(x["shape"], x["dtype"]) for name, x in decode.get_input_details().items()}
+        >>> for index, token in enumerate([0, 74, 107]):  # id 0 and a prompt
+        ...     inputs["token_ids"][:], inputs["index"][:] = token, index
+        ...     outputs = decode(**inputs)
+        ...     inputs |= {name: outputs["new_" + name] for name in inputs if "new_" + name in outputs}
+        >>> outputs["logits"].argmax(-1)  # the most likely token after the prompt
+    """
+    path = pathlib.Path(path).expanduser()
+    if path.suffix != ".tflite" or path.is_dir() or "://" in os.fspath(path):
+        raise ValueError(f"`path` must be a file on a local disk that ends with '.tflite'. Received: path={path}.")
+    functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
+    _check_axes(model, functions)
+    content = _converted(model, functions)
+    check_answers(model, functions, "LiteRT", _answers_of(content))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as beside:
+        beside.write_bytes(content)
+    return path
+
+
+def _converted(model, functions):
+    served = tf.Module(name="language_model")
+    served.weights = [variable.value for variable in model.variables]
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(served, folder, {name: function.run for name, function in functions.items()})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
+        try:
+            with _quiet():
+                return converter.convert()
+        except Exception as error:  # of several classes, none of them public
+            reason = str(error)
+    lacking = sorted({name for names in re.findall(r"ops: ([\w, ]+)", reason) for name in names.split(", ")})
+    reason = f"no operation for {', '.join(lacking)}" if lacking else reason
+    raise refusal(model, "LiteRT", reason)
+
+
+def _check_axes(model, functions):
+    """Refuses what the converter lets pass and at what the interpreter would end the process."""
+    for function in functions.values():
+        for operation in function.run.get_concrete_function().graph.get_operations():
+            if operation.type in ("LogicalAnd", "LogicalOr"):
+                first, second = (x.shape for x in operation.inputs)
+                if first != second and operation.outputs[0].shape.rank > MOST_AXES:
+                    raise refusal(model, "LiteRT", f"no {operation.type} that broadcasts more than {MOST_AXES} axes")
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Keeps what the converter writes to the standard error, a page for each operation, from being seen."""
+    with tempfile.TemporaryFile() as nowhere:
+        before = os.dup(2)
+        try:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _answers_of(content):
+    with warnings.catch_warnings():
+        # TensorFlow announces that its interpreter moves to a package of its own.
+        warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
+        interpreter = tf.lite.Interpreter(model_content=content)
+
+    def answer(name, inputs):
+        return interpreter.get_signature_runner(name)(**inputs)
+
+    return answer

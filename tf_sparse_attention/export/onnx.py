@@ -1,0 +1,109 @@
+"""ONNX files, which score and continue token ids in ONNX Runtime and what else reads them."""
+
+import logging
+import os
+import pathlib
+
+import tensorflow as tf
+
+from tf_sparse_attention.export.token_functions import SIGNATURES, check_answers, refusal, token_functions
+from tf_sparse_attention.files import replacing_folder
+
+OPSET = 18
+
+
+def export_onnx(model, path, batch_size=1, sequence_length=1024, max_length=1024, signatures=SIGNATURES):
+    """Writes a folder with `score.onnx` and `decode.onnx`, token ids in and numbers out.
+
+    Inputs, outputs and sizes are those of `export_litert`; each file has the weights. Before they are written their
+    answers are compared with the model's. It needs `pip install 'tf-sparse-attention[onnx]'`.
+
+    Args:
+        model: `LanguageModel` in float32, on the TensorFlow backend.
+        path: folder to write. It must not exist, or be empty, or hold an earlier export, which is replaced: whole or
+            not at all.
+        batch_size: B, rows. Default 1.
+        sequence_length: tokens of a row of `score`. Default 1024.
+        max_length: tokens that a row of `decode` can have, id 0 at the start included. Default 1024.
+        signatures: which of the two are written. Default both.
+
+    Returns:
+        The path, a `pathlib.Path`.
+
+    Raises:
+        ImportError: if tf2onnx or onnxruntime is not installed.
+        ValueError: on another backend, for a model that does not fit or that ONNX has no operations for, for a path
+            that must not be written, or if the files do not answer as the model does.
+
+    Example:
+        >>> export_onnx(model, "model", sequence_length=512, max_length=512)
+        >>> session = onnxruntime.InferenceSession("model/score.onnx")
+        >>> nats = session.run(["nats"], {"token_ids": token_ids})[0]
+    """
+    packages = _packages()
+    path = _checked_path(path)
+    functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
+    contents = {name: _converted(packages, model, function) for name, function in functions.items()}
+    check_answers(model, functions, "ONNX", _answers_of(packages, model, contents))
+    with replacing_folder(path) as beside:
+        beside.mkdir()
+        for name, content in contents.items():
+            (beside / f"{name}.onnx").write_bytes(content)
+    return path
+
+
+def _packages():
+    try:
+        import onnx
+        import onnxruntime
+        import tf2onnx
+    except ImportError as error:
+        raise ImportError(
+            "ONNX files need tf2onnx and onnxruntime. Install them with `pip install 'tf-sparse-attention[onnx]'`. "
+            f"The import said: {error}"
+        ) from error
+    return onnx, onnxruntime, tf2onnx
+
+
+def _checked_path(path):
+    path, ours = pathlib.Path(path).expanduser(), {f"{name}.onnx" for name in SIGNATURES}
+    if "://" in os.fspath(path) or (path.exists() and not (path.is_dir() and set(os.listdir(path)) <= ours)):
+        raise ValueError(
+            "`path` must be on a local disk and new, or a folder with nothing but an earlier export. "
+            f"Received: path={path}."
+        )
+    return path
+
+
+def _converted(packages, model, function):
+    onnx, _, tf2onnx = packages
+    log = logging.getLogger("tf2onnx")
+    level = log.level
+    # It logs each operation that it does not know, and goes on.
+    log.setLevel(logging.CRITICAL)
+    try:
+        converted, _ = tf2onnx.convert.from_function(function.run, function.inputs, opset=OPSET)
+    except Exception as error:  # of any class
+        raise refusal(model, "ONNX", error) from None
+    finally:
+        log.setLevel(level)
+    lacking = sorted({node.op_type for node in converted.graph.node if not onnx.defs.has(node.op_type)})
+    if lacking:
+        raise refusal(model, "ONNX", f"no operation for {', '.join(lacking)}")
+    return converted.SerializeToString()
+
+
+def _answers_of(packages, model, contents):
+    _, onnxruntime, _ = packages
+    try:
+        sessions = {name: onnxruntime.InferenceSession(content) for name, content in contents.items()}
+    except Exception as error:  # of any class
+        raise refusal(model, "ONNX", error) from None
+
+    def answer(name, inputs):
+        names = [output.name for output in sessions[name].get_outputs()]
+        return dict(zip(names, sessions[name].run(names, inputs), strict=True))
+
+    return answer
+
+

@@ -1,0 +1,193 @@
+"""The functions of token ids that LiteRT and ONNX files hold, and the check of what a runtime makes of them."""
+
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models.metrics import nats_of
+
+SIGNATURES = ("score", "decode")
+LARGEST_FILE = 2**31  # bytes: both formats count them in 32 bits with a sign
+CHECKED_STEPS = 3
+TOLERANCE = 1e-3
+# Where two clusters are equally near to a token, rounding decides, and a runtime may decide otherwise than Keras.
+MOST_APART = 0.01
+
+
+class TokenFunction(NamedTuple):
+    """One function of a file.
+
+    Attributes:
+        run: `tf.function` of tensors in the order of `inputs`; returns a dictionary of tensors by name.
+        inputs: list of `tf.TensorSpec` with the names of the file's inputs.
+    """
+
+    run: Any
+    inputs: list
+
+
+def token_functions(model, signatures, batch_size, sequence_length, max_length):
+    """Returns {name: `TokenFunction`} for the wanted ones of `SIGNATURES`, or raises a `ValueError`."""
+    _check(model, signatures)
+    checks.check_count("batch_size", batch_size)
+    functions = {}
+    if "score" in signatures:
+        check_length(model, "sequence_length", sequence_length)
+        functions["score"] = _score_function(model, batch_size, sequence_length)
+    if "decode" in signatures:
+        check_length(model, "max_length", max_length)
+        functions["decode"] = _decode_function(model, batch_size, max_length)
+    return functions
+
+
+def check_answers(model, functions, runtime, answer):
+    """Raises a `ValueError` if a runtime answers otherwise than Keras, for random ids and the first steps.
+
+    Args:
+        model: the `LanguageModel`.
+        functions: of `token_functions`.
+        runtime: its name, for the message.
+        answer: function of the name of one of `functions` and a dictionary of arrays, its inputs; returns the same of
+            its outputs.
+    """
+    draw = np.random.default_rng(0).integers
+    for name, function in functions.items():
+        inputs = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
+        for step in range(CHECKED_STEPS if name == "decode" else 1):
+            inputs["token_ids"] = draw(model.backbone.vocabulary_size, size=inputs["token_ids"].shape, dtype="int32")
+            if name == "decode":
+                inputs["index"] = np.full_like(inputs["index"], step)
+            expected = {key: x.numpy() for key, x in function.run(*map(tf.constant, inputs.values())).items()}
+            try:
+                found = answer(name, inputs)
+            except RuntimeError as error:
+                raise refusal(model, runtime, error) from None
+            _compare(name, expected, found, runtime)
+            inputs.update({key.removeprefix("new_"): x for key, x in expected.items() if key.startswith("new_")})
+
+
+def refusal(model, runtime, reason):
+    """Returns the `ValueError` for a model that a runtime has no operations for, of a converter's long reason."""
+    reason = str(reason).strip().partition("\n")[0][:200].rstrip(".")
+    patterns = ", ".join(sorted({part["layer"] for part in model.backbone.get_config()["attention"]}))
+    return ValueError(
+        f"`model` must be one that {runtime} has operations for, as docs/portable.md lists them. A SavedModel has "
+        f"them all: `export_saved_model`. Received: heads of {patterns}; the reason: {reason}."
+    )
+
+
+def check_kind(model, what):
+    """Raises a `ValueError` unless `model` is a `LanguageModel` on the TensorFlow backend."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"{what} can be written on the TensorFlow backend alone. Save the model with `model.save('model.keras')`, "
+            "and in a process with KERAS_BACKEND=tensorflow load it with `keras.models.load_model` and export it. "
+            f"Received: backend={keras.backend.backend()!r}."
+        )
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+
+
+def _check(model, signatures):
+    check_kind(model, "LiteRT and ONNX files")
+    if not signatures or isinstance(signatures, str) or not set(signatures) <= set(SIGNATURES):
+        raise ValueError(f"`signatures` must be some of {SIGNATURES}. Received: signatures={signatures!r}.")
+    if not model.backbone.causal:
+        raise ValueError("`model` must be one that does not see later tokens. Received: a backbone with causal=False.")
+    if model.compute_dtype != "float32":
+        raise ValueError(
+            "`model` must compute in float32. Make one with dtype='float32' and the same weights "
+            f"(`load_weights`). Received: compute dtype {model.compute_dtype}."
+        )
+    if "decode" in signatures and model.reason_against_cache is not None:
+        raise ValueError(
+            f"`model` must be one that decodes with a cache: {model.reason_against_cache}. "
+            "`signatures=('score',)` leaves decoding out."
+        )
+    size = 4 * model.count_params()
+    if size >= LARGEST_FILE:
+        raise ValueError(
+            f"`model` must have weights of less than {LARGEST_FILE:,} bytes, which is the most that such a file can "
+            f"hold. A SavedModel has no such limit: `export_saved_model`. Received: weights of {size:,} bytes."
+        )
+
+
+def check_length(model, name, length):
+    """Raises a `ValueError` unless `length` is a positive integer that the model has positions for."""
+    checks.check_count(name, length)
+    most = model.backbone.max_length
+    if most is not None and length > most:
+        raise ValueError(f"`{name}` must be at most the {most} positions of the model. Received: {name}={length}.")
+
+
+def _score_function(model, batch_size, sequence_length):
+    inputs = [tf.TensorSpec((batch_size, sequence_length), tf.int32, "token_ids")]
+
+    def score(token_ids):
+        # In training each token is told from those before it, with id 0 at the start.
+        before = tf.pad(token_ids[:, :-1], [[0, 0], [1, 0]])
+        return {"nats": nats_of(token_ids, model(before, training=False))}
+
+    return TokenFunction(tf.function(score, input_signature=inputs, autograph=False), inputs)
+
+
+def _decode_function(model, batch_size, max_length):
+    empty = model.init_cache(batch_size, max_length)
+    paths = list(_paths(empty))
+    names = ["_".join(path) for path in paths]
+    if len({"token_ids", "index", *names}) != len(names) + 2:
+        raise ValueError(f"`model` must have layers whose names differ when joined by '_'. Received: {names}.")
+    inputs = [tf.TensorSpec((batch_size, 1), tf.int32, "token_ids"), tf.TensorSpec((batch_size,), tf.int32, "index")]
+    for name, path in zip(names, paths, strict=True):
+        start = _at(empty, path)
+        if np.any(start):
+            raise ValueError(f"`model` must start from zeros. Received: a cache with others in {name}.")
+        inputs.append(tf.TensorSpec(start.shape, start.dtype, name))
+
+    def decode(token_ids, index, *cache):
+        logits, new = model.decode(token_ids, _nested(paths, cache), index)
+        return {"logits": logits[:, 0], **{f"new_{name}": _at(new, path) for name, path in zip(names, paths, strict=True)}}
+
+    return TokenFunction(tf.function(decode, input_signature=inputs, autograph=False), inputs)
+
+
+def _paths(cache, before=()):
+    """Gives the names that lead to each tensor of a cache, in its order."""
+    for name, inner in cache.items():
+        if isinstance(inner, dict):
+            yield from _paths(inner, (*before, name))
+        else:
+            yield (*before, name)
+
+
+def _at(cache, path):
+    for name in path:
+        cache = cache[name]
+    return cache
+
+
+def _nested(paths, tensors):
+    """Undoes `_paths`."""
+    cache = {}
+    for path, tensor in zip(paths, tensors, strict=True):
+        inner = cache
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = tensor
+    return cache
+
+
+def _compare(name, expected, found, runtime):
+    for key, right in expected.items():
+        right, answer = right.astype("float64"), np.asarray(found[key]).astype("float64")
+        # Not `>`: NaN is apart from everything.
+        apart = ~(np.abs(answer - right) <= TOLERANCE * np.maximum(1, np.abs(right)))
+        if apart.mean() > MOST_APART:
+            raise ValueError(
+                f"The {runtime} file answers otherwise than the model and is not written. A SavedModel answers as the "
+                f"model does: `export_saved_model`. Received: {apart.mean():.0%} of `{key}` of `{name}` differ."
+            )
