@@ -52,8 +52,8 @@ def export_litert(model, path, batch_size=1, sequence_length=1024, max_length=10
         ...     inputs |= {name: outputs["new_" + name] for name in inputs if "new_" + name in outputs}
         >>> outputs["logits"].argmax(-1)  # the most likely token after the prompt
     """
-    path = pathlib.Path(path).expanduser()
-    if path.suffix != ".tflite" or path.is_dir() or "://" in os.fspath(path):
+    remote, path = "://" in os.fspath(path), pathlib.Path(path).expanduser()
+    if path.suffix != ".tflite" or path.is_dir() or remote:
         raise ValueError(f"`path` must be a file on a local disk that ends with '.tflite'. Received: path={path}.")
     functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
     _check_axes(model, functions)

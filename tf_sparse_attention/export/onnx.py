@@ -4,8 +4,6 @@ import logging
 import os
 import pathlib
 
-import tensorflow as tf
-
 from tf_sparse_attention.export.token_functions import SIGNATURES, check_answers, refusal, token_functions
 from tf_sparse_attention.files import replacing_folder
 
@@ -66,8 +64,9 @@ def _packages():
 
 
 def _checked_path(path):
+    remote = "://" in os.fspath(path)
     path, ours = pathlib.Path(path).expanduser(), {f"{name}.onnx" for name in SIGNATURES}
-    if "://" in os.fspath(path) or (path.exists() and not (path.is_dir() and set(os.listdir(path)) <= ours)):
+    if remote or (path.exists() and not (path.is_dir() and set(os.listdir(path)) <= ours)):
         raise ValueError(
             "`path` must be on a local disk and new, or a folder with nothing but an earlier export. "
             f"Received: path={path}."
@@ -105,5 +104,3 @@ def _answers_of(packages, model, contents):
         return dict(zip(names, sessions[name].run(names, inputs), strict=True))
 
     return answer
-
-

@@ -150,7 +150,10 @@ def _decode_function(model, batch_size, max_length):
 
     def decode(token_ids, index, *cache):
         logits, new = model.decode(token_ids, _nested(paths, cache), index)
-        return {"logits": logits[:, 0], **{f"new_{name}": _at(new, path) for name, path in zip(names, paths, strict=True)}}
+        return {
+            "logits": logits[:, 0],
+            **{f"new_{name}": _at(new, path) for name, path in zip(names, paths, strict=True)},
+        }
 
     return TokenFunction(tf.function(decode, input_signature=inputs, autograph=False), inputs)
 

@@ -7,7 +7,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.factorized_attention import FactorizedAttention
 from tf_sparse_attention.ops.attend import Attended
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.decoding import Kept, empty_places, keep, keep_positions, take_positions
 from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.masks import block_mask, summary_mask
@@ -118,7 +118,7 @@ class FixedAttention(FactorizedAttention):
     def keep_far(self, places, key, value, index):
         place = index[:, None] % self.block_size - self._first_summaries(shape(key)[1])  # (B, n)
         is_summary = ops.logical_and(place >= 0, place < self.num_summary)[..., None, None]
-        at = index[:, None] // self.block_size * self.num_summary + ops.clip(place, 0, self.num_summary - 1)
+        at = index[:, None] // self.block_size * self.num_summary + in_range(place, self.num_summary)
         before = [take_positions(places[name], at[..., None]) for name in ("key", "value")]
         new = [ops.where(is_summary, ops.cast(x, old.dtype), old) for x, old in zip((key, value), before, strict=True)]
         return keep(places, *new, at)

@@ -37,6 +37,12 @@ def is_zero(number):
     return isinstance(number, int) and number == 0
 
 
+def in_range(index, length):
+    """Returns an int tensor with what lies outside 0 .. length - 1 at the nearer end of it."""
+    # Not by `ops.clip`: LiteRT's converter takes one to 0 .. 6 for an activation, which it has for floats alone.
+    return ops.minimum(ops.maximum(index, 0), length - 1)
+
+
 def at_least_zero(number):
     """Returns `max(number, 0)` of an integer or a scalar tensor."""
     return max(number, 0) if isinstance(number, int) else ops.maximum(number, 0)

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import join, shape
+from tf_sparse_attention.ops.blocks import in_range, join, shape
 from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_numbers, take_rows
 
 BLOCK_SIZE = 32
@@ -46,7 +46,7 @@ class ClusterBlocks(NamedTuple):
         by_place = ops.repeat(cluster_of_block, block_size, axis=-1)
         in_cluster = places - take_numbers(first_place, by_place)
         held = ops.logical_and(in_cluster < take_numbers(counts, by_place), by_place < num_clusters)
-        rank = ops.clip(take_numbers(first_rank, by_place) + in_cluster, 0, length - 1)
+        rank = in_range(take_numbers(first_rank, by_place) + in_cluster, length)
         own_place = take_numbers(first_place, clusters) + ranks - take_numbers(first_rank, clusters)
         nearest = ops.minimum(cluster_of_block, num_clusters - 1)
         return cls(take_numbers(order, rank), held, own_place, clusters < num_clusters, nearest)

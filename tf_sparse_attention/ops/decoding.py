@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Slots, attend
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.positions import Distances, NoPosition
@@ -120,7 +120,7 @@ def take_positions(x, positions):
     """Returns the rows of tokens (B, N, T, H) at positions (B, N or 1, S), anything where they are outside."""
     batch, heads, length, _ = shape(x)
     positions = ops.broadcast_to(positions, (batch, heads, shape(positions)[-1]))
-    return take_rows(x, ops.clip(positions, 0, length - 1))
+    return take_rows(x, in_range(positions, length))
 
 
 def empty_places(batch_size, num_heads, size, key_dim, value_dim, dtype):

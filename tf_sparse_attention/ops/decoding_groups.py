@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.decoding import (
     Kept,
     empty_places,
@@ -49,7 +49,7 @@ def fill_rings(rings, key, value, groups, lengths):
     count = ops.reshape(count, (batch, heads, num_groups + 1))[..., :num_groups]
     first = ops.cumsum(count, axis=-1) - count
     places = ops.reshape(first[..., None] + ring_positions(size, count - 1), (batch, heads, num_groups * size))
-    positions = take_numbers(order, ops.clip(places, 0, length - 1))
+    positions = take_numbers(order, in_range(places, length))
     return {**keep_positions(rings, key, value, positions), "position": positions, "count": count}
 
 

@@ -8,6 +8,7 @@ from tf_sparse_attention.ops.blocks import shape
 
 MOST_AXES = 4  # that broadcast in a logical operation of LiteRT
 
+
 class TokenMasks(NamedTuple):
     """What a call says about which tokens count and which pairs may attend. Every field may be None: no limit.
 

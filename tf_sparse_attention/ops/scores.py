@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import in_range, shape
 
 
 def dense_scores(weights, key_positions, key_length):
@@ -17,7 +17,7 @@ def dense_scores(weights, key_positions, key_length):
         Tensor (..., t, S); weights of places with the same position are added.
     """
     sizes = shape(weights)
-    columns = ops.broadcast_to(ops.clip(key_positions, 0, key_length - 1), sizes)
+    columns = ops.broadcast_to(in_range(key_positions, key_length), sizes)
     flat = ops.reshape(weights, (-1, sizes[-1]))  # one row a query
     rows = ops.arange(shape(flat)[0], dtype="int32")[:, None]
     index = rows * key_length + ops.reshape(columns, (-1, sizes[-1]))

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.blocks import in_range
 from tf_sparse_attention.ops.needed_rows import on_needed_rows
 
 
@@ -45,7 +46,7 @@ def embed_words(ids, clusters):
     scale = clusters[0].projection.shape[-1] ** 0.5
     total = 0
     for cluster, start, stop in zip(clusters, starts[:-1], starts[1:], strict=True):
-        rows = ops.take(cluster.table, ops.clip(ids - start, 0, stop - start - 1), axis=0)
+        rows = ops.take(cluster.table, in_range(ids - start, stop - start), axis=0)
         here = ops.logical_and(ids >= start, ids < stop)[..., None]
         total = total + ops.matmul(ops.where(here, rows, 0), cluster.projection)
     return ops.where(_is_word(ids, starts)[..., None], total * scale, np.nan)

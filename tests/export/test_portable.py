@@ -1,0 +1,282 @@
+"""LiteRT and ONNX: files answer as the model does, and what cannot be written is refused with the way out."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import types
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_attention as tsa
+from tests import conversion_table
+from tests.export.portable_cases import (
+    CASES,
+    IMAGE,
+    LENGTH,
+    LOCAL,
+    ROUTING,
+    SIZES,
+    decode_error,
+    export,
+    make,
+    run_litert,
+    score_error,
+)
+from tf_sparse_attention.export import export_litert, export_onnx, litert, token_functions
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+MIXED = "local and routing, three blocks"
+TARGETS = ("LiteRT", "ONNX")
+TOLERANCE = 1e-4
+# What is not of this library: tf2onnx.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tf2onnx", "ignore::FutureWarning:tf2onnx")
+DOCS = Path(__file__).parents[2] / "docs" / "portable.md"
+
+
+def needs(target):
+    if target == "ONNX":
+        pytest.importorskip("tf2onnx", reason="needs tf2onnx, of the extra `onnx`")
+        pytest.importorskip("onnxruntime", reason="needs onnxruntime, of the extra `onnx`")
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return make(**CASES[MIXED])
+
+
+@pytest.fixture(scope="module")
+def small():
+    return make(num_layers=1, attention=[LOCAL])
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def run(request, mixed, tmp_path_factory):
+    needs(request.param)
+    return export(request.param, mixed, tmp_path_factory.mktemp("portable"), token_functions.SIGNATURES)
+
+
+def test_a_file_scores_as_the_model_does(mixed, run):
+    assert score_error(mixed, run) < TOLERANCE
+
+
+def test_steps_from_an_empty_cache_are_the_full_pass(mixed, run):
+    assert decode_error(mixed, run) < TOLERANCE
+
+
+def test_rows_are_at_positions_of_their_own(mixed, run):
+    assert decode_error(mixed, run, lengths=(5, 11)) < TOLERANCE
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore:.*is not causal")
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_models_of_every_pattern_answer_as_they_do_or_are_refused_with_the_reason(name, target, tmp_path):
+    needs(target)
+    model = make(**CASES[name])
+    for signature, error in (("score", score_error), ("decode", decode_error)):
+        try:
+            run = export(target, model, tmp_path, (signature,))
+        except ValueError as refusal:
+            assert not name.startswith(("local, window", "local, blocks", "routing, nearest", MIXED)), refusal
+            assert re.search(r"Received: .+\.$|`signatures=\('score',\)` leaves decoding out\.$", str(refusal))
+        else:
+            assert error(model, run) < TOLERANCE
+
+
+def test_a_litert_file_has_the_weights_once_and_no_other_operations_than_builtin_ones(tmp_path):
+    model = LanguageModel(Backbone(20_000, 1, 16, [LOCAL]))
+    path = export_litert(model, tmp_path / "folder" / "model.tflite", **SIZES)
+    assert 3.8 * model.count_params() < path.stat().st_size < 4.2 * model.count_params()
+    assert b"Flex" not in path.read_bytes()
+
+
+def test_one_file_has_the_signatures_that_are_wanted(small, tmp_path):
+    path = export_litert(small, tmp_path / "model.tflite", **SIZES, signatures=["score"])
+    assert score_error(small, run_litert(path)) < TOLERANCE
+    with pytest.raises(KeyError):
+        run_litert(path)("decode", {})
+
+
+def run_examples(text, folder, monkeypatch, **names):
+    """Runs the examples of the page in a folder and returns what they print."""
+    printed = io.StringIO()
+    monkeypatch.chdir(folder)
+    with contextlib.redirect_stdout(printed):
+        exec(text, names)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_examples_of_the_page_continue_and_score_as_the_model_does(number, tmp_path, monkeypatch):
+    needs(TARGETS[number - 1])
+    keras.utils.set_random_seed(4)
+    model = LanguageModel(Backbone(120, 1, 16, [{**LOCAL, "position": "rotary"}, ROUTING], intermediate_dim=24))
+    module = types.ModuleType("ai_edge_litert.interpreter")  # the same class, in a package that may not be here
+    module.Interpreter = tf.lite.Interpreter
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", types.ModuleType("ai_edge_litert"))
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", module)
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    made = "\n".join(line for line in blocks[0].splitlines() if "import" in line or ("onnx" in line) == (number == 2))
+    run_examples(made, tmp_path, monkeypatch, model=model)
+    with pytest.warns() if number == 1 else contextlib.nullcontext():
+        printed = run_examples(blocks[number], tmp_path, monkeypatch)
+    text, nats = re.fullmatch(r"\[(.*)\] (\S+)\n", printed).groups()
+    text = [int(number) for number in text.split(", ")]
+    assert text[:3] == [0, 74, 107]
+    assert len(text) == 21
+    logits = np.array(model(np.array([text[:-1]])))[0]
+    assert text[3:] == logits[2:].argmax(-1).tolist()
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    np.testing.assert_allclose(float(nats), -log_probabilities[np.arange(20), text[1:]].sum(), rtol=1e-5)
+
+
+def test_operations_that_litert_lacks_are_named(tmp_path, capfd):
+    model = make(attention=[IMAGE], num_layers=1)
+    with pytest.raises(ValueError, match=r"`export_saved_model`\. Received: heads of LocalAttention2D; .*no operation"):
+        export_litert(model, tmp_path / "model.tflite", **SIZES, signatures=("score",))
+    assert not list(tmp_path.iterdir())
+    assert "error:" not in capfd.readouterr().err
+
+
+def test_masks_at_which_the_interpreter_would_end_the_process_are_refused(small):
+    @tf.function(input_signature=[tf.TensorSpec((2, 1, 2, 1, 2), tf.bool), tf.TensorSpec((1, 2, 1, 2, 1), tf.bool)])
+    def wide(first, second):
+        return tf.logical_and(first, second)
+
+    functions = {"score": token_functions.TokenFunction(wide, [])}
+    with pytest.raises(ValueError, match=r"the reason: no LogicalAnd that broadcasts more than 4 axes\.$"):
+        litert._check_axes(small, functions)
+
+
+def test_answers_that_are_not_those_of_the_model_are_not_written(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(token_functions, "nats_of", lambda ids, logits: tf.reduce_sum(logits, axis=-1))
+    model, path = small, tmp_path / "model.tflite"
+    path.write_bytes(b"earlier")
+    answers = litert._answers_of
+    monkeypatch.setattr(
+        litert,
+        "_answers_of",
+        lambda content: lambda *given: {name: x + 1 for name, x in answers(content)(*given).items()},
+    )
+    with pytest.raises(
+        ValueError, match=r"LiteRT file answers otherwise .* Received: 100% of `nats` of `score` differ"
+    ):
+        export_litert(model, path, **SIZES, signatures=("score",))
+    assert os.listdir(tmp_path) == ["model.tflite"]
+    assert path.read_bytes() == b"earlier"
+
+
+def test_a_model_without_a_cache_is_scored_alone(tmp_path):
+    model = make(attention=[{**ROUTING, "selection": "top_k"}], num_layers=1)
+    with pytest.raises(ValueError, match=r"decodes with a cache: with selection='top_k'.*`signatures=\('score',\)`"):
+        export_litert(model, tmp_path / "model.tflite", **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"causal": False}, r"`model` must be one that does not see later tokens\. Received: .*causal=False"),
+        ({"dtype": "mixed_bfloat16"}, r"`model` must compute in float32\..* Received: compute dtype bfloat16"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(settings, message, tmp_path):
+    backbone = Backbone(30, 1, 16, [LOCAL], **settings)
+    with pytest.raises(ValueError, match=message):
+        export_litert(LanguageModel(backbone, dtype=settings.get("dtype")), tmp_path / "model.tflite")
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<"):
+        export_litert(keras.Sequential(), tmp_path / "model.tflite")
+
+
+def test_a_model_that_is_too_large_for_such_a_file_is_refused(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(token_functions, "LARGEST_FILE", 100)
+    with pytest.raises(ValueError, match=r"less than 100 bytes.* Received: weights of [\d,]+ bytes"):
+        export_litert(small, tmp_path / "model.tflite")
+
+
+def test_no_more_positions_than_the_model_has(tmp_path):
+    model = make(attention=[LOCAL], num_layers=1, embedding={"grid": (4, 4)})
+    for name in ("sequence_length", "max_length"):
+        with pytest.raises(
+            ValueError, match=rf"`{name}` must be at most the 16 positions .* Received: {name}={LENGTH}"
+        ):
+            export_litert(model, tmp_path / "model.tflite", **{"sequence_length": 16, "max_length": 16, name: LENGTH})
+
+
+@pytest.mark.parametrize("name", ["batch_size", "sequence_length", "max_length"])
+def test_sizes_must_be_positive(small, tmp_path, name):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer\. Received: {name}=0\."):
+        export_litert(small, tmp_path / "model.tflite", **{**SIZES, name: 0})
+
+
+@pytest.mark.parametrize("signatures", [(), "score", ("generate",)])
+def test_unknown_signatures_are_refused(small, tmp_path, signatures):
+    with pytest.raises(ValueError, match=r"`signatures` must be some of \('score', 'decode'\)\. Received: signatures="):
+        export_litert(small, tmp_path / "model.tflite", signatures=signatures)
+
+
+def test_names_that_would_be_the_same_are_refused(tmp_path):
+    model = make(attention=[{**LOCAL, "name": "a"}, {**LOCAL, "name": "a_key"}], num_layers=1)
+    names = {"a": "x", "a_key": "y"}
+    assert names
+    empty = model.init_cache(1, 4)
+    part = empty["block_0"]["attention"]
+    part["a"]["key_key"] = part["a"]["key"]
+    model.init_cache = lambda *sizes: empty
+    with pytest.raises(ValueError, match=r"whose names differ when joined by '_'\. Received: \["):
+        export_litert(model, tmp_path / "model.tflite", **SIZES)
+
+
+def test_a_cache_that_does_not_start_from_zeros_is_refused(tmp_path):
+    model = make(attention=[LOCAL], num_layers=1)
+    empty = keras.tree.map_structure(lambda x: x + 1, model.init_cache(1, 4))
+    model.init_cache = lambda *sizes: empty
+    with pytest.raises(
+        ValueError, match=r"must start from zeros\. Received: a cache with others in block_0_attention_"
+    ):
+        export_litert(model, tmp_path / "model.tflite", **SIZES)
+
+
+@pytest.mark.parametrize("path", ["model", "gs://bucket/model.tflite"])
+def test_a_litert_file_has_its_suffix_and_a_local_place(small, path):
+    with pytest.raises(ValueError, match=r"`path` must be a file on a local disk that ends with '\.tflite'\. Received"):
+        export_litert(small, path)
+
+
+def test_a_folder_with_other_files_is_not_overwritten(small, tmp_path):
+    needs("ONNX")
+    (tmp_path / "thesis.txt").touch()
+    for path in (tmp_path, tmp_path / "thesis.txt", "gs://bucket/model"):
+        with pytest.raises(ValueError, match=r"`path` must be on a local disk and new, or a folder .* Received: path="):
+            export_onnx(small, path)
+
+
+def test_without_its_packages_onnx_says_what_to_install(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'tf-sparse-attention\[onnx\]'"):
+        export_onnx(small, tmp_path / "model")
+
+
+def test_another_backend_is_refused_with_the_way_out(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    message = r"LiteRT and ONNX files can be written .*`model\.save\('model\.keras'\)`.* Received: backend='jax'\."
+    with pytest.raises(ValueError, match=message):
+        export_litert(small, tmp_path / "model.tflite")
+
+
+def test_the_table_of_the_page_has_every_case():
+    page = DOCS.read_text(encoding="utf-8").split(conversion_table.MARKS[0])[1]
+    assert re.findall(r"^\| (.*?) \| .* \|$", page, re.MULTILINE)[1:] == list(CASES)
+
+
+def test_exports_are_reached_from_the_front_door():
+    assert (tsa.export.export_litert, tsa.export.export_onnx) == (export_litert, export_onnx)
