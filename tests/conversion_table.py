@@ -30,8 +30,10 @@ def cell(model, target, signature):
 
 def reason_of(message):
     """Returns the part of an exporter's message that says why."""
-    found = re.search(r"the reason: (.*)\.$|with a cache: (.*?)\. `signatures|Received: (.*)\.$", message)
-    return next(part for part in found.groups() if part) if found else message
+    for pattern in (r"the reason: (.*)\.$", r"with a cache: (.*?)\. `signatures", r"Received: (.*)\.$"):
+        if found := re.search(pattern, message):
+            return found[1]
+    return message
 
 
 def table():

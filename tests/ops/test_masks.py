@@ -105,6 +105,22 @@ def test_a_call_without_masks_leaves_the_pattern_alone():
 
 def test_merging_nothing_is_no_mask():
     assert masks.merge(None, None) is None
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 3, 4, 5, 1), (2, 3, 4, 1, 6)),
+        ((2, 3, 4, 5, 6), (5, 6)),
+        ((2, 1, 4, 1, 6), (4, 5, 6)),
+        ((1, 1, 1, 1, 1), (2, 3, 4, 5, 6)),
+        ((1, 1, 1, 1, 1), (1, 1)),
+        ((2, 3, 1, 5, 1), (1, 3, 4, 5, 6)),
+    ],
+)
+def test_masks_of_five_axes_are_merged_by_and(shapes):
+    first, second = (np.random.default_rng(i).random(shape) < 0.5 for i, shape in enumerate(shapes))
+    np.testing.assert_array_equal(ops.convert_to_numpy(masks.merge(first, second)), first & second)
     assert masks.with_heads(None) is None
     assert masks.pick_pairs(None, None, None) is None
 
