@@ -61,7 +61,7 @@ def test_the_table_has_a_row_a_layer_and_their_sum():
 
 
 def test_nothing_is_made():
-    # 2 heads of 2^40 places would not fit into any memory.
+    # 2 heads of 2^30 places, 64 GiB.
     (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=2**30)), 2**40).rows
     assert row.num_bytes == 2 * 2**30 * 8 * 4
 
