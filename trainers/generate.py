@@ -54,6 +54,10 @@ def read_prompt():
 
 def make_source():
     """Returns what the flags say the text comes from: see `trainers.sources`."""
+    if (flags.FLAGS["tokenizer"].present or VOCABULARY.value) and MODEL.value is None and PRESET.value is None:
+        raise ValueError(
+            "--tokenizer and --vocabulary are for --model and --preset; a run and a SavedModel have theirs."
+        )
     if WORKDIR.value is not None:
         return sources.of_run(WORKDIR.value)
     if SAVED_MODEL.value is not None:

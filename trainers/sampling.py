@@ -1,8 +1,10 @@
 """Samples from a model: what `trainers.generate` does once its flags are read."""
 
 import json
+import pathlib
 import unicodedata
 
+from tf_sparse_attention import checks
 from trainers.files import replacing
 
 SAMPLES = "samples.jsonl"
@@ -39,9 +41,9 @@ def generate(source, prompt=None, num_samples=1, length=None, seed=0, path=None,
     prompt = own_prompt.encode("utf-8") if prompt is None else prompt
     length = own_length if length is None else length
     settings = defaults | {name: value for name, value in settings.items() if value is not None}
-    for name, value in {"num_samples": num_samples, "length": length}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
+    checks.check_count("num_samples", num_samples)
+    checks.check_count("length", length)
+    _check_path(path)
     samples, current = [], []
     size = min(BATCH_SIZE, num_samples)
     try:
@@ -60,6 +62,11 @@ def generate(source, prompt=None, num_samples=1, length=None, seed=0, path=None,
             raise
         _write(samples, path)
     return samples
+
+
+def _check_path(path):
+    if path is not None and (pathlib.Path(path).is_dir() or not pathlib.Path(path).absolute().parent.is_dir()):
+        raise ValueError(f"`output` must be a file in an existing folder. Received: {path}.")
 
 
 def _write(samples, path):

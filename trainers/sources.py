@@ -45,7 +45,8 @@ class Model:
         common = {"prompt": self.tokenizer.detokenize(ids)}, settings
         generator, stop_ids = self.model.generator, (self.tokenizer.end_id,)
         prompts, longest = [ids] * len(seeds), len(ids) + length
-        for rows in generator.parts(prompts, longest, Sampling(**settings), seeds, stop_ids, CHUNK):
+        num_ids = self.tokenizer.vocabulary_size
+        for rows in generator.parts(prompts, longest, Sampling(**settings), seeds, stop_ids, num_ids, CHUNK):
             yield self._samples(rows, seeds, common, self.tokenizer.settled_text)
         yield self._samples(rows, seeds, common, self.tokenizer.detokenize)
 
@@ -90,7 +91,7 @@ class SavedModel:
         self.defaults = dict(DEFAULTS)
 
     def snapshots(self, prompt, seeds, length, settings):
-        """Yields a list of samples, one for each seed; see `Model.snapshots`."""
+        """Yields lists of samples, one more each time, whole ones; see `Model.snapshots`."""
         import tensorflow as tf
 
         unknown = set(settings) - {"temperature", "top_p"}
@@ -99,13 +100,16 @@ class SavedModel:
         start = int(self._signatures["score"](text=tf.constant([prompt]))["num_tokens"][0])
         samples = []
         for seed in seeds:
-            result = self._signatures["generate"](
-                prompt=tf.constant([prompt]),
-                max_length=tf.constant(start + length),
-                temperature=tf.constant(float(settings["temperature"])),
-                top_p=tf.constant(float(settings["top_p"])),
-                seed=tf.constant(seed % 2**32 - (2**32 if seed % 2**32 >= 2**31 else 0)),
-            )
+            try:
+                result = self._signatures["generate"](
+                    prompt=tf.constant([prompt]),
+                    max_length=tf.constant(start + length),
+                    temperature=tf.constant(float(settings["temperature"])),
+                    top_p=tf.constant(float(settings["top_p"])),
+                    seed=tf.constant(seed % 2**32 - (2**32 if seed % 2**32 >= 2**31 else 0)),
+                )
+            except tf.errors.InvalidArgumentError as error:
+                raise ValueError(error.message.strip().splitlines()[0]) from error
             num_tokens = int(result["num_tokens"][0]) - start
             samples.append(
                 {
@@ -113,12 +117,12 @@ class SavedModel:
                     "text": result["text"][0].numpy().decode("utf-8"),
                     "num_tokens": num_tokens,
                     "log_prob": round(float(result["log_prob"][0]), 3),
-                    "finished": num_tokens < length,
+                    "finished": num_tokens < length,  # a document that ends with the last token counts as not finished
                     "seed": seed,
                     **settings,
                 }
             )
-        yield samples
+            yield samples
 
 
 def of_run(folder):
@@ -137,7 +141,11 @@ def of_file(path, tokenizer):
     Raises:
         ValueError: If there is none, or it has fewer ids than the tokenizer.
     """
-    return Model(load_language_model("model", path, tokenizer.vocabulary_size), tokenizer)
+    model = load_language_model("model", path, tokenizer.vocabulary_size)
+    ids = model.backbone.vocabulary_size, tokenizer.vocabulary_size
+    if ids[0] > ids[1]:
+        logging.warning("The model has %d ids, the tokenizer %d: is it the one it was trained with?", *ids)
+    return Model(model, tokenizer)
 
 
 def of_preset(name, tokenizer):
@@ -146,5 +154,6 @@ def of_preset(name, tokenizer):
     Raises:
         ValueError: If the name is unknown.
     """
+    model = tsa.models.LanguageModel.from_preset(name, tokenizer.vocabulary_size)
     logging.warning("The preset %s has random weights: its text means nothing.", name)
-    return Model(tsa.models.LanguageModel.from_preset(name, tokenizer.vocabulary_size), tokenizer)
+    return Model(model, tokenizer)

@@ -195,6 +195,16 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
         export(keras.Sequential(), tmp_path)
 
 
+def test_a_model_that_sees_later_tokens_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`model` must be one that does not see later tokens"):
+        export(LanguageModel(Backbone(258, 1, 16, [LOCAL], causal=False)), tmp_path)
+
+
+def test_something_else_than_a_tokenizer_is_refused(model, tmp_path):
+    with pytest.raises(ValueError, match="`tokenizer` must be a tokenizer"):
+        export_saved_model(model, tmp_path, "bytes")
+
+
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
     small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
     with pytest.raises(ValueError, match=r"`tokenizer` must have .* a tokenizer with 258 and a model with 200\."):

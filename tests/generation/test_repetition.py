@@ -75,6 +75,11 @@ def test_nothing_is_adjusted_unless_it_is_asked_for():
     [
         (Sampling, {"temperature": -1}),
         (Sampling, {"temperature": "hot"}),
+        (Sampling, {"temperature": True}),
+        (Sampling, {"top_k": "3"}),
+        (Sampling, {"top_p": "x"}),
+        (Sampling, {"min_p": [0.1]}),
+        (Sampling, {"no_repeat_ngram": 33}),
         (Sampling, {"top_k": 0}),
         (Sampling, {"top_p": 0.0}),
         (Sampling, {"min_p": 2}),

@@ -200,3 +200,11 @@ def test_a_cache_of_pixels_is_no_longer_than_the_image():
     assert largest_error(with_random_weights(layer, 0), x, np.array([0, 6])) < TOLERANCE
     with pytest.raises(ValueError, match="`max_length` must be at most `height` times `width`, 9"):
         layer.init_cache(2, 10)
+    with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
+        layer.init_cache(0, 9)
+    cache = layer.init_cache(3, 9)
+    for call in (lambda x: layer.prefill(x, cache), lambda x: layer.decode(x, cache, 0)):
+        with pytest.raises(ValueError, match=r"`x` must have the rows of `cache`\. Received: 1 rows, a cache of 3"):
+            call(np.ones((1, 1, SIZE), "float32"))
+    with pytest.raises(ValueError, match="`x` must have shape"):
+        layer.decode(np.ones((3, 2, SIZE), "float32"), cache, 0)

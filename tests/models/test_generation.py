@@ -12,6 +12,7 @@ from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling, generate, greedy, sample
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.models.prompts import checked_seeds
 from tf_sparse_attention.models.steps import full_pass_step
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
@@ -128,6 +129,41 @@ def test_seeds_count_modulo_two_to_the_32(generator):
     assert lists(generator.generate(PROMPTS, max_length=14, seed=[-5, 7, 2**32, -(2**31)])) == rows
 
 
+@pytest.mark.parametrize("seed", [np.int32(5), np.uint8(5), 5 + 2**70])
+def test_integers_of_every_kind_are_seeds(seed):
+    assert checked_seeds(seed, 2).tolist() == 5
+    assert checked_seeds(np.array([5, -1], "int32"), 2).tolist() == [5, 2**32 - 1]
+
+
+def test_ids_that_the_tokenizer_lacks_are_never_drawn():
+    model = make_model(vocabulary_size=400)
+    model.to_vocabulary.bias.assign(np.where(np.arange(400) < 258, 0.0, 9.0))
+    assert max(model.generate([5], 20, stop_ids=None)) >= 258
+    text, log_probs = model.generate("a", 20, tokenizer=ByteTokenizer(), stop_ids=None, return_log_probs=True)
+    assert len(text.encode()) >= 20  # one byte a token
+    assert np.isfinite(log_probs).all()
+
+
+def test_other_weights_make_other_programs(model):
+    model = make_model()
+    before = model.generate([5], 10, "greedy", stop_ids=None)
+    model.to_vocabulary.enable_lora(2)
+    model.to_vocabulary.lora_kernel_a.assign(np.full((16, 2), 3.0))
+    model.to_vocabulary.lora_kernel_b.assign(np.random.default_rng(0).normal(size=(2, 258)) * 9)
+    after = model.generate([5], 10, "greedy", stop_ids=None)
+    assert after.tolist() == slow_greedy(model, [5], 10, stop_id=None)
+    assert after.tolist() != before.tolist()
+
+
+@pytest.mark.parametrize(
+    "sampler", [lambda logits, keys: logits, lambda logits, keys: ops.max(logits, -1), lambda logits, keys: np.int32(3)]
+)
+def test_a_function_that_returns_no_ids_is_refused(model, sampler):
+    generator = Generator(model, run_eagerly=True)
+    with pytest.raises(ValueError, match=r"`sampler` must return ids, int \(B,\), here \(2,\)\. Received: "):
+        generator.generate([[5], [6]], 4, sampler)
+
+
 def test_padding_is_never_generated():
     model = make_model(vocabulary_size=3)
     model.to_vocabulary.bias.assign([9.0, 0.0, 0.0])
@@ -151,9 +187,9 @@ def test_text_goes_in_and_out(model):
     assert texts == [tokenizer.detokenize(row) for row in ids]
 
 
-@pytest.mark.parametrize("prompt", [[258], [-1], [1.5], [[3]], [[3], [4, 5]]])
+@pytest.mark.parametrize("prompt", [[258], [-1], [0, 3], [1.5], [[3]], [[3], [4, 5]]])
 def test_a_prompt_that_is_not_of_ids_of_the_vocabulary_is_refused(model, prompt):
-    with pytest.raises(ValueError, match=r"`prompts` must be text, or sequences of integers in \[0, 258\)\. Received:"):
+    with pytest.raises(ValueError, match=r"`prompts` must be text, or sequences of integers in \[1, 258\)\."):
         model.generate([[1], prompt], max_length=9)
 
 
@@ -175,13 +211,13 @@ def test_a_length_that_is_no_positive_integer_is_refused(generator, max_length):
         generator.generate([[]], max_length=max_length)
 
 
-@pytest.mark.parametrize("prompts", [[], np.zeros((0, 4), "int32")])
+@pytest.mark.parametrize("prompts", [[], np.zeros((0, 4), "int32")], ids=str)
 def test_no_prompts_are_refused(model, prompts):
     with pytest.raises(ValueError, match=r"`prompts` must hold at least one prompt\. Received: prompts="):
         model.generate(prompts, max_length=3)
 
 
-@pytest.mark.parametrize("seed", [1.5, [1, 2, 3], None])
+@pytest.mark.parametrize("seed", [1.5, [1, 2, 3], [1, [2]], True, None])
 def test_a_seed_that_is_no_integer_or_one_a_row_is_refused(generator, seed):
     with pytest.raises(ValueError, match=r"`seed` must be an integer or one for each of 2 rows\. Received: seed="):
         generator.generate([[], []], max_length=3, seed=seed)
@@ -193,9 +229,11 @@ def test_an_unknown_sampler_is_refused(generator, sampler):
         generator.generate([[]], max_length=3, sampler=sampler)
 
 
-@pytest.mark.parametrize("stop_ids", [1.5, [[1]], -1, "end"])
+@pytest.mark.parametrize("stop_ids", [1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end"])
 def test_stop_ids_that_are_no_ids_are_refused(generator, stop_ids):
-    with pytest.raises(ValueError, match=r"`stop_ids` must be an id, a sequence of ids, or None\. Received: stop_ids="):
+    with pytest.raises(
+        ValueError, match="`stop_ids` must be an id, a sequence of ids in"
+    ):
         generator.generate([[]], max_length=3, stop_ids=stop_ids)
 
 

@@ -167,7 +167,7 @@ def test_ctrl_c_keeps_what_there_is(run):
 
 @pytest.mark.parametrize("name", ["num_samples", "length"])
 def test_counts_must_be_positive(run, name):
-    with pytest.raises(ValueError, match=rf"`{name}` must be positive\. Received: {name}=0\."):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer\. Received: {name}=0\."):
         samples_of(run, **{name: 0})
 
 

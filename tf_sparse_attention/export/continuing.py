@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
-from tf_sparse_attention.models.steps import decoder_of
+from tf_sparse_attention.models.steps import decoder_of, of_first_ids
 
 MOST_TOKENS = 2**16  # in a row
 MOST_ROWS = 2**12
@@ -50,7 +50,8 @@ def generate_function(model, tokenizer, weights, jit_compile):
 
 def _loop(model, tokenizer, weights, jit_compile):
     """Returns the part without text, since XLA knows no strings; sizes are unknown in it and fixed in each call."""
-    decoder = decoder_of(model)
+    decoder, num_ids = decoder_of(model), tokenizer.vocabulary_size
+    step = of_first_ids(decoder.step, num_ids if num_ids < model.backbone.vocabulary_size else None)
 
     def loop(prompt_ids, buffer, prompt_lengths, limits, keys, temperature, top_p):
         def sampler(logits, keys):
@@ -59,7 +60,7 @@ def _loop(model, tokenizer, weights, jit_compile):
         stop_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
         with weights.in_place():
             state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1])
-            rows = generate(decoder.step, buffer, prompt_lengths, limits, sampler, keys, stop_ids, start_id, state)
+            rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_ids, start_id, state)
         return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
 
     return tf.function(loop, jit_compile=jit_compile, autograph=False)

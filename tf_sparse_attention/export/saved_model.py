@@ -6,6 +6,7 @@ import pathlib
 import tensorflow as tf
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.data.tokenizer import Tokenizer
 from tf_sparse_attention.export.continuing import generate_function
 from tf_sparse_attention.export.embedding import embed_function
 from tf_sparse_attention.export.readme import readme_of
@@ -42,7 +43,7 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
         model: `LanguageModel`, on the TensorFlow backend.
         path: folder to write, on a local disk. It must not exist, or be empty, or hold an earlier export, which is
             replaced: whole or not at all.
-        tokenizer: the tokenizer the model was trained with.
+        tokenizer: the tokenizer the model was trained with. Ids that it lacks are never drawn.
         sequence_length: most tokens in a window of `score`; best the length the model was trained at. Default 1024.
         batch_size: most windows that `score` and `embed` compute at once. Default 8.
         jit_compile: whether the loop of `generate` is compiled. Default True; False is for servers without XLA.
@@ -64,6 +65,7 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
     _check_model(model, tokenizer)
     check_length(model, "sequence_length", sequence_length)
     checks.check_count("batch_size", batch_size)
+    checks.check_switch("jit_compile", jit_compile)
     checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
     path = _checked_path(path)
     # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
@@ -81,6 +83,13 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
 
 def _check_model(model, tokenizer):
     check_kind(model, "A SavedModel")
+    if not model.backbone.causal:
+        raise ValueError(
+            "`model` must be one that does not see later tokens: what others say of a text is no probability. "
+            "Received: a backbone with causal=False."
+        )
+    if not isinstance(tokenizer, Tokenizer):
+        raise ValueError(f"`tokenizer` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
     if tokenizer.vocabulary_size > model.backbone.vocabulary_size:
         raise ValueError(
             "`tokenizer` must have no more ids than the model. Received: a tokenizer with "

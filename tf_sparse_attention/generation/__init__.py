@@ -2,7 +2,7 @@
 
 from tf_sparse_attention.generation.beam_search import Beams, beam_search
 from tf_sparse_attention.generation.loop import Generated, Progress, advance, begin, bucket_length, generate
-from tf_sparse_attention.generation.random_keys import fold_in, row_keys
+from tf_sparse_attention.generation.random_keys import fold_in, row_keys, uniform
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
 from tf_sparse_attention.generation.samplers import (
     check_settings,
@@ -12,13 +12,14 @@ from tf_sparse_attention.generation.samplers import (
     keep_top_k,
     sample,
 )
-from tf_sparse_attention.generation.strategies import BeamSearch, Sampling, strategy_of
+from tf_sparse_attention.generation.strategies import BeamSearch, Repetition, Sampling, strategy_of
 
 __all__ = [
     "BeamSearch",
     "Beams",
     "Generated",
     "Progress",
+    "Repetition",
     "Sampling",
     "advance",
     "beam_search",
@@ -36,4 +37,5 @@ __all__ = [
     "row_keys",
     "sample",
     "strategy_of",
+    "uniform",
 ]

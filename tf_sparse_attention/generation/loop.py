@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -154,7 +155,7 @@ def advance(progress, step, sampler, keys, stop_ids=(), num_tokens=None, adjust=
         at = ops.minimum(index, ops.shape(read)[1] - 1)
         logits, state = step(read, at, state)
         adjusted = logits if adjust is None else adjust(logits, read, at)
-        token = ops.cast(sampler(adjusted, fold_in(keys, index)), "int32")
+        token = _checked_token(sampler(adjusted, fold_in(keys, index)), logits)
         writes = (places == index[:, None] + 1) & ~finished[:, None]
         inputs = ops.where(writes, token[:, None], inputs)
         log_probs = ops.where(writes[:, 1:], log_prob_of(logits, token)[:, None], log_probs)
@@ -195,6 +196,19 @@ def bucket_length(length, smallest=64):
         if between >= length:
             return between
     return size
+
+
+def _checked_token(token, logits):
+    """Returns what a sampler gave, as int32 (B,).
+
+    Raises:
+        ValueError: if it is known to be something else.
+    """
+    dtype, sizes = keras.backend.standardize_dtype(token.dtype), tuple(token.shape)
+    rows = logits.shape[0]
+    if "int" not in dtype or len(sizes) != 1 or (None not in (sizes[0], rows) and sizes[0] != rows):
+        raise ValueError(f"`sampler` must return ids, int (B,), here ({rows},). Received: {dtype} {sizes}.")
+    return ops.cast(token, "int32")
 
 
 def _places(inputs):

@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
-import numbers
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
 from tf_sparse_attention.generation.samplers import check_settings
+
+LONGEST_NGRAM = 32  # a comparison of the whole text for each of its tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,8 +18,8 @@ class Repetition:
         repetition_penalty: above 1 makes ids of the last tokens less likely, see
             `tf_sparse_attention.generation.penalize_repetition`. Default 1.
         repetition_window: how many tokens that looks back at. Default 64. None: all.
-        no_repeat_ngram: n, for no n tokens in a row twice, see `tf_sparse_attention.generation.block_ngrams`; it looks
-            at the whole text for each token. Default None.
+        no_repeat_ngram: n, for no n tokens in a row twice, at most 32; it looks n times at the whole text for each
+            token. See `tf_sparse_attention.generation.block_ngrams`. Default None.
 
     Raises:
         ValueError: for a setting out of range.
@@ -32,6 +33,10 @@ class Repetition:
         checks.check_positive("repetition_penalty", self.repetition_penalty)
         checks.check_optional_count("repetition_window", self.repetition_window)
         checks.check_optional_count("no_repeat_ngram", self.no_repeat_ngram)
+        if (self.no_repeat_ngram or 0) > LONGEST_NGRAM:
+            raise ValueError(
+                f"`no_repeat_ngram` must be at most {LONGEST_NGRAM}. Received: no_repeat_ngram={self.no_repeat_ngram}."
+            )
 
     @property
     def penalizes(self):
@@ -79,8 +84,11 @@ class Sampling(Repetition):
 
     def __post_init__(self):
         super().__post_init__()
-        if not isinstance(self.temperature, numbers.Real):
-            raise ValueError(f"`temperature` must be a number. Received: temperature={self.temperature!r}.")
+        checks.check_optional_count("top_k", self.top_k)
+        for name in ("temperature", "top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None or name == "temperature":
+                checks.check_not_negative(name, value)
         check_settings(self.temperature, self.top_k, self.top_p, self.min_p)
 
 
@@ -107,10 +115,7 @@ class BeamSearch(Repetition):
     def __post_init__(self):
         super().__post_init__()
         checks.check_count("num_beams", self.num_beams)
-        if not isinstance(self.length_penalty, numbers.Real) or not 0 <= self.length_penalty < float("inf"):
-            raise ValueError(
-                f"`length_penalty` must be a number of at least 0. Received: length_penalty={self.length_penalty!r}."
-            )
+        checks.check_not_negative("length_penalty", self.length_penalty)
 
 
 NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": BeamSearch()}

@@ -1,5 +1,6 @@
 """Decoding with a cache, as all attention layers have it."""
 
+import keras
 from keras import ops
 
 from tf_sparse_attention import checks
@@ -67,8 +68,9 @@ class Decoding(DecodingAcross):
         check_has_cache(self)
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
-        if not ops.is_tensor(max_length):
-            checks.check_count("max_length", max_length)
+        for name, size in (("batch_size", batch_size), ("max_length", max_length)):
+            if not ops.is_tensor(size):
+                checks.check_count(name, size)
         if memory is None:
             return self.new_cache(batch_size, max_length)
         key, value, seen = keys_of_memory(self, memory, memory_mask, batch_size)
@@ -86,6 +88,7 @@ class Decoding(DecodingAcross):
             Pair of the output (B, T, D) and the cache.
         """
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
+        _check_rows(x, cache)
         masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
         heads = self.project(x)
         output = self.attend(
@@ -108,9 +111,18 @@ class Decoding(DecodingAcross):
         Returns:
             Pair of the output (B, 1, D) and the cache.
         """
+        checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
+        _check_rows(x, cache)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         output, cache = self.decode_heads(*self.project(x), cache, index)
         return self.join_heads(output), cache
+
+
+def _check_rows(x, cache):
+    """Raises a `ValueError` if inputs and a cache are known to have other numbers of rows."""
+    rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
+    if rows is not None and kept - {None, rows}:
+        raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
 
 
 def check_has_cache(layer):

@@ -35,14 +35,15 @@ class Generation:
         """Continues prompts of text or of token ids.
 
         Args:
-            prompts: `str`, `bytes`, or a sequence of ids without the start id; or a list of these; or an array of ids
-                (B, T). An empty prompt begins a document: the model reads id 0 and goes on.
+            prompts: `str`, `bytes`, or a sequence of ids without the start id 0; or a list, array or tensor of these:
+                texts (B,) or ids (B, T). An empty prompt begins a document: the model reads id 0 and goes on.
             max_length: tokens (not characters) of a row, prompt included, at which it stops.
             sampler: "random" (default: draws as the model says), "greedy", "beam", a
                 `tf_sparse_attention.generation.Sampling` or `BeamSearch`, or a function (logits (B, V), keys) -> ids
-                (B,), as `tf_sparse_attention.generation.sample` is.
-            tokenizer: the tokenizer the model was trained with. With one, the results are text; it is needed for
-                prompts of text. None (default): the results are ids.
+                (B,), as `tf_sparse_attention.generation.sample` is; the same function object in every call, since a
+                program is compiled and kept for each.
+            tokenizer: the tokenizer the model was trained with. With one, the results are text, and ids that it lacks
+                are never drawn; it is needed for prompts of text. None (default): the results are ids.
             seed: integer, from which row i draws as row i of any batch, or one integer a row, from which equal rows
                 draw alike wherever they stand. Default 0.
             stop_ids: an id, or several, after which a row stops. Default 1, the end of a document. None: none.
@@ -66,7 +67,8 @@ class Generation:
         """
         checks.check_switch("return_log_probs", return_log_probs)
         read = read_prompts(prompts, self.backbone.vocabulary_size, tokenizer, padding_mask)
-        rows = self.generator.generate(read.rows, max_length, sampler, seed, stop_ids)
+        num_ids = None if tokenizer is None else tokenizer.vocabulary_size
+        rows = self.generator.generate(read.rows, max_length, sampler, seed, stop_ids, num_ids)
         results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
         if return_log_probs:
             return read.in_form(results), read.in_form([row.log_probs for row in rows])
@@ -99,7 +101,8 @@ class Generation:
         read = read_prompts(prompt, self.backbone.vocabulary_size, tokenizer)
         if len(read.rows) > 1:
             raise ValueError(f"`prompt` must be one prompt. Received: {len(read.rows)}.")
-        parts = self.generator.parts(read.rows, max_length, sampler, seed, stop_ids, chunk_size)
+        num_ids = None if tokenizer is None else tokenizer.vocabulary_size
+        parts = self.generator.parts(read.rows, max_length, sampler, seed, stop_ids, num_ids, chunk_size)
         return _pieces((row.token_ids for (row,) in parts), tokenizer)
 
 

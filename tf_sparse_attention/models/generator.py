@@ -21,7 +21,8 @@ from tf_sparse_attention.generation import (
     strategy_of,
 )
 from tf_sparse_attention.models.programs import compiled
-from tf_sparse_attention.models.steps import decoder_of
+from tf_sparse_attention.models.prompts import checked_seeds, checked_stop_ids
+from tf_sparse_attention.models.steps import decoder_of, of_first_ids
 
 END_ID = 1
 CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}
@@ -62,57 +63,62 @@ class Generator:
         self.model = model
         self.run_eagerly = run_eagerly
         self.decoder = decoder_of(model)
-        self._programs = {}
+        self._programs, self._weights = {}, ()
 
-    def generate(self, prompts, max_length, sampler="random", seed=0, stop_ids=(END_ID,)):
+    def generate(self, prompts, max_length, sampler="random", seed=0, stop_ids=(END_ID,), num_ids=None):
         """Returns a list of `Row`, one for each prompt; the arguments are those of `parts`."""
-        *_, rows = self.parts(prompts, max_length, sampler, seed, stop_ids)
+        *_, rows = self.parts(prompts, max_length, sampler, seed, stop_ids, num_ids)
         return rows
 
-    def parts(self, prompts, max_length, sampler="random", seed=0, stop_ids=(END_ID,), chunk_size=None):
-        """Yields all rows as they are, a list of `Row`, after every `chunk_size` tokens, the prompts alone first.
+    def parts(self, prompts, max_length, sampler="random", seed=0, stop_ids=(END_ID,), num_ids=None, chunk_size=None):
+        """Returns an iterator over all rows as they are, lists of `Row`: the prompts, then after every few tokens.
 
         Args:
-            prompts: list of integer arrays (T,), without the start id.
+            prompts: list of integer arrays (T,) of ids of the vocabulary, without the start id.
             max_length: tokens of a row, prompt included, at which it stops.
             sampler: see `LanguageModel.generate`; likewise `seed` and `stop_ids`.
-            chunk_size: an integer, or None (default) for the rows at the end alone.
+            num_ids: draw from the first so many ids alone, those of the tokenizer. None (default): all.
+            chunk_size: tokens from one list to the next, an integer, or None (default) for the rows at the end alone.
 
         Raises:
             ValueError: for a wrong argument, and for parts of a beam search, which has none.
         """
-        strategy, stop_ids = strategy_of(sampler), _checked_stop_ids(stop_ids)
-        self._check(prompts, max_length)
-        _check_seed(seed, len(prompts))
+        strategy = strategy_of(sampler)
+        vocabulary_size = self.model.backbone.vocabulary_size
+        stop_ids = checked_stop_ids(stop_ids, vocabulary_size)
+        keys = ops.convert_to_numpy(row_keys(checked_seeds(seed, len(prompts)), len(prompts)))
+        self._check_length(prompts, max_length)
+        if isinstance(strategy, BeamSearch) and chunk_size is not None:
+            raise ValueError("`sampler` must not be a beam search here: its text is known at the end alone.")
         size = self._buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
         given = _filled(prompts, min(bucket_length(max(starts)), size)), starts, np.array(max_length, "int32")
+        num_ids = None if num_ids is None or num_ids >= vocabulary_size else num_ids
+        step = of_first_ids(self.decoder.step, num_ids)
         if isinstance(strategy, BeamSearch):
-            if chunk_size is not None:
-                raise ValueError("`sampler` must not be a beam search here: its text is known at the end alone.")
-            yield self._best_beams(strategy, given, size, stop_ids)
-            return
-        # Keys and not the seed, whose rank would ask for another program.
-        keys = ops.convert_to_numpy(row_keys(np.asarray(seed) % 2**32, len(prompts)))
+            return iter([self._best_beams(strategy, step, num_ids, given, size, stop_ids)])
+        return self._grown(strategy, step, num_ids, given, size, keys, stop_ids, chunk_size)
+
+    def _grown(self, strategy, step, num_ids, given, size, keys, stop_ids, chunk_size):
         progress = self._program(("begin", size), lambda: functools.partial(self._begin, size))(*given)
-        advance_by = self._program(_kind(strategy), lambda: functools.partial(_advance, self.decoder.step, strategy))
+        advance_by = self._program((*_kind(strategy), num_ids), lambda: functools.partial(_advance, step, strategy))
         done = False
         while not done:
             if chunk_size is not None:
-                yield _rows(progress.token_ids, progress.lengths, progress.log_probs, starts, stop_ids)
+                yield _rows(progress.token_ids, progress.lengths, progress.log_probs, given[1], stop_ids)
             amount = np.array(size if chunk_size is None else chunk_size, "int32")
             progress = advance_by(progress, keys, stop_ids, amount, _values(strategy))
             done = bool(ops.convert_to_numpy(progress.finished).all())
-        yield _rows(progress.token_ids, progress.lengths, progress.log_probs, starts, stop_ids)
+        yield _rows(progress.token_ids, progress.lengths, progress.log_probs, given[1], stop_ids)
 
     def _begin(self, size, prompt_ids, prompt_lengths, max_length):
         state = self.decoder.start(prompt_ids, prompt_lengths, size)
         return begin(_lengthened(prompt_ids, size), prompt_lengths, max_length, state=state)
 
-    def _best_beams(self, strategy, given, size, stop_ids):
+    def _best_beams(self, strategy, step, num_ids, given, size, stop_ids):
         def search(prompt_ids, prompt_lengths, max_length, stop_ids, values):
             return beam_search(
-                self.decoder.step,
+                step,
                 _lengthened(prompt_ids, size),
                 prompt_lengths,
                 max_length,
@@ -123,19 +129,24 @@ class Generator:
                 adjust=strategy.adjust(values["repetition_penalty"]),
             )
 
-        beams = self._program((*_kind(strategy), size), lambda: search)(*given, stop_ids, _values(strategy))
+        beams = self._program((*_kind(strategy), num_ids, size), lambda: search)(*given, stop_ids, _values(strategy))
         best = (x[:, 0] for x in (beams.inputs[:, :, 1:], beams.lengths, beams.log_probs))
         return _rows(*best, given[1], stop_ids)
 
     def _program(self, kind, make):
         """Returns the program of a kind, for the windows that layers with an adaptive span compute now."""
+        weights = tuple(map(id, self.model.variables))
+        if weights != self._weights:  # others than those of the programs, as after `enable_lora` and `quantize`
+            self._programs, self._weights = {}, weights
         kind = (*kind, *self.model.computed_windows)
         if kind not in self._programs:
             self._programs[kind] = make() if self.run_eagerly else compiled(make(), self.model)
         return self._programs[kind]
 
-    def _check(self, prompts, max_length):
+    def _check_length(self, prompts, max_length):
         checks.check_count("max_length", max_length)
+        if len(prompts) == 0:
+            raise ValueError("`prompts` must hold at least one prompt. Received: none.")
         longest = max(map(len, prompts))
         if longest > max_length:
             raise ValueError(
@@ -207,17 +218,3 @@ def _rows(token_ids, lengths, log_probs, starts, stop_ids):
         Row(ids[:end], own[start:end], bool(end > start and ids[end - 1] in stop_ids))
         for ids, own, start, end in zip(token_ids, log_probs, starts, lengths, strict=True)
     ]
-
-
-def _checked_stop_ids(stop_ids):
-    """Returns int32 (4,), or more if there are more, filled up with -1, so that few programs are enough."""
-    found = np.atleast_1d(np.asarray(() if stop_ids is None else stop_ids))
-    if found.ndim > 1 or (found.size and (not np.issubdtype(found.dtype, np.integer) or found.min() < 0)):
-        raise ValueError(f"`stop_ids` must be an id, a sequence of ids, or None. Received: stop_ids={stop_ids!r}.")
-    return np.pad(found.astype("int32"), (0, -found.size % 4 if found.size else 4), constant_values=-1)
-
-
-def _check_seed(seed, num_rows):
-    seeds = np.asarray(seed)
-    if not np.issubdtype(seeds.dtype, np.integer) or seeds.shape not in ((), (num_rows,)):
-        raise ValueError(f"`seed` must be an integer or one for each of {num_rows} rows. Received: seed={seed!r}.")

@@ -35,9 +35,12 @@ def read_prompts(prompts, vocabulary_size, tokenizer=None, padding_mask=None):
         ValueError: for anything else.
     """
     prompts = _listed(prompts)
+    if tokenizer is not None and (isinstance(tokenizer, type) or not hasattr(tokenizer, "detokenize")):
+        raise ValueError(f"`tokenizer` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
     if padding_mask is not None:
         return Prompts([_checked(row, vocabulary_size) for row in _without_padding(prompts, padding_mask)], False)
-    is_single = isinstance(prompts, (str, bytes)) or (len(prompts) > 0 and all(map(_is_id, prompts)))
+    is_empty_array = isinstance(prompts, np.ndarray) and prompts.shape == (0,)
+    is_single = isinstance(prompts, (str, bytes)) or is_empty_array or (len(prompts) > 0 and all(map(_is_id, prompts)))
     rows = [prompts] if is_single else list(prompts)
     if not rows:
         raise ValueError(f"`prompts` must hold at least one prompt. Received: prompts={prompts!r}.")
@@ -46,11 +49,15 @@ def read_prompts(prompts, vocabulary_size, tokenizer=None, padding_mask=None):
 
 def _listed(prompts):
     """Returns tensors and arrays as lists or integer arrays, anything else as it is."""
-    if isinstance(prompts, (str, bytes, list, tuple)):
+    if isinstance(prompts, bytearray):
+        return bytes(prompts)
+    if isinstance(prompts, (str, bytes, list, tuple, range)):
         return prompts
     if not hasattr(prompts, "shape"):
         raise ValueError(f"`prompts` must be text, ids, or a list of these. Received: prompts={prompts!r}.")
     array = np.asarray(prompts.numpy() if hasattr(prompts, "numpy") else ops.convert_to_numpy(prompts))
+    if array.ndim == 0 and array.dtype.kind in "biuf":
+        raise ValueError(f"`prompts` must be text, ids, or a list of these. Received: prompts={prompts!r}.")
     return array if np.issubdtype(array.dtype, np.number) else array.tolist()
 
 
@@ -72,15 +79,20 @@ def _checked(prompt, vocabulary_size):
     except ValueError:  # lists of several lengths
         ids = np.zeros((0, 0))
     right = ids.ndim == 1 and (ids.size == 0 or np.issubdtype(ids.dtype, np.integer))
-    if not right or (ids.size and not 0 <= ids.min() <= ids.max() < vocabulary_size):
+    if not right or (ids.size and not 0 < ids.min() <= ids.max() < vocabulary_size):
+        zero = " Id 0 is padding, which `padding_mask` tells, and the start, which is added." if 0 in ids else ""
         raise ValueError(
-            f"`prompts` must be text, or sequences of integers in [0, {vocabulary_size}). Received: prompt={prompt!r}."
+            f"`prompts` must be text, or sequences of integers in [1, {vocabulary_size}).{zero} "
+            f"Received: prompt={prompt!r}."
         )
     return ids.astype("int32")
 
 
 def _without_padding(prompts, padding_mask):
-    ids, mask = np.asarray(prompts), np.asarray(ops.convert_to_numpy(padding_mask)).astype(bool)
+    mask = np.asarray(padding_mask.numpy() if hasattr(padding_mask, "numpy") else padding_mask)
+    if not np.isin(mask, (0, 1)).all():
+        raise ValueError(f"`padding_mask` must be True and False. Received: padding_mask={padding_mask!r}.")
+    ids, mask = np.asarray(prompts), mask.astype(bool)
     if ids.ndim != 2 or ids.shape != mask.shape or len(ids) == 0:
         raise ValueError(
             "`padding_mask` must have the shape of `prompts`, which must be ids (B, T). "
@@ -95,3 +107,38 @@ def _without_padding(prompts, padding_mask):
             f"Received: row {row} with {runs[row]} pieces."
         )
     return [row[there] for row, there in zip(ids, mask, strict=True)]
+
+
+def checked_stop_ids(stop_ids, vocabulary_size):
+    """Returns int32 (4,), or more if there are more, filled up with -1, so that few programs are enough.
+
+    Raises:
+        ValueError: unless they are None, an id of the vocabulary, or several.
+    """
+    try:
+        found = np.atleast_1d(np.asarray(() if stop_ids is None else stop_ids))
+    except ValueError:  # lists of several lengths
+        found = np.zeros((0, 0))
+    right = found.ndim == 1 and (found.size == 0 or np.issubdtype(found.dtype, np.integer))
+    if not right or (found.size and not 0 <= found.min() <= found.max() < vocabulary_size):
+        raise ValueError(
+            f"`stop_ids` must be an id, a sequence of ids in [0, {vocabulary_size}), or None. "
+            f"Received: stop_ids={stop_ids!r}."
+        )
+    return np.pad(found.astype("int32"), (0, -found.size % 4 if found.size else 4), constant_values=-1)
+
+
+def checked_seeds(seed, num_rows):
+    """Returns seeds modulo 2**32, uint32 () or (B,).
+
+    Raises:
+        ValueError: unless they are an integer or one for each row.
+    """
+    try:
+        seeds = np.asarray(seed)
+    except ValueError:  # lists of several lengths
+        seeds = np.zeros((0, 0))
+    values = seeds.ravel().tolist()
+    if seeds.shape not in ((), (num_rows,)) or not all(_is_id(value) for value in values):
+        raise ValueError(f"`seed` must be an integer or one for each of {num_rows} rows. Received: seed={seed!r}.")
+    return np.array([int(value) % 2**32 for value in values], "uint32").reshape(seeds.shape)

@@ -16,7 +16,7 @@ class Decoder(NamedTuple):
     """How a model is asked for one token after the other, with `tf_sparse_attention.generation.generate`.
 
     Attributes:
-        step: the function of that name.
+        step: the argument of that name.
         start: function of prompts, int32 (B, P), their lengths, int32 (B,), and the most tokens that a row can have, to
             the `state` to begin with.
     """
@@ -93,6 +93,18 @@ def full_pass_step(model):
         return _without_padding(logits), state
 
     return step
+
+
+def of_first_ids(step, num_ids):
+    """Returns a step whose ids from `num_ids` on, which a tokenizer lacks, have the lowest logit; None: the step."""
+    if num_ids is None:
+        return step
+
+    def step_of_first(inputs, index, state):
+        logits, state = step(inputs, index, state)
+        return ops.where(ops.arange(logits.shape[-1]) < num_ids, logits, lowest(logits.dtype)), state
+
+    return step_of_first
 
 
 def _without_padding(logits):
