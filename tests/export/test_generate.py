@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.serving import TEXTS, export, generate
+from tests.export.serving import TEXTS, export, generate, make_model
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
@@ -47,6 +47,21 @@ def test_text_follows_the_seed(served):
 def test_temperature_0_is_the_same_for_every_seed(served):
     first, other = (generate(served, ["ab", "", "x", "y"], temperature=0.0, seed=seed) for seed in (1, 2))
     assert first == other
+
+
+@pytest.mark.large
+def test_a_row_ends_with_its_document(tmp_path):
+    model = make_model()
+    model.backbone.embedding.embeddings.assign(3 * model.backbone.embedding.embeddings)
+    model.output_bias.assign([3.0 if number == 1 else 0.0 for number in range(258)])
+    ending = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
+    result = generate(ending, ["ab", "", "x", "y"], max_length=40)
+    assert min(result["num_tokens"]) < 40
+    rows = Generator(model, run_eagerly=True).generate(
+        [ByteTokenizer().tokenize(text) for text in ("ab", "", "x", "y")], 40, Sampling(top_p=0.9), seed=5
+    )
+    assert result["num_tokens"] == [len(row.token_ids) for row in rows]
+    assert any(row.finished for row in rows)
 
 
 def test_no_prompts_give_no_texts(served):

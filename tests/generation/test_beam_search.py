@@ -149,3 +149,25 @@ def test_what_is_adjusted_decides():
 def test_a_row_does_not_depend_on_its_batch_mates():
     step = bigram(table(1))
     assert run(step, [[2], [], [1, 3]], 8, 3, stop_ids=[3])[1:2] == run(step, [[]], 8, 3, stop_ids=[3])
+
+
+def test_log_probabilities_are_the_steps_own_where_scores_are_adjusted():
+    logits = table(2)
+
+    def flatter(logits, inputs, index):
+        return 0.5 * logits
+
+    settings = {"length_penalty": 0.0, "stop_ids": [3], "adjust": flatter}
+    found = beam_search(bigram(logits), np.zeros((1, 6), "int32"), [0], 6, 3, **settings)
+    inputs, own, scores, lengths = (ops.convert_to_numpy(x)[0] for x in found)
+    assert (lengths < 6).any()
+    for text, one, score, length in zip(inputs, own, scores, lengths, strict=True):
+        pairs = list(itertools.pairwise(text[: length + 1]))
+        np.testing.assert_allclose(one[:length], [log_probs_of(logits)[pair] for pair in pairs], atol=1e-5)
+        np.testing.assert_allclose(score, sum(log_probs_of(0.5 * logits)[pair] for pair in pairs), atol=1e-5)
+
+
+@pytest.mark.parametrize(("stop_ids", "same_as"), [([9], []), ([1, 1], [1]), ([-1, 1, 7, 1], [1])])
+def test_stop_ids_count_once_and_if_they_are_ids(stop_ids, same_as):
+    step = bigram(table(1))
+    assert run(step, [[2]], 6, 3, stop_ids=stop_ids) == run(step, [[2]], 6, 3, stop_ids=same_as)

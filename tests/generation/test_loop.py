@@ -88,6 +88,17 @@ def test_the_step_sees_the_inputs_shifted_right_and_nothing_behind():
     ]
 
 
+def test_log_probabilities_are_the_steps_own_where_logits_are_adjusted():
+    def last_first(logits, inputs, index):
+        return logits + 99 * ops.cast(ops.arange(SIZE) == SIZE - 1, "float32")
+
+    rows = generate(bigram, np.zeros((1, 3), "int32"), [0], 3, greedy, adjust=last_first)
+    assert ops.convert_to_numpy(rows.token_ids).tolist() == [[SIZE - 1] * 3]
+    own = TABLE - np.log(np.exp(TABLE).sum(-1, keepdims=True))
+    wanted = [own[0, SIZE - 1], own[SIZE - 1, SIZE - 1], own[SIZE - 1, SIZE - 1]]
+    np.testing.assert_allclose(ops.convert_to_numpy(rows.log_probs)[0], wanted, atol=1e-5)
+
+
 def test_state_goes_from_step_to_step():
     def step(inputs, index, state):
         # A cache that remembers the id read at each position; the next id is the sum of all.

@@ -52,7 +52,7 @@ def largest_error(model, ids, lengths, memory=None, documents=None):
     cache = model.init_cache(batch, length, memory)
     given, cache = model.prefill(ids[:, :longest], cache, np.arange(longest) < lengths[:, None])
     given = ops.convert_to_numpy(given)
-    worst = max(np.abs(given[row, :count] - whole[row, :count]).max() for row, count in enumerate(lengths))
+    worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
     for step in range(length - lengths.min()):
         index = np.minimum(lengths + step, length - 1)
         found, cache = model.decode(ids[rows, index][:, None], cache, index)
@@ -64,7 +64,7 @@ def largest_error(model, ids, lengths, memory=None, documents=None):
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_one_call(name):
     ids = np.random.default_rng(0).integers(1, 30, (3, 24))
-    assert largest_error(make(**MODELS[name]), ids, np.array([5, 1, 11])) < 1e-4
+    assert largest_error(make(**MODELS[name]), ids, np.array([5, 0, 24])) < 1e-4
 
 
 REMEMBERING = {

@@ -40,7 +40,9 @@ def make_model(attention=(LOCAL, ROUTING), vocabulary_size=258, **settings):
 
 @pytest.fixture(scope="module")
 def model():
-    return make_model()
+    model = make_model()
+    model._generator = Generator(model, run_eagerly=True)  # compiling takes longer than these few tokens
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,20 @@ def test_seeds_count_modulo_two_to_the_32(generator):
     assert lists(generator.generate(PROMPTS, max_length=14, seed=[-5, 7, 2**32, -(2**31)])) == rows
 
 
+def test_a_row_is_finished_by_a_stop_id_that_it_drew():
+    model = make_model()
+    model.to_vocabulary.bias.assign(np.where(np.arange(258) == 7, 99.0, 0.0))
+    generator = Generator(model, run_eagerly=True)
+    rows = generator.generate([[5, 7], [5], [5, 7, 7]], max_length=3, stop_ids=7)
+    assert [(row.token_ids.tolist(), row.finished) for row in rows] == [
+        ([5, 7, 7], True),
+        ([5, 7], True),
+        ([5, 7, 7], False),  # a prompt as long as allowed
+    ]
+    assert [len(row.log_probs) for row in rows] == [1, 1, 0]
+    assert not generator.generate([[5]], max_length=3, stop_ids=None)[0].finished
+
+
 @pytest.mark.parametrize("seed", [np.int32(5), np.uint8(5), 5 + 2**70])
 def test_integers_of_every_kind_are_seeds(seed):
     assert checked_seeds(seed, 2).tolist() == 5
@@ -137,6 +153,7 @@ def test_integers_of_every_kind_are_seeds(seed):
 
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     model = make_model(vocabulary_size=400)
+    model._generator = Generator(model, run_eagerly=True)
     model.to_vocabulary.bias.assign(np.where(np.arange(400) < 258, 0.0, 9.0))
     assert max(model.generate([5], 20, stop_ids=None)) >= 258
     text, log_probs = model.generate("a", 20, tokenizer=ByteTokenizer(), stop_ids=None, return_log_probs=True)
@@ -148,7 +165,7 @@ def test_other_weights_make_other_programs(model):
     model = make_model()
     before = model.generate([5], 10, "greedy", stop_ids=None)
     model.to_vocabulary.enable_lora(2)
-    model.to_vocabulary.lora_kernel_a.assign(np.full((16, 2), 3.0))
+    model.to_vocabulary.lora_kernel_a.assign(np.random.default_rng(1).normal(size=(16, 2)) * 3)
     model.to_vocabulary.lora_kernel_b.assign(np.random.default_rng(0).normal(size=(2, 258)) * 9)
     after = model.generate([5], 10, "greedy", stop_ids=None)
     assert after.tolist() == slow_greedy(model, [5], 10, stop_id=None)
@@ -231,25 +248,23 @@ def test_an_unknown_sampler_is_refused(generator, sampler):
 
 @pytest.mark.parametrize("stop_ids", [1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end"])
 def test_stop_ids_that_are_no_ids_are_refused(generator, stop_ids):
-    with pytest.raises(
-        ValueError, match="`stop_ids` must be an id, a sequence of ids in"
-    ):
+    with pytest.raises(ValueError, match="`stop_ids` must be an id, a sequence of ids in"):
         generator.generate([[]], max_length=3, stop_ids=stop_ids)
 
 
 def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
-    rows = lists(generator.generate([[74, 107]], max_length=14, seed=2))
+    rows = lists(generator.generate([[74, 107]], max_length=4, seed=2))
     for prompt in ([74, 107], (74, 107), np.array([74, 107])):
-        assert model.generate(prompt, max_length=14, seed=2).tolist() == rows[0]
+        assert model.generate(prompt, max_length=4, seed=2).tolist() == rows[0]
     for prompts in ([[74, 107]], np.array([[74, 107]]), ops.convert_to_tensor([[74, 107]])):
-        assert [row.tolist() for row in model.generate(prompts, max_length=14, seed=2)] == rows
-    assert isinstance(model.generate("Hi", max_length=14, tokenizer=ByteTokenizer()), str)
+        assert [row.tolist() for row in model.generate(prompts, max_length=4, seed=2)] == rows
+    assert isinstance(model.generate("Hi", max_length=4, tokenizer=ByteTokenizer()), str)
 
 
 def test_padding_on_either_side_is_taken_off(model, generator):
-    wanted = lists(generator.generate([[5, 6], [7, 8, 9], []], max_length=14, seed=2))
+    wanted = lists(generator.generate([[5, 6], [7, 8, 9], []], max_length=6, seed=2))
     ids = np.array([[0, 0, 5, 6], [7, 8, 9, 0], [0, 0, 0, 0]])
-    rows = model.generate(ids, max_length=14, seed=2, padding_mask=[[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]])
+    rows = model.generate(ids, max_length=6, seed=2, padding_mask=[[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]])
     assert [row.tolist() for row in rows] == wanted
 
 
@@ -304,7 +319,8 @@ def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(model):
     assert (eight[1] > one[1] + 1e-3).any()
 
 
-def test_pieces_of_a_stream_are_what_generate_returns(model):
+def test_pieces_of_a_stream_are_what_generate_returns():
+    model = make_model()  # with programs, of which one serves all pieces
     settings = {"max_length": 30, "seed": 5, "tokenizer": ByteTokenizer(), "stop_ids": None}
     for prompt in ("é", b"\xc3", ""):
         wanted = model.generate(prompt, **settings)

@@ -207,7 +207,9 @@ def read_prompt_of(*arguments):
     """Returns the lines that the program's `read_prompt` gives, without starting TensorFlow."""
     code = (
         "import sys, types\n"
-        "sys.modules['trainers.sampling'] = types.ModuleType('trainers.sampling')\n"
+        "for name in ('sampling', 'sources', 'tokenizers', 'workdir'):\n"
+        "    sys.modules[f'trainers.{name}'] = types.ModuleType(f'trainers.{name}')\n"
+        "sys.modules['trainers.tokenizers'].KINDS = {'bytes': None}\n"
         "from absl import flags\n"
         "from trainers import generate\n"
         "flags.FLAGS(sys.argv)\n"

@@ -61,7 +61,7 @@ each window starts without context. The end of the document is not scored.
 | out | `text` | string (B,) | prompt and continuation, valid UTF-8; what is not is U+FFFD |
 | out | `text_bytes` | string (B,) | the same, as it is |
 | out | `num_tokens` | int32 (B,) | tokens of prompt and continuation |
-| out | `log_prob` | float32 (B,) | log-probability of the continuation, in nats |
+| out | `log_prob` | float32 (B,) | log-probability of the continuation and its end, padding left out, in nats |
 
 A row ends with the document or at `max_length`. A longer prompt and a setting out of range are errors. The first call
 of each size (rows and `max_length`, rounded up to 1, 2, 3, 4, 6, 8, 12, ...) compiles a program, which takes seconds.

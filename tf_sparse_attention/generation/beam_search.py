@@ -65,7 +65,8 @@ def beam_search(
 
     A text ends with a stop id or at `max_length`. Of the texts that ended, the best are those of the highest
     log-probability divided by (tokens added) ** `length_penalty`. A row is searched until no beam can become better
-    than the worst of `num_beams` ended texts. Equal scores: the lower beam, then the lower id.
+    than the worst of `num_beams` ended texts. Equal scores: the lower beam, then the lower id. A token costs a step of
+    B K rows and a copy of their state, in the order of the beams.
 
     Args:
         step: as for `generate`; it is asked for B K rows, those of a prompt one after the other.
@@ -154,14 +155,17 @@ def _ended_by(stop_ids, live, log_probs, adjusted):
     if stop_ids.shape[0] == 0:
         return None
     batch_size, num_beams = ops.shape(live.scores)
-    there = ops.maximum(stop_ids, 0)
+    # Once each, and none of those that are not in the vocabulary.
+    again = ops.any(ops.tril(stop_ids[:, None] == stop_ids[None, :], k=-1), axis=1)
+    valid = (stop_ids >= 0) & (stop_ids < adjusted.shape[-1]) & ops.logical_not(again)
+    there = ops.where(valid, stop_ids, 0)
     beams = ops.repeat(ops.arange(num_beams, dtype="int32"), stop_ids.shape[0])
     beams = ops.broadcast_to(beams[None], (batch_size, ops.shape(beams)[0]))
     parents = live.take(beams)
     tokens = ops.broadcast_to(ops.tile(there, [num_beams])[None], ops.shape(beams))
     own, gained = (ops.reshape(ops.take(x, there, axis=2), ops.shape(beams)) for x in (log_probs, adjusted))
     scores = ops.maximum(parents.scores + gained, UNLIKELY)
-    scores = ops.where(ops.tile(stop_ids >= 0, [num_beams])[None], scores, UNLIKELY)
+    scores = ops.where(ops.tile(valid, [num_beams])[None], scores, UNLIKELY)
     return parents.followed_by(tokens, own)._replace(scores=scores)
 
 

@@ -74,9 +74,10 @@ def generate(
 
     Args:
         step: function (inputs, index, state) -> (logits, state). `inputs` is the whole buffer, int32 (B, L): start id,
-            tokens so far, then 0. `index`, int32 (B,), is the position in it whose logits, float (B, V), are wanted;
-            what lies behind must not matter. A step with a cache reads `inputs` at `index` alone and keeps the cache
-            in `state`; for a row that is finished it is asked for the same position again.
+            tokens so far, then 0. `index`, int32 (B,), is the position in it whose logits, float (B, V), are wanted,
+            numbers or -inf, not all of them; what lies behind must not matter. A step with a cache reads `inputs` at
+            `index` alone and keeps the cache in `state`; for a row that is finished it is asked for the same position
+            again.
         prompt_ids: int (B, L), prompts from the left; what lies behind `prompt_lengths` does not matter.
         prompt_lengths: int (B,), tokens of each prompt, from 0 to L.
         max_length: tokens of a row after which it stops, prompt included, at most L: an integer, a scalar tensor or

@@ -51,7 +51,6 @@ def block_ngrams(logits, inputs, index, size):
         last = ops.take_along_axis(inputs, ops.maximum(index - back + 1, 0)[:, None], axis=1)  # (B, 1)
         before = ops.take_along_axis(inputs, ops.broadcast_to(ops.maximum(places - back, 0), ops.shape(inputs)), axis=1)
         repeats = repeats & (before == last)
-    repeats = repeats & (index[:, None] >= size - 1)
     logits = ops.cast(logits, "float32")
     blocked = ops.where(_among(inputs, repeats, logits), lowest("float32"), logits)
     return ops.where(ops.max(blocked, axis=-1, keepdims=True) > lowest("float32"), blocked, logits)

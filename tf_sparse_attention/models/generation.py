@@ -48,8 +48,9 @@ class Generation:
                 draw alike wherever they stand. Default 0.
             stop_ids: an id, or several, after which a row stops. Default 1, the end of a document. None: none.
             padding_mask: bool (B, T), False for padding, on the left or the right, where `prompts` is an array of ids.
-            return_log_probs: whether to return, too, the log-probability of each token that was added, as the model
-                gives it: before temperature and cuts. Default False.
+            return_log_probs: whether to return, too, the log-probability of each token that was added, the stop id
+                included, as the model gives it among the ids that can be drawn (all but padding): before temperature
+                and cuts. Default False.
 
         Returns:
             For one prompt its result, for a list of prompts a list: `str` with a character that is cut in two at the

@@ -64,8 +64,8 @@ def with_self_bias(bias, own):
 def best_group(scores):
     """Returns the group of the highest score, the lowest of equals: int32 (...) of float (..., K).
 
-    It is `ops.argmax` without its care for the sign of zeros, two to ten times faster, in operations that every
-    runtime has. A row with NaN has any group.
+    It is `ops.argmax` without its care for the sign of zeros, in operations that every runtime has, and faster: at 32
+    groups 2 to 18 times, at 128 up to 2. A row with NaN has any group.
     """
     num_groups = scores.shape[-1]
     backwards = ops.arange(num_groups - 1, -1, -1, dtype="int32")
