@@ -42,19 +42,18 @@ class Model:
             settings: Dictionary of arguments of `Sampling`.
         """
         ids, rows = self.tokenizer.tokenize(prompt), None
-        common = {"prompt": self.tokenizer.detokenize(ids)}, settings
+        told = self.tokenizer.detokenize(ids)
         generator, stop_ids = self.model.generator, (self.tokenizer.end_id,)
         prompts, longest = [ids] * len(seeds), len(ids) + length
         num_ids = self.tokenizer.vocabulary_size
         for rows in generator.parts(prompts, longest, Sampling(**settings), seeds, stop_ids, num_ids, CHUNK):
-            yield self._samples(rows, seeds, common, self.tokenizer.settled_text)
-        yield self._samples(rows, seeds, common, self.tokenizer.detokenize)
+            yield self._samples(rows, seeds, told, settings, self.tokenizer.settled_text)
+        yield self._samples(rows, seeds, told, settings, self.tokenizer.detokenize)
 
-    def _samples(self, rows, seeds, common, as_text):
-        prompt, settings = common
+    def _samples(self, rows, seeds, prompt, settings, as_text):
         return [
             {
-                **prompt,
+                "prompt": prompt,
                 "text": as_text(row.token_ids),
                 "num_tokens": len(row.log_probs),
                 "log_prob": round(float(row.log_probs.sum()), 3),

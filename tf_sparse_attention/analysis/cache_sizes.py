@@ -99,7 +99,7 @@ def cache_sizes(target, max_length, batch_size=1):
 
 
 def _attention_layers(layer):
-    """Returns the attention layers in a layer in the order in which it got them, which Keras turns around."""
+    """Returns the attention layers in a layer in the order in which it got them; Keras by itself turns it around."""
     if isinstance(layer, AttentionLayer):
         return [layer]
     inner = layer._flatten_layers(recursive=False, include_self=False)

@@ -12,7 +12,7 @@ from tf_sparse_attention.analysis.causality_target import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 from tf_sparse_attention.layers import RoutingAttention
 
-START_ID = 0
+SMALLEST_SHARE = 1e-4  # that is listed; less is rounding and prints as 0.00
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +97,14 @@ def word_routes(model, tokenizer, text, most=3):
     """Returns which earlier words each word of a text looks at through the routed heads of a model.
 
     A word is what stands between spaces; the attention of its tokens is averaged, what they give to the tokens of
-    another word is added up. Exact, from the model's own weights of attention (see `head_divergence` for the cost).
+    another word is added up. Exact, from the model's own weights of attention (see `head_divergence` for the cost; the
+    text is turned back once for each of its tokens, which is for passages and not for books).
 
     Args:
         model: `LanguageModel` or another model of token ids with `RoutingAttention` that has centroids.
         tokenizer: the tokenizer it was trained with.
         text: `str`, for instance what the model generated.
-        most: how many earlier words to list. Default 3.
+        most: how many earlier words to list, those with a share of 0.0001 or more. Default 3.
 
     Returns:
         A `WordRoutes`; `print` shows the table, `draw` a picture.
@@ -121,7 +122,7 @@ def word_routes(model, tokenizer, text, most=3):
     words, owners = _words(tokenizer, ids)
     if not words:
         raise ValueError(f"`text` must have words. Received: text={text!r}.")
-    inputs = np.concatenate([[START_ID], ids])[None].astype("int32")
+    inputs = np.concatenate([[tokenizer.start_id], ids])[None].astype("int32")
     routes = []
     for number, attention in enumerate(record_attentions(model, inputs)):
         clusters = _clusters(attention)
@@ -179,7 +180,7 @@ def _routes(number, clusters, shares, owners, most):
         for word, place in last.items():
             own = shares[head, word].copy()
             own[word] = 0
-            best = [other for other in np.argsort(-own, kind="stable")[:most] if own[other] > 1e-4]
+            best = [other for other in np.argsort(-own, kind="stable")[:most] if own[other] > SMALLEST_SHARE]
             seen = tuple((int(other), float(own[other])) for other in best)
             routes.append(WordRoute(word, number, head, int(groups[place]), seen))
     return routes

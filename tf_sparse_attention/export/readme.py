@@ -74,7 +74,7 @@ of each size (rows and `max_length`, rounded up to 1, 2, 3, 4, 6, 8, 12, ...) co
 | out | `embedding` | float32 (B, {hidden_dim}) | mean of the last vectors over the tokens; 0 for an empty text |
 | out | `num_tokens` | int32 (B,) | tokens of the text |
 
-Windows are those of `score`.
+Windows are those of `score`, one token shorter where the model has no position left for the start.
 
 ## Example
 
