@@ -113,7 +113,9 @@ def word_routes(model, tokenizer, text, most=3):
         ValueError: if the text has no words, or the model no head that routes by centroids.
 
     Example:
-        >>> routes = word_routes(model, tokenizer, model.generate("def main():", 200, tokenizer=tokenizer))
+        >>> part = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 8, "num_clusters": 4, "cluster_size": 32}
+        >>> model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 16, [part], intermediate_dim=32))
+        >>> routes = word_routes(model, tsa.data.ByteTokenizer(), "words that look at words")
         >>> print(routes)  # doctest: +ELLIPSIS
         | word | layer | head | cluster | looks at |...
     """

@@ -82,8 +82,11 @@ def beam_search(
         of -1e30.
 
     Example:
-        >>> found = beam_search(step, prompt_ids, prompt_lengths, max_length=100, num_beams=4, stop_ids=[1])
-        >>> best = found.inputs[:, 0, 1:], found.lengths[:, 0]
+        >>> def falling(inputs, index, state):  # id 0 is the likeliest, whatever comes before
+        ...     return ops.zeros((ops.shape(inputs)[0], 4)) - ops.arange(4.0), state
+        >>> found = beam_search(falling, [[3, 0, 0, 0]], [1], max_length=3, num_beams=2)
+        >>> np.array(found.inputs[0, 0, 1:])
+        array([3, 0, 0, 0], dtype=int32)
     """
     start = begin(prompt_ids, prompt_lengths, max_length, start_id)
     batch_size = ops.shape(start.lengths)[0]
