@@ -50,8 +50,8 @@ def generate_function(model, tokenizer, weights, jit_compile):
 
 def _loop(model, tokenizer, weights, jit_compile):
     """Returns the part without text, since XLA knows no strings; sizes are unknown in it and fixed in each call."""
-    decoder, num_ids = decoder_of(model), tokenizer.vocabulary_size
-    step = of_first_ids(decoder.step, num_ids if num_ids < model.backbone.vocabulary_size else None)
+    decoder = decoder_of(model)
+    step = of_first_ids(decoder.step, tokenizer.vocabulary_size)
 
     def loop(prompt_ids, buffer, prompt_lengths, limits, keys, temperature, top_p):
         def sampler(logits, keys):

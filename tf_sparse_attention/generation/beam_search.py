@@ -90,10 +90,10 @@ def beam_search(
     """
     start = begin(prompt_ids, prompt_lengths, max_length, start_id)
     batch_size = ops.shape(start.lengths)[0]
-    live = Beams(*(_repeated(x, num_beams) for x in (start.inputs, start.log_probs)), None, None)
     first = ops.arange(num_beams) == 0
     scores = ops.broadcast_to(ops.where(first, 0.0, UNLIKELY), (batch_size, num_beams))
-    live = live._replace(scores=scores, lengths=_repeated(start.lengths, num_beams))
+    inputs, log_probs, lengths = (_repeated(x, num_beams) for x in (start.inputs, start.log_probs, start.lengths))
+    live = Beams(inputs, log_probs, scores, lengths)
     # A prompt that is as long as allowed is its own result.
     ended = live._replace(scores=ops.where(start.finished[:, None], scores, ops.full_like(scores, UNLIKELY)))
     state = keras.tree.map_structure(lambda x: ops.repeat(ops.convert_to_tensor(x), num_beams, axis=0), state)

@@ -3,6 +3,7 @@
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
+from tf_sparse_attention.ops.blocks import in_range
 
 
 def penalize_repetition(logits, inputs, index, penalty, window=64):
@@ -26,7 +27,7 @@ def penalize_repetition(logits, inputs, index, penalty, window=64):
     length = ops.shape(inputs)[1]
     window = length if window is None else window
     places = index[:, None] - ops.arange(window, dtype="int32")[None, :]  # (B, W), the last token first
-    recent = ops.take_along_axis(inputs, ops.clip(places, 0, length - 1), axis=1)
+    recent = ops.take_along_axis(inputs, in_range(places, length), axis=1)
     logits = ops.cast(logits, "float32")
     changed = ops.where(logits > 0, logits / penalty, ops.maximum(logits * penalty, lowest("float32")))
     # Place 0 is the start id, which is no token.

@@ -84,8 +84,7 @@ class Generator:
             ValueError: for a wrong argument, and for parts of a beam search, which has none.
         """
         strategy = strategy_of(sampler)
-        vocabulary_size = self.model.backbone.vocabulary_size
-        stop_ids = checked_stop_ids(stop_ids, vocabulary_size)
+        stop_ids = checked_stop_ids(stop_ids, self.model.backbone.vocabulary_size)
         keys = ops.convert_to_numpy(row_keys(checked_seeds(seed, len(prompts)), len(prompts)))
         self._check_length(prompts, max_length)
         if isinstance(strategy, BeamSearch) and chunk_size is not None:
@@ -93,7 +92,6 @@ class Generator:
         size = self._buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
         given = _filled(prompts, min(bucket_length(max(starts)), size)), starts, np.array(max_length, "int32")
-        num_ids = None if num_ids is None or num_ids >= vocabulary_size else num_ids
         step = of_first_ids(self.decoder.step, num_ids)
         if isinstance(strategy, BeamSearch):
             return iter([self._best_beams(strategy, step, num_ids, given, size, stop_ids)])

@@ -96,12 +96,12 @@ def full_pass_step(model):
 
 
 def of_first_ids(step, num_ids):
-    """Returns a step whose ids from `num_ids` on, which a tokenizer lacks, have the lowest logit; None: the step."""
-    if num_ids is None:
-        return step
+    """Returns a step whose ids from `num_ids` on, which a tokenizer lacks, have the lowest logit; None: it has all."""
 
     def step_of_first(inputs, index, state):
         logits, state = step(inputs, index, state)
+        if num_ids is None or num_ids >= logits.shape[-1]:
+            return logits, state
         return ops.where(ops.arange(logits.shape[-1]) < num_ids, logits, lowest(logits.dtype)), state
 
     return step_of_first

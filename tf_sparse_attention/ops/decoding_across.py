@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.decoding import Kept, at_most, take_positions
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
@@ -33,7 +33,7 @@ def kept_run(places, index, first, size):
         positions = first + ops.arange(size, dtype="int32")  # (B, 1, s)
         inside = positions < length
         key, value = take_positions(key, positions), take_positions(value, positions)
-        mask = None if mask is None else take_numbers(mask, ops.clip(positions, 0, length - 1))
+        mask = None if mask is None else take_numbers(mask, in_range(positions, length))
     return Kept.at(key, value, positions, index, merge(inside, mask))
 
 
@@ -70,7 +70,7 @@ def kept_band(places, group, index, size):
     ranks = ops.arange(1 - size, size, dtype="int32")[None, None]
     at = last + ranks
     inside = ops.logical_and(at >= 0, at < length)
-    at = ops.clip(at, 0, length - 1)
+    at = in_range(at, length)
     seen = ops.logical_and(inside, take_numbers(groups, at) == group)
     key, value = take_rows(places["key"], at), take_rows(places["value"], at)
     return Kept(key, value, seen, ranks, take_numbers(positions, at) - index)
