@@ -47,7 +47,7 @@ def needs(target):
 
 @pytest.fixture(scope="module")
 def mixed():
-    return make(**CASES[MIXED])
+    return make(**{**CASES[MIXED], "num_layers": 2})
 
 
 @pytest.fixture(scope="module")

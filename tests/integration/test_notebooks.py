@@ -14,10 +14,11 @@ from tests.convert.t2t_cases import small
 from tf_sparse_attention.data import SubwordTokenizer
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
+SIZES = {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "LAYERS": 1, "WIDTH": 16}
 TINY = {
-    "sparse_attention_in_keras": {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "WIDTH": 16},
+    "sparse_attention_in_keras": SIZES,
     "published_checkpoint": {"LENGTH": 64, "MAX_LENGTH": 120},
-    "generate_and_look": {"MODEL": None, "STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "WIDTH": 16, "MAX_LENGTH": 30},
+    "generate_and_look": {**SIZES, "MODEL": None, "MAX_LENGTH": 30},
     "dense_model_made_sparse": {"PRESET": None, "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
 }
 # A vocabulary: the characters of its first entries, of escapes, and some more.

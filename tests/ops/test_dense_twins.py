@@ -8,11 +8,11 @@ from tests.ops.compare import assert_equals_dense
 
 
 def quick_or_whole(quick, whole):
-    """The dearest of these draw fewer configurations by default; `make test-large` draws as many as of the others."""
+    """Fewer configurations are drawn by default than by `make test-large`."""
     return pytest.mark.parametrize("wanted", [quick, pytest.param(whole, marks=pytest.mark.large)])
 
 
-def assert_all_equal_dense(plans, wanted=200):
+def assert_all_equal_dense(plans, wanted):
     """Compares what Hypothesis draws and makes sure that it was at least so many different configurations."""
     drawn = set()
 
@@ -26,8 +26,9 @@ def assert_all_equal_dense(plans, wanted=200):
     assert len(drawn) >= wanted
 
 
-def test_local_equals_dense_attention():
-    assert_all_equal_dense(strategies.local_plans())
+@quick_or_whole(100, 200)
+def test_local_equals_dense_attention(wanted):
+    assert_all_equal_dense(strategies.local_plans(), wanted)
 
 
 @quick_or_whole(30, 100)
@@ -35,16 +36,19 @@ def test_local_on_images_equals_dense_attention(wanted):
     assert_all_equal_dense(strategies.local_2d_plans(), wanted)
 
 
-def test_strided_equals_dense_attention():
-    assert_all_equal_dense(strategies.strided_plans(), wanted=100)
+@quick_or_whole(50, 100)
+def test_strided_equals_dense_attention(wanted):
+    assert_all_equal_dense(strategies.strided_plans(), wanted)
 
 
-def test_fixed_equals_dense_attention():
-    assert_all_equal_dense(strategies.fixed_plans(), wanted=100)
+@quick_or_whole(50, 100)
+def test_fixed_equals_dense_attention(wanted):
+    assert_all_equal_dense(strategies.fixed_plans(), wanted)
 
 
-def test_nearest_with_shared_queries_and_keys_equals_dense_attention():
-    assert_all_equal_dense(strategies.nearest_plans(shared=True))
+@quick_or_whole(60, 200)
+def test_nearest_with_shared_queries_and_keys_equals_dense_attention(wanted):
+    assert_all_equal_dense(strategies.nearest_plans(shared=True), wanted)
 
 
 @quick_or_whole(60, 200)
@@ -57,8 +61,9 @@ def test_random_equals_dense_attention(wanted):
     assert_all_equal_dense(strategies.random_plans(), wanted)
 
 
-def test_top_k_equals_the_mean_of_dense_attentions():
-    assert_all_equal_dense(strategies.top_k_plans())
+@quick_or_whole(100, 200)
+def test_top_k_equals_the_mean_of_dense_attentions(wanted):
+    assert_all_equal_dense(strategies.top_k_plans(), wanted)
 
 
 @quick_or_whole(30, 100)
