@@ -24,7 +24,7 @@ def adopt(config, path, folder):
     """
     if (pathlib.Path(folder).expanduser() / workdir.CONFIG).exists():
         raise ValueError(f"`workdir` must be new, or hold no run. Received: workdir={folder}, where there is one.")
-    tokenizer = tokenizers.make_tokenizer(config)
+    tokenizer = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
     model = load_language_model("model", path, tokenizer.vocabulary_size)
     further = model.backbone.vocabulary_size - tokenizer.vocabulary_size
     if further:

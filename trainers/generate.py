@@ -18,7 +18,6 @@ import time
 from absl import app, flags, logging
 
 from trainers import console, sampling, sources, tokenizers, workdir
-from trainers.configs import base
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to sample from.")
 MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a language model, for instance a converted one.")
@@ -35,6 +34,11 @@ TOP_K = flags.DEFINE_integer("top_k", None, "Draw from so many of the most likel
 TOP_P = flags.DEFINE_float("top_p", None, "Draw from the most likely tokens with this probability together.")
 MIN_P = flags.DEFINE_float("min_p", None, "Draw from tokens of this probability beside that of the most likely one.")
 PENALTY = flags.DEFINE_float("repetition_penalty", None, "Above 1: the last tokens become less likely to come again.")
+PENALTY_WINDOW = flags.DEFINE_integer("repetition_window", None, "How many of the last tokens; 64.", lower_bound=1)
+NGRAM = flags.DEFINE_integer("no_repeat_ngram", None, "No so many tokens in a row come twice.", lower_bound=1)
+NUM_BEAMS = flags.DEFINE_integer("num_beams", None, "The likeliest text that so many beams find.", lower_bound=1)
+LENGTH_PENALTY = flags.DEFINE_float("length_penalty", None, "Of beams: 0 for short texts, 1 or more for long ones.")
+SETTINGS = (TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, PENALTY_WINDOW, NGRAM, NUM_BEAMS, LENGTH_PENALTY)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the first sample; those of the others follow.")
 OUTPUT = flags.DEFINE_string("output", None, "File to write. With --workdir: samples.jsonl in it; else none.")
 SOURCES = ("workdir", "model", "preset", "saved_model")
@@ -62,9 +66,7 @@ def make_source():
         return sources.of_run(WORKDIR.value)
     if SAVED_MODEL.value is not None:
         return sources.SavedModel(SAVED_MODEL.value)
-    config = base.get_config()
-    config.data.update(tokenizer=TOKENIZER.value, vocabulary=VOCABULARY.value)
-    tokenizer = tokenizers.make_tokenizer(config)
+    tokenizer = tokenizers.make_tokenizer(TOKENIZER.value, VOCABULARY.value, ("--tokenizer", "--vocabulary"))
     if MODEL.value is not None:
         return sources.of_file(MODEL.value, tokenizer)
     return sources.of_preset(PRESET.value, tokenizer)
@@ -106,7 +108,7 @@ def main(argv):
     path = OUTPUT.value
     if path is None and WORKDIR.value is not None:
         path = workdir.open_workdir(WORKDIR.value) / sampling.SAMPLES
-    settings = {flag.name: flag.value for flag in (TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY)}
+    settings = {flag.name: flag.value for flag in SETTINGS}
     samples = sampling.generate(
         source, read_prompt(), NUM_SAMPLES.value, LENGTH.value, SEED.value, path, progress, **settings
     )

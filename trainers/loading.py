@@ -43,7 +43,7 @@ def load_language_model(name, path, vocabulary_size):
         raise ValueError(f"`{name}` must hold a `LanguageModel`. Received: a {type(model).__name__} in {path}.")
     if model.backbone.vocabulary_size < vocabulary_size:
         raise ValueError(
-            "`config.data.tokenizer` must have no more ids than the model, and be the one it was trained with. "
+            "The tokenizer must have no more ids than the model, and be the one it was trained with. "
             f"Received: {vocabulary_size} ids, a model of {model.backbone.vocabulary_size}."
         )
     return model

@@ -25,7 +25,7 @@ def generate(source, prompt=None, num_samples=1, length=None, seed=0, path=None,
         seed: Integer.
         path: File to write, after every few samples; an earlier one is replaced. None: none.
         show: Function of all samples so far, called when there is more of them.
-        **settings: Of `tf_sparse_attention.generation.Sampling`.
+        **settings: Of `tf_sparse_attention.generation.Sampling`; or, with `num_beams`, of `BeamSearch`.
 
     Returns:
         List of dictionaries: "prompt", "text" (prompt and continuation, with U+FFFD for what is no UTF-8), "num_tokens"
@@ -40,8 +40,11 @@ def generate(source, prompt=None, num_samples=1, length=None, seed=0, path=None,
     own_prompt, own_length = defaults.pop("prompt"), defaults.pop("length")
     prompt = own_prompt.encode("utf-8") if prompt is None else prompt
     length = own_length if length is None else length
-    settings = defaults | {name: value for name, value in settings.items() if value is not None}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    settings = settings if "num_beams" in settings else defaults | settings
     checks.check_count("num_samples", num_samples)
+    if "num_beams" in settings and num_samples > 1:
+        raise ValueError(f"`num_samples` must be 1 for beams, which find one text. Received: {num_samples}.")
     checks.check_count("length", length)
     _check_path(path)
     samples, current = [], []

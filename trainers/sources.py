@@ -4,12 +4,13 @@ Each source has `defaults`, a dictionary of "prompt", "length" and settings, and
 of one prompt as they grow.
 """
 
+import dataclasses
 import pathlib
 
 from absl import logging
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.generation import BeamSearch, Sampling
 from trainers import workdir
 from trainers.configs import base
 from trainers.loading import load_language_model
@@ -39,14 +40,19 @@ class Model:
             prompt: `bytes`.
             seeds: Integers.
             length: Tokens to add at most.
-            settings: Dictionary of arguments of `Sampling`.
+            settings: Dictionary of arguments of `Sampling`; or, with "num_beams", of `BeamSearch`, which has no parts.
+
+        Raises:
+            ValueError: If a setting is out of range or not of that kind.
         """
+        strategy = _strategy(settings)
+        chunk_size = CHUNK if isinstance(strategy, Sampling) else None
         ids, rows = self.tokenizer.tokenize(prompt), None
         told = self.tokenizer.detokenize(ids)
         generator, stop_ids = self.model.generator, (self.tokenizer.end_id,)
         prompts, longest = [ids] * len(seeds), len(ids) + length
         num_ids = self.tokenizer.vocabulary_size
-        for rows in generator.parts(prompts, longest, Sampling(**settings), seeds, stop_ids, num_ids, CHUNK):
+        for rows in generator.parts(prompts, longest, strategy, seeds, stop_ids, num_ids, chunk_size):
             yield self._samples(rows, seeds, told, settings, self.tokenizer.settled_text)
         yield self._samples(rows, seeds, told, settings, self.tokenizer.detokenize)
 
@@ -63,6 +69,15 @@ class Model:
             }
             for row, seed in zip(rows, seeds, strict=True)
         ]
+
+
+def _strategy(settings):
+    kind = BeamSearch if "num_beams" in settings else Sampling
+    others = set(settings) - {field.name for field in dataclasses.fields(kind)}
+    if others:
+        without = "have no" if kind is BeamSearch else "are needed for"
+        raise ValueError(f"Beams (`num_beams`) {without} {', '.join(sorted(others))}. Received: {settings}.")
+    return kind(**settings)
 
 
 class SavedModel:

@@ -11,22 +11,26 @@ KINDS = {
 }
 
 
-def make_tokenizer(config):
-    """Returns the tokenizer that `config.data` names.
+def make_tokenizer(name, path=None, settings=("config.data.tokenizer", "config.data.vocabulary")):
+    """Returns a tokenizer.
+
+    Args:
+        name: One of `KINDS`.
+        path: The file of its vocabulary, where it has one.
+        settings: What the errors call the two.
 
     Raises:
         ValueError: For an unknown name, or a vocabulary that is missing or not needed.
     """
-    name, path = config.data.tokenizer, config.data.vocabulary
     if name not in KINDS:
-        raise ValueError(f"`config.data.tokenizer` must be one of {', '.join(KINDS)}. Received: {name}.")
+        raise ValueError(f"`{settings[0]}` must be one of {', '.join(KINDS)}. Received: {name}.")
     if name == "bytes":
         if path is not None:
-            raise ValueError(f"`config.data.vocabulary` must be unset for bytes, which need none. Received: {path}.")
+            raise ValueError(f"`{settings[1]}` must be unset for bytes, which need none. Received: {path}.")
         return KINDS[name]()
     if path is None:
         raise ValueError(
-            f"`config.data.vocabulary` must be the file of a {name} tokenizer; `python -m trainers.vocabulary` finds "
+            f"`{settings[1]}` must be the file of a {name} tokenizer; `python -m trainers.vocabulary` finds "
             "the subwords of a text. Received: None."
         )
     return KINDS[name].from_file(path)

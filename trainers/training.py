@@ -88,7 +88,7 @@ class Run:
 
     def _open_data(self):
         data, train = self.config.data, self.config.train
-        self.tokenizer = tokenizers.make_tokenizer(self.config)
+        self.tokenizer = tokenizers.make_tokenizer(data.tokenizer, data.vocabulary)
         self._source = source = components.make_source(self.config)
         self._description = resume.describe(self.config, source.fingerprint)
         store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)

@@ -58,6 +58,8 @@ def test_the_table_has_a_row_a_layer_and_their_sum():
     lines = ["| layer | attention | places of 36 | bytes | bytes a token |", "|---|---|---|---|---|"]
     lines += ["| near | LocalAttention | 6 | 384 | 10.67 |", "| all | | | 384 | 10.67 |"]
     assert text.splitlines() == lines
+    rows = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36, batch_size=3))
+    assert rows.splitlines()[-1] == "| all | | | 1,152 | 10.67 |"
 
 
 def test_nothing_is_made():

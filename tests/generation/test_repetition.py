@@ -66,8 +66,8 @@ def test_names_stand_for_settings():
 
 
 def test_nothing_is_adjusted_unless_it_is_asked_for():
-    assert Sampling(temperature=0.5).adjust(1.0) is None
-    assert BeamSearch(no_repeat_ngram=2).adjust(1.0) is not None
+    assert Sampling(temperature=0.5).adjust(Sampling().values) is None
+    assert BeamSearch(no_repeat_ngram=2).adjust(BeamSearch().values) is not None
 
 
 @pytest.mark.parametrize(

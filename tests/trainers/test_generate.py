@@ -13,7 +13,7 @@ import tf_sparse_attention as tsa
 from tests.trainers import untrained_run
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_saved_model
-from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers import sampling, sources, workdir
 
@@ -67,6 +67,30 @@ def test_what_is_not_given_is_as_the_run_was_configured(run):
     assert sample["prompt"] == "def "
     assert sample["text"].startswith("def ")
     assert (sample["num_tokens"], sample["temperature"], sample["top_p"]) == (4, 0.7, 0.9)
+
+
+def test_beams_find_one_text(run):
+    (sample,) = samples_of(run, b"ab", length=3, num_beams=2, no_repeat_ngram=1)
+    generator = Generator(workdir.load_model(run), run_eagerly=True)
+    ((row, log_probs, _),) = generator.generate([[99, 100]], 5, BeamSearch(num_beams=2, no_repeat_ngram=1))
+    assert sample["text"] == workdir.load_tokenizer(run).detokenize(row)
+    assert sample["log_prob"] == pytest.approx(log_probs.sum(), abs=1e-3)
+    assert (sample["num_beams"], sample["no_repeat_ngram"]) == (2, 1)
+    assert "temperature" not in sample
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_beams": 2, "temperature": 0.5}, r"Beams \(`num_beams`\) have no temperature\. Received: "),
+        ({"length_penalty": 0.5}, r"Beams \(`num_beams`\) are needed for length_penalty\. Received: "),
+        ({"num_beams": 2, "num_samples": 3}, r"`num_samples` must be 1 for beams, which find one text\. Received: 3\."),
+        ({"no_repeat_ngram": 33}, "`no_repeat_ngram` must be at most 32"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(run, settings, message):
+    with pytest.raises(ValueError, match=message):
+        samples_of(run, b"ab", **settings)
 
 
 def test_an_empty_prompt_begins_a_document(run):

@@ -108,7 +108,7 @@ def test_a_wrong_setting_is_named(settings, message):
     config = base.get_config()
     config.data.update(settings)
     with pytest.raises(ValueError, match=message):
-        tokenizers.make_tokenizer(config)
+        tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
 
 
 def test_a_tokenizer_that_is_none_of_the_library_is_refused(tmp_path):

@@ -18,7 +18,7 @@ def write(folder):
     config.data.update(sequence_length=64, batch_size=2)
     config.model.update(num_layers=1, hidden_dim=16, intermediate_dim=32, attention=ATTENTION)
     config.generate.update(prompt="def ", length=4, temperature=0.7, top_p=0.9)
-    tokenizer = tokenizers.make_tokenizer(config)
+    tokenizer = tokenizers.make_tokenizer(config.data.tokenizer)
     workdir.open_workdir(folder, create=True)
     workdir.save_config(folder, config)
     workdir.save_tokenizer(folder, tokenizer)

@@ -1,12 +1,20 @@
-"""How a text is continued, as settings: `Sampling` and `BeamSearch`."""
+"""How a text is continued, as settings: `Sampling`, `BeamSearch`, and functions of one's own.
+
+Settings are in two parts. One `kind` is one program: what is computed depends on it. The `values` are numbers in that
+program, so that other ones need no other program.
+"""
 
 import dataclasses
 import functools
+from collections.abc import Callable
+
+import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
-from tf_sparse_attention.generation.samplers import check_settings
+from tf_sparse_attention.generation.samplers import check_settings, greedy, sample
 
+CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}
 LONGEST_NGRAM = 32  # a comparison of the whole text for each of its tokens
 
 
@@ -39,24 +47,34 @@ class Repetition:
             )
 
     @property
-    def penalizes(self):
-        """Whether the penalty changes anything."""
-        return self.repetition_penalty != 1
+    def kind(self):
+        """What a program depends on, hashable: all settings but the numbers of `values`."""
+        return type(self), self._penalizes, self.repetition_window, self.no_repeat_ngram
 
-    def adjust(self, penalty):
+    @property
+    def values(self):
+        """The settings that are numbers in a program, a dictionary of scalar arrays."""
+        return {"repetition_penalty": np.array(self.repetition_penalty, "float32")}
+
+    def adjust(self, values):
         """Returns the function (logits, inputs, index) -> logits of `generate`, None where nothing is to be changed.
 
         Args:
-            penalty: `repetition_penalty` or a scalar tensor in its place.
+            values: `values`, or scalar tensors in their place.
         """
         parts = []
-        if self.penalizes:
-            parts.append(functools.partial(penalize_repetition, penalty=penalty, window=self.repetition_window))
+        if self._penalizes:
+            penalty, window = values["repetition_penalty"], self.repetition_window
+            parts.append(functools.partial(penalize_repetition, penalty=penalty, window=window))
         if self.no_repeat_ngram is not None:
             parts.append(functools.partial(block_ngrams, size=self.no_repeat_ngram))
         if not parts:
             return None
         return lambda logits, inputs, index: functools.reduce(lambda x, part: part(x, inputs, index), parts, logits)
+
+    @property
+    def _penalizes(self):
+        return self.repetition_penalty != 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +109,30 @@ class Sampling(Repetition):
                 checks.check_not_negative(name, value)
         check_settings(self.temperature, self.top_k, self.top_p, self.min_p)
 
+    @property
+    def kind(self):
+        return *super().kind, self.temperature == 0, *self._cuts
+
+    @property
+    def values(self):
+        numbers = {"temperature": np.array(self.temperature, "float32")}
+        numbers |= {name: np.array(getattr(self, name), CUTS[name]) for name in self._cuts}
+        return super().values | numbers
+
+    def sampler(self, values):
+        """Returns the function (logits, keys) -> ids of `generate`.
+
+        Args:
+            values: `values`, or scalar tensors in their place.
+        """
+        if self.temperature == 0:
+            return greedy
+        return functools.partial(sample, **{name: values[name] for name in ("temperature", *self._cuts)})
+
+    @property
+    def _cuts(self):
+        return [name for name in CUTS if getattr(self, name) is not None]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamSearch(Repetition):
@@ -117,20 +159,55 @@ class BeamSearch(Repetition):
         checks.check_count("num_beams", self.num_beams)
         checks.check_not_negative("length_penalty", self.length_penalty)
 
+    @property
+    def kind(self):
+        return *super().kind, self.num_beams
+
+    @property
+    def values(self):
+        return super().values | {"length_penalty": np.array(self.length_penalty, "float32")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Custom:
+    """A function of one's own, with the properties and methods of `Sampling`.
+
+    Args:
+        function: (logits (B, V), keys (B, 2)) -> ids (B,).
+    """
+
+    function: Callable
+
+    @property
+    def kind(self):
+        return (self.function,)
+
+    @property
+    def values(self):
+        return {}
+
+    def sampler(self, values):
+        return self.function
+
+    def adjust(self, values):
+        return None
+
 
 NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": BeamSearch()}
 
 
 def strategy_of(sampler):
-    """Returns the settings of a name, "random", "greedy" or "beam"; settings and functions as they are.
+    """Returns the settings of a name, "random", "greedy" or "beam", or of a function; settings as they are.
 
     Raises:
         ValueError: for anything else.
     """
     if isinstance(sampler, str) and sampler in NAMED:
         return NAMED[sampler]
-    if isinstance(sampler, Repetition) or (callable(sampler) and not isinstance(sampler, type)):
+    if isinstance(sampler, Repetition):
         return sampler
+    if callable(sampler) and not isinstance(sampler, type):
+        return Custom(sampler)
     raise ValueError(
         f"`sampler` must be one of {', '.join(NAMED)}, a `Sampling`, a `BeamSearch` or a function (logits, keys) -> "
         f"ids. Received: sampler={sampler!r}."

@@ -10,14 +10,11 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import (
     BeamSearch,
-    Sampling,
     advance,
     beam_search,
     begin,
     bucket_length,
-    greedy,
     row_keys,
-    sample,
     strategy_of,
 )
 from tf_sparse_attention.models.programs import compiled
@@ -25,7 +22,6 @@ from tf_sparse_attention.models.prompts import checked_seeds, checked_stop_ids
 from tf_sparse_attention.models.steps import decoder_of, of_first_ids
 
 END_ID = 1
-CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}
 
 
 class Row(NamedTuple):
@@ -40,6 +36,40 @@ class Row(NamedTuple):
     token_ids: Any
     log_probs: Any
     finished: bool
+
+
+class Task(NamedTuple):
+    """Prompts and how they are to be continued.
+
+    Attributes:
+        strategy: settings, see `tf_sparse_attention.generation.strategy_of`.
+        prompt_ids: int32 (B, P), prompts from the left.
+        prompt_lengths: int32 (B,).
+        max_length: int32 (), tokens at which a row stops.
+        size: tokens that the buffer holds.
+        keys: uint32 (B, 2).
+        stop_ids: int32 (S,).
+        num_ids: see `Generator.parts`.
+    """
+
+    strategy: Any
+    prompt_ids: Any
+    prompt_lengths: Any
+    max_length: Any
+    size: int
+    keys: Any
+    stop_ids: Any
+    num_ids: int | None
+
+    @property
+    def kind(self):
+        """What the program that adds tokens depends on."""
+        return *self.strategy.kind, self.num_ids
+
+    @property
+    def given(self):
+        """The prompts, and how long they may become."""
+        return self.prompt_ids, self.prompt_lengths, self.max_length
 
 
 class Generator:
@@ -83,37 +113,42 @@ class Generator:
         Raises:
             ValueError: for a wrong argument, and for parts of a beam search, which has none.
         """
-        strategy = strategy_of(sampler)
         stop_ids = checked_stop_ids(stop_ids, self.model.backbone.vocabulary_size)
         keys = ops.convert_to_numpy(row_keys(checked_seeds(seed, len(prompts)), len(prompts)))
         self._check_length(prompts, max_length)
-        if isinstance(strategy, BeamSearch) and chunk_size is not None:
+        task = self._task(prompts, max_length, strategy_of(sampler), keys, stop_ids, num_ids)
+        if not isinstance(task.strategy, BeamSearch):
+            return self._grown(task, chunk_size)
+        if chunk_size is not None:
             raise ValueError("`sampler` must not be a beam search here: its text is known at the end alone.")
+        return iter([self._best_beams(task)])
+
+    def _task(self, prompts, max_length, strategy, keys, stop_ids, num_ids):
         size = self._buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
-        given = _filled(prompts, min(bucket_length(max(starts)), size)), starts, np.array(max_length, "int32")
-        step = of_first_ids(self.decoder.step, num_ids)
-        if isinstance(strategy, BeamSearch):
-            return iter([self._best_beams(strategy, step, num_ids, given, size, stop_ids)])
-        return self._grown(strategy, step, num_ids, given, size, keys, stop_ids, chunk_size)
+        prompt_ids = _filled(prompts, min(bucket_length(max(starts)), size))
+        return Task(strategy, prompt_ids, starts, np.array(max_length, "int32"), size, keys, stop_ids, num_ids)
 
-    def _grown(self, strategy, step, num_ids, given, size, keys, stop_ids, chunk_size):
-        progress = self._program(("begin", size), lambda: functools.partial(self._begin, size))(*given)
-        advance_by = self._program((*_kind(strategy), num_ids), lambda: functools.partial(_advance, step, strategy))
+    def _grown(self, task, chunk_size):
+        progress = self._program(("begin", task.size), lambda: functools.partial(self._begin, task.size))(*task.given)
+        step = of_first_ids(self.decoder.step, task.num_ids)
+        advance_by = self._program(task.kind, lambda: functools.partial(_advance, step, task.strategy))
+        amount = np.array(task.size if chunk_size is None else chunk_size, "int32")
         done = False
         while not done:
             if chunk_size is not None:
-                yield _rows(progress.token_ids, progress.lengths, progress.log_probs, given[1], stop_ids)
-            amount = np.array(size if chunk_size is None else chunk_size, "int32")
-            progress = advance_by(progress, keys, stop_ids, amount, _values(strategy))
+                yield _rows(progress.token_ids, progress.lengths, progress.log_probs, task)
+            progress = advance_by(progress, task.keys, task.stop_ids, amount, task.strategy.values)
             done = bool(ops.convert_to_numpy(progress.finished).all())
-        yield _rows(progress.token_ids, progress.lengths, progress.log_probs, given[1], stop_ids)
+        yield _rows(progress.token_ids, progress.lengths, progress.log_probs, task)
 
     def _begin(self, size, prompt_ids, prompt_lengths, max_length):
         state = self.decoder.start(prompt_ids, prompt_lengths, size)
         return begin(_lengthened(prompt_ids, size), prompt_lengths, max_length, state=state)
 
-    def _best_beams(self, strategy, step, num_ids, given, size, stop_ids):
+    def _best_beams(self, task):
+        size, strategy, step = task.size, task.strategy, of_first_ids(self.decoder.step, task.num_ids)
+
         def search(prompt_ids, prompt_lengths, max_length, stop_ids, values):
             return beam_search(
                 step,
@@ -124,12 +159,11 @@ class Generator:
                 values["length_penalty"],
                 stop_ids,
                 state=self.decoder.start(prompt_ids, prompt_lengths, size),
-                adjust=strategy.adjust(values["repetition_penalty"]),
+                adjust=strategy.adjust(values),
             )
 
-        beams = self._program((*_kind(strategy), num_ids, size), lambda: search)(*given, stop_ids, _values(strategy))
-        best = (x[:, 0] for x in (beams.inputs[:, :, 1:], beams.lengths, beams.log_probs))
-        return _rows(*best, given[1], stop_ids)
+        beams = self._program((*task.kind, size), lambda: search)(*task.given, task.stop_ids, strategy.values)
+        return _rows(*(x[:, 0] for x in (beams.inputs[:, :, 1:], beams.lengths, beams.log_probs)), task)
 
     def _program(self, kind, make):
         """Returns the program of a kind, for the windows that layers with an adaptive span compute now."""
@@ -175,44 +209,12 @@ def _lengthened(prompt_ids, size):
 
 
 def _advance(step, strategy, progress, keys, stop_ids, num_tokens, values):
-    sampler, adjust = strategy, None
-    if isinstance(strategy, Sampling):
-        sampler, adjust = _sampler(strategy, values), strategy.adjust(values["repetition_penalty"])
-    return advance(progress, step, sampler, keys, stop_ids, num_tokens, adjust)
+    return advance(progress, step, strategy.sampler(values), keys, stop_ids, num_tokens, strategy.adjust(values))
 
 
-def _sampler(strategy, values):
-    if strategy.temperature == 0:
-        return greedy
-    settings = {name: values[name] for name in ("temperature", *CUTS) if getattr(strategy, name) is not None}
-    return functools.partial(sample, **settings)
-
-
-def _kind(strategy):
-    """Returns what a program depends on: all settings but the values of those that are numbers in it."""
-    if not isinstance(strategy, (Sampling, BeamSearch)):
-        return (strategy,)
-    static = (type(strategy).__name__, strategy.penalizes, strategy.repetition_window, strategy.no_repeat_ngram)
-    if isinstance(strategy, BeamSearch):
-        return (*static, strategy.num_beams)
-    return (*static, strategy.temperature == 0, *(getattr(strategy, name) is not None for name in CUTS))
-
-
-def _values(strategy):
-    """Returns the settings that are numbers in a program."""
-    if not isinstance(strategy, (Sampling, BeamSearch)):
-        return {}
-    values = {"repetition_penalty": np.array(strategy.repetition_penalty, "float32")}
-    if isinstance(strategy, BeamSearch):
-        return values | {"length_penalty": np.array(strategy.length_penalty, "float32")}
-    given = {name: getattr(strategy, name) for name in CUTS if getattr(strategy, name) is not None}
-    values |= {name: np.array(value, CUTS[name]) for name, value in given.items()}
-    return values | {"temperature": np.array(strategy.temperature, "float32")}
-
-
-def _rows(token_ids, lengths, log_probs, starts, stop_ids):
+def _rows(token_ids, lengths, log_probs, task):
     token_ids, lengths, log_probs = keras.tree.map_structure(ops.convert_to_numpy, (token_ids, lengths, log_probs))
     return [
-        Row(ids[:end], own[start:end], bool(end > start and ids[end - 1] in stop_ids))
-        for ids, own, start, end in zip(token_ids, log_probs, starts, lengths, strict=True)
+        Row(ids[:end], own[start:end], bool(end > start and ids[end - 1] in task.stop_ids))
+        for ids, own, start, end in zip(token_ids, log_probs, task.prompt_lengths, lengths, strict=True)
     ]

@@ -49,7 +49,7 @@ def cached_step(model):
 
     def step(inputs, index, cache):
         logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, index)
-        return _without_padding(logits[:, 0]), cache
+        return _with_lowest_padding(logits[:, 0]), cache
 
     return step
 
@@ -90,7 +90,7 @@ def full_pass_step(model):
         x = model.backbone({"token_ids": inputs, "padding_mask": known}, training=False)
         rows = ops.arange(batch_size, dtype="int32") * length + index
         logits = model.logits(ops.take(ops.reshape(x, (-1, x.shape[-1])), rows, axis=0))  # (B, V)
-        return _without_padding(logits), state
+        return _with_lowest_padding(logits), state
 
     return step
 
@@ -107,6 +107,6 @@ def of_first_ids(step, num_ids):
     return step_of_first
 
 
-def _without_padding(logits):
+def _with_lowest_padding(logits):
     """Returns logits (B, V) with the lowest number for padding."""
     return ops.where(ops.arange(logits.shape[-1]) == PAD_ID, lowest(logits.dtype), logits)
