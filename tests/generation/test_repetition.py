@@ -62,7 +62,9 @@ def test_names_stand_for_settings():
     assert strategy_of("greedy") == Sampling(temperature=0.0)
     assert strategy_of("beam").num_beams == 4
     assert {name: strategy_of(name) for name in NAMED} == NAMED
-    assert strategy_of(slowly_blocked) is slowly_blocked
+    own = strategy_of(slowly_blocked)
+    assert own == strategy_of(slowly_blocked)  # one program for each function
+    assert (own.sampler(own.values), own.adjust(own.values)) == (slowly_blocked, None)
 
 
 def test_nothing_is_adjusted_unless_it_is_asked_for():
