@@ -246,8 +246,8 @@ class AttentionLayer(Decoding, keras.layers.Layer):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
         attention_checks.check_sources(type(self).__name__, value, key, self.has_keys)
         value = query if value is None else value
-        keys = projections.heads_first(self._key(value if key is None else key)) if self.has_keys else None
-        return projections.heads_first(self._query(query)), keys, projections.heads_first(self._value(value))
+        keys = projections.heads_of(self._key, value if key is None else key) if self.has_keys else None
+        return projections.heads_of(self._query, query), keys, projections.heads_of(self._value, value)
 
     def join_heads(self, heads):
         """Returns the output (B, T, D) of attended heads (B, N, T, Hv)."""

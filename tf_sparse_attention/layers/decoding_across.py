@@ -69,7 +69,7 @@ class DecodingAcross:
             The output (B, 1, D).
         """
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        query = projections.heads_first(self._query(x))
+        query = projections.heads_of(self._query, x)
         return self.join_heads(self.decode_heads_across(query, cache, index))
 
 
