@@ -126,7 +126,7 @@ def attend(
         attended = _with_slots((query, key, value), Slots(*slots), dropout, own)
         return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
-    scores = ops.matmul(ops.cast(query, dtype), ops.swapaxes(ops.cast(key, dtype), -1, -2))
+    scores = _products(ops.cast(query, dtype), ops.cast(key, dtype))
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
     if mask is not None:
@@ -145,6 +145,14 @@ def attend(
         output = ops.where(some, output, 0)
         weights = ops.where(some, weights, 0) if return_weights else None
     return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
+
+
+def _products(query, key):
+    """Returns q_t . k_s, (..., t, s)."""
+    if query.shape[-2] != 1:
+        return ops.matmul(query, ops.swapaxes(key, -1, -2))
+    # Of one query, as in decoding, the transpose moves nothing, but one of the keys would be a copy of a whole cache.
+    return ops.swapaxes(ops.matmul(key, ops.swapaxes(query, -1, -2)), -1, -2)
 
 
 def drop_weights(weights, dropout):
