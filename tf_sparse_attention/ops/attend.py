@@ -1,6 +1,7 @@
 """The one masked softmax of the library."""
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -200,12 +201,11 @@ def _with_slots(heads, slots, dropout, own):
     query, _, value = heads
     asking = query if slots.query is None else slots.query
     batch, num_heads, *places, size = shape(asking)
-    slot_key, slot_value = (ops.broadcast_to(x, (batch, num_heads, *shape(x)[-2:])) for x in (slots.key, slots.value))
     near = attend(*heads, **own, dropout=dropout, return_log_sum_exp=True)
-    far = attend(
-        ops.reshape(asking, (batch, num_heads, -1, size)),
-        slot_key,
-        slot_value,
+    far = attend_to_same(
+        ops.reshape(asking, (batch, num_heads, math.prod(places), size)),
+        slots.key,
+        slots.value,
         dropout=_of_slots(dropout),
         return_log_sum_exp=True,
     )
@@ -213,6 +213,30 @@ def _with_slots(heads, slots, dropout, own):
     far_log_sum_exp = ops.reshape(far.log_sum_exp, (batch, num_heads, *places))
     weights = None if near.weights is None else ops.zeros_like(near.weights)  # those of slots are not told
     return combine_attended([near, Attended(far_output, weights, far_log_sum_exp)])
+
+
+def attend_to_same(query, key, value, dropout=None, return_log_sum_exp=False):
+    """Computes attention of all rows to the same keys.
+
+    Args:
+        query: tensor (B, N, T, H).
+        key: tensor (N, M, H), or with a batch (B, N, M, H) after all.
+        value: tensor (N, M, Hv) or (B, N, M, Hv).
+        dropout: a `Dropout`, or None.
+        return_log_sum_exp: see `attend`.
+
+    Returns:
+        An `Attended`: output (B, N, T, Hv).
+    """
+    options = {"dropout": dropout, "return_log_sum_exp": return_log_sum_exp}
+    if query.shape[2] != 1 or len(key.shape) == 4:
+        key, value = (ops.broadcast_to(x, (*shape(query)[:2], *shape(x)[-2:])) for x in (key, value))
+        return attend(query, key, value, **options)
+    # Of one query a row, as in decoding, a copy of the keys for each row would be more than all the rest: here the
+    # rows are queries beside each other.
+    attended = attend(ops.swapaxes(query[:, :, 0], 0, 1), key, value, **options)  # (N, B, H)
+    output, _, log_sum_exp = (None if x is None else ops.swapaxes(x, 0, 1)[:, :, None] for x in attended)
+    return Attended(output, log_sum_exp=log_sum_exp)
 
 
 def _of_slots(dropout):

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.attend import attend_to_same
 from tf_sparse_attention.ops.blocks import shape
 
 
@@ -17,9 +17,7 @@ def attend_to_slots(query, slots, dropout=None):
     Returns:
         Tensor (B, N, T, Hv).
     """
-    batch = shape(query)[0]
-    key, value = (ops.broadcast_to(x[None], (batch, *shape(x))) for x in slots)
-    return attend(query, key, value, dropout=dropout).output
+    return attend_to_same(query, *slots, dropout=dropout).output
 
 
 def one_head(x):
