@@ -78,6 +78,19 @@ def test_each_row_may_have_its_own_k_and_p():
     np.testing.assert_array_equal(together, alone)
 
 
+def test_the_cuts_are_those_of_a_sorted_row():
+    generator = np.random.default_rng(2)
+    logits = np.round(generator.normal(size=(6, 300)) * 4, 1).astype("float32")  # many equals, and zeros of both signs
+    logits[0], logits[1, ::2], logits[2, :290] = 0, LOWEST, -np.inf
+    logits[3] *= 1e-30
+    order = np.argsort(-logits, axis=-1, kind="stable")
+    ranks = np.argsort(order, axis=-1)
+    np.testing.assert_array_equal(array(keep_top_k(logits, 40)), np.where(ranks < 40, logits, LOWEST))
+    descending = np.take_along_axis(softmax(logits.astype("float64")), order, axis=-1)
+    before = np.take_along_axis(np.cumsum(descending, axis=-1) - descending, ranks, axis=-1)
+    np.testing.assert_array_equal(array(keep_nucleus(logits, 0.8317)), np.where(before <= 0.8317, logits, LOWEST))
+
+
 def test_the_nucleus_of_a_hand_made_row_includes_the_one_that_passes_p():
     logits = np.log([[0.5, 0.125, 0.25, 0.125]]).astype("float32")
     kept = array(keep_nucleus(logits, 0.6)) == logits

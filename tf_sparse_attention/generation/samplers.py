@@ -4,6 +4,7 @@ import numbers
 
 from keras import ops
 
+from tf_sparse_attention.generation.best_ids import best_ids
 from tf_sparse_attention.generation.random_keys import uniform
 from tf_sparse_attention.ops.attend import lowest
 
@@ -84,7 +85,8 @@ def keep_top_k(logits, top_k):
     """
     check_settings(top_k=top_k)
     logits = ops.cast(logits, "float32")
-    return _keep(logits, _ranks(_descending(logits)) < _a_row(top_k, "int32"))
+    ones = ops.ones_like(logits, dtype="int32")
+    return _keep(logits, best_ids(logits, ones, _a_row(top_k, "int32") - 1))
 
 
 def keep_nucleus(logits, top_p):
@@ -105,13 +107,9 @@ def keep_nucleus(logits, top_p):
     """
     check_settings(top_p=top_p)
     logits, top_p = ops.cast(logits, "float32"), _a_row(top_p)
-    order = _descending(logits)
-    descending = ops.softmax(ops.take_along_axis(logits, order, axis=-1), axis=-1)
-    before = ops.cumsum(descending, axis=-1) - descending
     # Sums that are rounded up may exceed 1 and are no reason to drop anything.
-    kept = (before <= top_p) | (top_p >= 1)
-    ranks = _ranks(order)
-    return _keep(logits, ops.take_along_axis(kept, ranks, axis=-1) | (ranks == 0))
+    kept = best_ids(logits, ops.softmax(logits, axis=-1), ops.maximum(top_p, 0)) | (top_p >= 1)
+    return _keep(logits, kept)
 
 
 def keep_likely(logits, min_p):
@@ -134,15 +132,6 @@ def keep_likely(logits, min_p):
     # The best one has a share of exp(0) = 1 of itself, whatever the rounding.
     shares = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
     return _keep(logits, shares >= _a_row(min_p))
-
-
-def _descending(logits):
-    # `argsort` keeps the order of equals on both backends, so lower ids come first.
-    return ops.argsort(-logits, axis=-1)
-
-
-def _ranks(order):
-    return ops.cast(ops.argsort(order, axis=-1), "int32")
 
 
 def _keep(logits, kept):
