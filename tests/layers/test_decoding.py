@@ -97,6 +97,16 @@ def test_caches_are_no_longer_than_what_can_be_seen_and_keep_their_shapes(name):
     assert [tuple(leaf.shape) for leaf in keras.tree.flatten(after)] == shapes
 
 
+@pytest.mark.parametrize("name", ["window", "all_attention", "routing"])
+def test_a_row_decodes_alone_as_beside_another(name):
+    layer = made(name)
+    x = np.random.default_rng(3).normal(size=(2, 1, SIZE)).astype("float32")
+    together, _ = layer.decode(x, layer.init_cache(2, 4), 0)
+    for row in range(2):
+        alone, _ = layer.decode(x[row : row + 1], layer.init_cache(1, 4), 0)
+        np.testing.assert_allclose(alone[0], together[row], atol=TOLERANCE)
+
+
 def test_caches_are_in_the_compute_dtype():
     layer = layers.LocalAttention(2, 4, window=6, dtype="mixed_bfloat16")
     layer.build((None, None, SIZE))
