@@ -3,6 +3,7 @@
 What must be decided before Keras, TensorFlow or JAX starts is decided at the top of this file.
 """
 
+import gc
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -38,6 +39,10 @@ if keras.backend.backend() == "tensorflow":
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
+
+# Hundreds of thousands of objects that the imports made stay; the collector need not look at them again and again.
+gc.collect()
+gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Decoding of drawn layers, and of mixtures of them, against one causal call for the whole sequence."""
 
+import keras
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,6 +171,15 @@ def compare_remembered(wanted):
     return len(errors), float(max(errors))
 
 
+def in_graph(decode):
+    """Returns a step of decoding that is traced once, a third of the time of eager ones; on JAX as it is."""
+    if keras.backend.backend() != "tensorflow":
+        return decode
+    import tensorflow as tf
+
+    return tf.function(decode, autograph=False)
+
+
 def largest_error(layer, x, lengths, memory=None):
     """Returns the largest difference between decoding and one causal call.
 
@@ -184,7 +194,7 @@ def largest_error(layer, x, lengths, memory=None):
     if memory is not None:
         given = {"memory": memory[0], "memory_segment_ids": np.where(memory[1], 0, -1)}
     whole = ops.convert_to_numpy(layer(x, use_causal_mask=True, **given))
-    rows, worst = np.arange(batch), 0.0
+    rows, worst, decode = np.arange(batch), 0.0, in_graph(layer.decode)
     longest = int(lengths.max())
     if longest:
         given, cache = layer.prefill(x[:, :longest], cache, np.arange(longest) < lengths[:, None])
@@ -192,7 +202,7 @@ def largest_error(layer, x, lengths, memory=None):
         worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
     for step in range(length - int(lengths.min())):
         index = np.minimum(lengths + step, length - 1)
-        found, cache = layer.decode(x[rows, index][:, None], cache, index)
+        found, cache = decode(x[rows, index][:, None], cache, index)
         goes_on = lengths + step < length  # a row that is at its end is asked again for nothing
         apart = np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index])[goes_on]
         worst = max(worst, apart.max(initial=0))

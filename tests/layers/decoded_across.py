@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.layers.decoded import LONGEST, SIZE, all_attention, common, local, lsh, routing
+from tests.layers.decoded import LONGEST, SIZE, all_attention, common, in_graph, local, lsh, routing
 from tf_sparse_attention import layers
 
 
@@ -69,7 +69,8 @@ def largest_error(layer, query, given, rng):
     """Returns the largest difference between decoding across sequences, rows in orders of their own, and one call."""
     whole = ops.convert_to_numpy(layer(query, **given))
     cache, rows, worst = layer.init_cross_cache(**given), np.arange(len(query)), 0.0
+    decode = in_graph(layer.decode_across)
     for index in rng.permuted(np.tile(np.arange(query.shape[1]), (len(query), 1)), axis=1).T:
-        found = layer.decode_across(query[rows, index][:, None], cache, index.astype("int32"))
+        found = decode(query[rows, index][:, None], cache, index.astype("int32"))
         worst = max(worst, np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max())
     return worst

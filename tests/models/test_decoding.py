@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.layers.decoded import in_graph
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
@@ -53,9 +54,10 @@ def largest_error(model, ids, lengths, memory=None, documents=None):
     given, cache = model.prefill(ids[:, :longest], cache, np.arange(longest) < lengths[:, None])
     given = ops.convert_to_numpy(given)
     worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
+    decode = in_graph(model.decode)
     for step in range(length - lengths.min()):
         index = np.minimum(lengths + step, length - 1)
-        found, cache = model.decode(ids[rows, index][:, None], cache, index)
+        found, cache = decode(ids[rows, index][:, None], cache, index)
         apart = np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max(-1)
         worst = max(worst, apart[lengths + step < length].max(initial=0))
     return worst

@@ -142,9 +142,12 @@ CASES = [
 ]
 
 
-# One form of each engine; the others are `large`.
+# One form of each engine; those of the others are `large`.
 QUICK = (by_window, by_cut_blocks, by_summaries, by_nearest, by_separate, by_top_k, by_chunks)
-COMPILED = [form if form in QUICK else pytest.param(form, marks=pytest.mark.large) for form in FORMS]
+
+
+def quick_or_large(form, *others):
+    return pytest.param(form, *others, marks=() if form in QUICK else pytest.mark.large)
 
 
 def numbers_of(length, position):
@@ -176,7 +179,9 @@ def assert_same(actual, expected):
         np.testing.assert_allclose(a, e, rtol=0, atol=TOLERANCE["float32"] * scale)
 
 
-@pytest.mark.parametrize(("form", "position"), CASES, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    ("form", "position"), [quick_or_large(*case) for case in CASES], ids=lambda x: getattr(x, "__name__", x)
+)
 def test_one_graph_serves_all_lengths(form, position):
     plan, inputs, _, _ = numbers_of(7, position)
     tables = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in inputs.items() if name.endswith("table")}
@@ -196,7 +201,7 @@ def test_one_graph_serves_all_lengths(form, position):
         assert_same(graph(inputs, masks, tf.constant(cotangent)), run(form, plan, inputs, masks, cotangent))
 
 
-@pytest.mark.parametrize("form", COMPILED, ids=lambda x: x.__name__)
+@pytest.mark.parametrize("form", [quick_or_large(form) for form in FORMS], ids=lambda x: x.__name__)
 def test_xla_gives_the_same_for_a_known_length(form, position="relative"):
     plan, inputs, masks, cotangent = numbers_of(65, position)
     compiled = tf.function(lambda *x: run(form, plan, *x), jit_compile=True)
