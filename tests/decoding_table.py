@@ -15,7 +15,7 @@ import time
 import warnings
 from pathlib import Path
 
-BACKENDS = {"tensorflow": "TensorFlow, eager", "jax": "JAX"}
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 MARKS = "<!-- decoding: begin -->", "<!-- decoding: end -->"
 CASES_OF_A_MODEL = 20  # draws of layers cost as much time as one text of a model
 

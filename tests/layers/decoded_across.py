@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.layers.decoded import LONGEST, SIZE, all_attention, common, in_graph, local, lsh, routing
+from tests.layers.decoded import LONGEST, SIZE, all_attention, as_program, common, compiled_on_jax, local, lsh, routing
 from tf_sparse_attention import layers
 
 
@@ -67,9 +67,9 @@ def compare_drawn(kind, wanted):
 
 def largest_error(layer, query, given, rng):
     """Returns the largest difference between decoding across sequences, rows in orders of their own, and one call."""
-    whole = ops.convert_to_numpy(layer(query, **given))
+    whole = ops.convert_to_numpy(compiled_on_jax(layer)(query, **given))
     cache, rows, worst = layer.init_cross_cache(**given), np.arange(len(query)), 0.0
-    decode = in_graph(layer.decode_across)
+    decode = as_program(layer.decode_across)
     for index in rng.permuted(np.tile(np.arange(query.shape[1]), (len(query), 1)), axis=1).T:
         found = decode(query[rows, index][:, None], cache, index.astype("int32"))
         worst = max(worst, np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max())

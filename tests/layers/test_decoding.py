@@ -20,7 +20,7 @@ print(json.dumps(compare_drawn({kind!r}, {wanted})))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
-@pytest.mark.parametrize("wanted", [8, pytest.param(200, marks=pytest.mark.large)])
+@pytest.mark.parametrize("wanted", [5, pytest.param(200, marks=pytest.mark.large)])
 def test_drawn_layers_decode_as_they_are_trained(kind, wanted):
     _, error = compare_drawn(kind, wanted)
     assert error < TOLERANCE
@@ -133,7 +133,7 @@ def test_layers_without_a_cache_say_why(layer, reason):
             attention.init_cache(2, 9)
 
 
-@pytest.mark.parametrize("wanted", [8, pytest.param(200, marks=pytest.mark.large)])
+@pytest.mark.parametrize("wanted", [5, pytest.param(200, marks=pytest.mark.large)])
 def test_drawn_layers_go_on_from_a_memory(wanted):
     _, error = compare_remembered(wanted)
     assert error < TOLERANCE

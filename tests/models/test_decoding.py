@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layers.decoded import in_graph
+from tests.layers.decoded import as_program, compiled_on_jax
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
@@ -48,13 +48,15 @@ def largest_error(model, ids, lengths, memory=None, documents=None):
     """
     batch, length = ids.shape
     inputs = ids if documents is None else {"token_ids": ids, "segment_ids": np.repeat(documents[:, None], length, 1)}
-    whole = ops.convert_to_numpy(model(ids) if memory is None else model.read_on(inputs, memory)[0])
+    run = compiled_on_jax(model if memory is None else model.read_on)
+    whole = ops.convert_to_numpy(run(ids) if memory is None else run(inputs, memory)[0])
     longest, rows = lengths.max(), np.arange(batch)
     cache = model.init_cache(batch, length, memory)
-    given, cache = model.prefill(ids[:, :longest], cache, np.arange(longest) < lengths[:, None])
+    known = np.arange(longest) < lengths[:, None]
+    given, cache = compiled_on_jax(model.prefill)(ids[:, :longest], cache, known)
     given = ops.convert_to_numpy(given)
     worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
-    decode = in_graph(model.decode)
+    decode = as_program(model.decode)
     for step in range(length - lengths.min()):
         index = np.minimum(lengths + step, length - 1)
         found, cache = decode(ids[rows, index][:, None], cache, index)
