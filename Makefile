@@ -55,7 +55,7 @@ demo-compare: $(READY) ## Train the demo model with and without routed heads and
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
 
 .PHONY: test
-test: $(READY) ## Run the tests (15 minutes at most on 2 cores)
+test: $(READY) ## Run the tests (15 to 25 minutes on 2 cores)
 	XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q $(ARGS)
 
 .PHONY: test-large
