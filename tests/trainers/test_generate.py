@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -176,15 +177,26 @@ def test_a_model_in_a_file_and_a_preset_go_on_too(run, monkeypatch):
     assert sources.of_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
 
 
+@pytest.fixture
+def endless(run, tmp_path):
+    """A copy of the run whose documents never end."""
+    folder = shutil.copytree(run, tmp_path / "endless")
+    model = workdir.load_model(folder)
+    model.to_vocabulary.bias.assign([-99.0 if i == 1 else 0.0 for i in range(258)])
+    workdir.save_model(folder, model)
+    return folder
+
+
 @pytest.mark.large
-def test_ctrl_c_keeps_what_there_is(run):
-    command = [sys.executable, "-u", "-m", "trainers.generate", f"--workdir={run}", "--length=60000", "--prompt=ab"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_ctrl_c_keeps_what_there_is(endless):
+    command = [sys.executable, "-u", "-m", "trainers.generate", f"--workdir={endless}", "--length=60000", "--prompt=ab"]
+    # Without a buffer, whose content `communicate` would lose.
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     shown = process.stdout.read(200)
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=120)
     assert process.returncode == 130, said.decode()
-    (sample,) = records(run)
+    (sample,) = records(endless)
     assert sample["interrupted"] and not sample["finished"]
     assert (shown + rest).decode() == sampling.as_text([sample]) + "\n"
 
