@@ -71,7 +71,7 @@ def test_a_graph_gives_the_published_ids_and_texts(case):
         np.testing.assert_array_equal(tokenize(tf.constant(text)), row)
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 @example(["", " "])
 @example([" a ", "a b", "a  b "])

@@ -52,3 +52,11 @@ def nats_of(model, text):
         log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
         nats += (log_sum - logits[np.arange(len(window)), window]).sum()
     return nats
+
+
+def embedding_of(model, text):
+    """The mean of the last vectors of a text, window by window; 0 for an empty one."""
+    ids = ByteTokenizer().tokenize(text)
+    windows = [ids[begin : begin + WINDOW] for begin in range(0, len(ids), WINDOW)]
+    vectors = [keras.ops.convert_to_numpy(model.backbone(np.array([[0, *window]])))[0, 1:] for window in windows]
+    return np.concatenate(vectors).mean(0) if len(ids) else np.zeros(model.backbone.hidden_dim)
