@@ -4,87 +4,92 @@ import numpy as np
 from keras import ops
 
 from benchmarks.worker import DENSE
-from tf_sparse_attention.ops import kmeans, lsh, routing
+from tf_sparse_attention.ops import kmeans, lsh
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
-from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
-from tf_sparse_attention.ops.images import Image
-from tf_sparse_attention.ops.local import local_attention
-from tf_sparse_attention.ops.local_2d import local_attention_2d
-from tf_sparse_attention.ops.routing_separate import separate_attention
-from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
-from tf_sparse_attention.ops.strided import strided_attention
+from tf_sparse_attention.ops.members import best_members
+from tf_sparse_attention.patterns import Blocks, Hashed, Heads, ImageBlocks, Nearest, Stride, Summary, Window
+from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019
 WIDTH, BLOCK = 64, (8, 8)  # of an image whose rows follow one another
 NUM_CLUSTERS, NUM_BITS, NUM_ITERATIONS, TOP_K = 100, 32, 10, 32  # Vyas et al. 2020
 
 
+def scaled(query):
+    return query * query.shape[-1] ** -0.5
+
+
+def causal(pattern, query, key, value, **options):
+    return attend_pattern(pattern, query, key, value, causal=True, **options).output
+
+
 def local(query, key, value, extras, span):
-    scale = query.shape[-1] ** -0.5
-    return local_attention(query * scale, key, value, window=span, causal=True)[0]
+    return causal(Window(span), scaled(query), key, value)
 
 
 def image(query, key, value, extras, span):
-    scale = query.shape[-1] ** -0.5
-    return local_attention_2d(query * scale, key, value, Image(WIDTH, BLOCK), causal=True).output
+    return causal(ImageBlocks(WIDTH, BLOCK), scaled(query), key, value)
+
+
+def _known(*groups):
+    """Returns what one leaf knows of queries and keys in these groups."""
+    return [({"group": groups[0]}, {"group": groups[-1]})]
 
 
 def hashed(query, key, value, extras, span):
+    num_buckets = 2 * extras[0].shape[-1]
     (buckets,) = lsh.buckets(query, extras[0][None])
-    groups = groups_of(buckets, 2 * extras[0].shape[-1])
+    known = _known(groups_of(buckets, num_buckets))
     keys = lsh.unit(query)
-    return routing.nearest_attention(query * query.shape[-1] ** -0.5, value, groups, span, key=keys)[0]
+    return causal(Hashed(num_buckets, span), scaled(query), keys, value, known=known, hide_self="unless_alone")
 
 
 def nearest(query, key, value, extras, span):
     query = kmeans.normalize(query)
-    groups = groups_of(kmeans.nearest(query, extras[0]), extras[0].shape[1])
-    return routing.nearest_attention(query, value, groups, span)[0]
+    num_clusters = extras[0].shape[1]
+    known = _known(groups_of(kmeans.nearest(query, extras[0]), num_clusters))
+    return causal(Nearest(num_clusters, span), query, None, value, known=known, hide_self="unless_alone")
 
 
 def nearest_separate(query, key, value, extras, span):
     query, key = kmeans.normalize(query), kmeans.normalize(key)
-    groups = [groups_of(kmeans.nearest(x, extras[0]), extras[0].shape[1]) for x in (query, key)]
-    return separate_attention(query, key, value, *groups, span)[0]
+    num_clusters = extras[0].shape[1]
+    known = _known(*(groups_of(kmeans.nearest(x, extras[0]), num_clusters) for x in (query, key)))
+    return causal(Nearest(num_clusters, span), query, key, value, known=known)
 
 
 def top_k(query, key, value, extras, span):
     query = kmeans.normalize(query)
     members = best_members(kmeans.scores(query, extras[0]), span)
-    return top_k_attention(query, query, value, members, members, causal="rank")[0]
+    pattern = BestOfCluster(extras[0].shape[1], span, hide_by_rank=True)
+    return causal(pattern, query, None, value, known=[(members, members)])
 
 
 def strided(query, key, value, extras, span):
-    return _split(lambda *heads, part: strided_attention(*heads, STRIDE, part, causal=True), query, key, value)
+    half = query.shape[1] // 2
+    return causal(Heads(((half, Window(STRIDE)), (half, Stride(STRIDE)))), scaled(query), key, value)
 
 
 def fixed(query, key, value, extras, span):
-    columns = Columns(STRIDE, NUM_SUMMARY)
-    return _split(lambda *heads, part: fixed_attention(*heads, columns, part, causal=True), query, key, value)
-
-
-def _split(attend, query, key, value):
-    """Returns attention whose first half of the heads has the local part, the other half the far one."""
-    query = query * query.shape[-1] ** -0.5
-    halves = zip(*(ops.split(x, 2, axis=1) for x in (query, key, value)), strict=True)
-    parts = [attend(*heads, part=part).output for heads, part in zip(halves, ("local", "far"), strict=True)]
-    return ops.concatenate(parts, axis=1)
+    half = query.shape[1] // 2
+    pattern = Heads(((half, Blocks(STRIDE, 0)), (half, Summary(STRIDE, NUM_SUMMARY))))
+    return causal(pattern, scaled(query), key, value)
 
 
 def all_attention(query, key, value, extras, span):
-    scale = query.shape[-1] ** -0.5
-    return local_attention(query * scale, key, value, window=span, causal=True, slots=extras).output
+    return causal(Window(span), scaled(query), key, value, persistent=extras)
 
 
 def clustered(query, key, value, extras, span):
-    heads = query * query.shape[-1] ** -0.5, key, value
+    heads = scaled(query), key, value
     return clustered_attention(*heads, _clusters(query), NUM_CLUSTERS).output
 
 
 def improved_clustered(query, key, value, extras, span):
-    heads = query * query.shape[-1] ** -0.5, key, value
+    heads = scaled(query), key, value
     return improved_clustered_attention(*heads, _clusters(query), NUM_CLUSTERS, TOP_K).output
 
 

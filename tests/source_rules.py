@@ -18,18 +18,19 @@ RANKS = {
     "files": 0,
     "ops": 1,
     "data": 1,
-    "layers": 2,
-    "generation": 2,
-    "optimizers": 2,
-    "models": 3,
-    "analysis": 4,
-    "convert": 4,
-    "export": 4,
-    LIBRARY: 5,  # the whole of it, `import tf_sparse_attention as tsa`
-    "trainers": 6,
+    "patterns": 2,
+    "layers": 3,
+    "generation": 3,
+    "optimizers": 3,
+    "models": 4,
+    "analysis": 5,
+    "convert": 5,
+    "export": 5,
+    LIBRARY: 6,  # the whole of it, `import tf_sparse_attention as tsa`
+    "trainers": 7,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
-PORTABLE_PARTS = {"checks", "files", "ops", "layers", "generation", "optimizers", "models"}
+PORTABLE_PARTS = {"checks", "files", "ops", "patterns", "layers", "generation", "optimizers", "models"}
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {

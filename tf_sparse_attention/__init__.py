@@ -6,10 +6,10 @@ What needs TensorFlow (`convert`, `data`, `export`) is imported on first use: on
 
 import importlib
 
-from tf_sparse_attention import analysis, generation, layers, models, ops, optimizers
+from tf_sparse_attention import analysis, generation, layers, models, ops, optimizers, patterns
 from tf_sparse_attention.version import __version__
 
-__all__ = ["__version__", "analysis", "generation", "layers", "models", "ops", "optimizers"]
+__all__ = ["__version__", "analysis", "generation", "layers", "models", "ops", "optimizers", "patterns"]
 
 _ON_FIRST_USE = ("convert", "data", "export")
 

@@ -5,10 +5,9 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, read_case
+from tests.ops.forms import nearest_attention, separate_attention, top_k_attention
 from tf_sparse_attention.ops import kmeans
-from tf_sparse_attention.ops.routing import nearest_attention
-from tf_sparse_attention.ops.routing_separate import separate_attention
-from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
+from tf_sparse_attention.ops.members import best_members
 
 goldens = goldens_of("routing_transformer/causality_leak.npz")
 

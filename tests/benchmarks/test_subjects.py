@@ -6,8 +6,7 @@ import pytest
 from keras import ops
 
 from benchmarks import steps, subjects, worker
-from tf_sparse_attention.ops.images import Image, image_mask
-from tf_sparse_attention.ops.masks import block_mask, stride_mask, summary_mask, window_mask
+from tests.ops import twins
 
 SIZES = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=8)
 MODE = worker.MODES[keras.backend.backend()][0]
@@ -33,17 +32,20 @@ def test_clusters_grow_with_the_length_and_are_never_none():
 
 
 def test_the_local_core_is_dense_attention_in_a_causal_window():
-    mask = ops.convert_to_numpy(window_mask(24, 24, 8, causal=True))
+    mask = twins.window(24, 24, 8, True)
     np.testing.assert_allclose(output_of("local"), dense(*subjects.heads_of(SIZES), mask), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["strided", "fixed"])
 def test_the_factorized_cores_are_dense_attention_of_two_kinds_of_heads(name):
     sizes = subjects.Sizes(length=300, num_heads=2, head_dim=8)
-    near = {"strided": window_mask(300, 300, 128, causal=True), "fixed": block_mask(300, 300, 128, 0, 0, causal=True)}
+    near = {
+        "strided": twins.window(300, 300, 128, True),
+        "fixed": twins.local_blocks(300, 300, 128, 0, 0, True),
+    }
     far = {
-        "strided": stride_mask(300, 300, 128, causal=True),
-        "fixed": summary_mask(300, 300, 128, 120, 8, causal=True),
+        "strided": twins.strided(300, 300, 128, "far", True),
+        "fixed": twins.fixed(300, 300, 128, 8, 0, "far", True),
     }
     mask = np.stack([ops.convert_to_numpy(part[name]) for part in (near, far)])
     subject = subjects.core_subject(name, sizes)
@@ -57,7 +59,7 @@ def test_the_image_core_is_dense_attention_to_the_blocks_around():
     sizes = subjects.Sizes(length=1100, num_heads=1, head_dim=8)
     subject = subjects.core_subject("image", sizes)
     output = ops.convert_to_numpy(subject.function(*subject.arguments)[0])
-    mask = image_mask(1100, 1100, Image(64, (8, 8)), (1, 1), (1, 1), True)
+    mask = twins.image_blocks(1100, 1100, 64, (8, 8), (1, 1), (1, 1), True, "raster")
     np.testing.assert_allclose(output, dense(*subjects.heads_of(sizes), ops.convert_to_numpy(mask)), atol=1e-5)
 
 

@@ -11,7 +11,7 @@ from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.convert.t2t_layout import HEADS
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.ops import kmeans
-from tf_sparse_attention.ops.routing_top_k import best_members
+from tf_sparse_attention.ops.members import best_members
 
 CASES = ("pg19like_skip2", "allrouting_timing", "prenorm_n_da_relu")
 SETTINGS = {"layers": "num_decoder_layers"}

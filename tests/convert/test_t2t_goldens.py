@@ -9,7 +9,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.convert.t2t_cases import CASES
 from tf_sparse_attention.ops import kmeans
-from tf_sparse_attention.ops.routing_top_k import best_members
+from tf_sparse_attention.ops.members import best_members
 
 WITHOUT_DROPOUT = {"layer_prepostprocess_dropout": 0.0, "attention_dropout": 0.0, "relu_dropout": 0.0}
 

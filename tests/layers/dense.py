@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.layers.dense_clustered import clustered
 from tests.ops import twins
+from tests.ops.forms import random_clusters
 from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
@@ -24,7 +25,6 @@ from tf_sparse_attention.layers import (
     RoutingAttention,
     StridedAttention,
 )
-from tf_sparse_attention.ops.routing import random_clusters
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 PROJECTIONS = ("query", "key", "value", "attention_output")

@@ -9,7 +9,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests.goldens import shifted_rows
-from tf_sparse_attention.ops.strided import strided_attention
+from tests.ops.forms import strided_attention
 
 HEADS = "attention_nd/"
 OF_KIND = {

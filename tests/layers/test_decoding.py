@@ -112,8 +112,9 @@ def test_caches_are_in_the_compute_dtype():
     layer.build((None, None, SIZE))
     cache = layer.init_cache(2, 9)
     output, cache = layer.decode(np.ones((2, 1, SIZE), "float32"), cache, 0)
-    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in [output, *keras.tree.flatten(cache)]}
-    assert dtypes == {"bfloat16"}
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    dtypes = {name: keras.backend.standardize_dtype(x.dtype) for name, x in cache["part_0"].items()}
+    assert dtypes == {"key": "bfloat16", "value": "bfloat16", "position": "int32"}
 
 
 @pytest.mark.parametrize(
@@ -170,13 +171,14 @@ def test_a_block_goes_on_from_its_inputs_in_a_program(norm):
 def test_a_memory_adds_to_a_cache_no_more_than_a_mask_of_what_is_seen():
     layer = made("window")
     cache = layer.init_cache(2, 100, np.ones((2, 4, SIZE), "float32"), [[False, True, True, True]] * 2)
-    assert {name: tuple(x.shape) for name, x in cache.items()} == {
+    assert {name: tuple(x.shape) for name, x in cache["part_0"].items()} == {
         "key": (2, 2, 6, 4),
         "value": (2, 2, 6, 4),
+        "position": (2, 1, 6),
         "remembered": (2, 6),
     }
-    np.testing.assert_array_equal(cache["remembered"], [[False] * 3 + [True] * 3] * 2)
-    assert set(layer.init_cache(2, 100)) == {"key", "value"}
+    np.testing.assert_array_equal(cache["part_0"]["remembered"], [[False] * 3 + [True] * 3] * 2)
+    assert set(layer.init_cache(2, 100)["part_0"]) == {"key", "value", "position"}
 
 
 def test_a_memory_that_does_not_fit_is_refused():

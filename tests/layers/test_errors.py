@@ -267,9 +267,9 @@ def test_features_must_be_known():
 @pytest.mark.parametrize(
     ("use", "name"),
     [
-        (lambda layer: layer.reach, "reach"),
-        (lambda layer: layer(X), "attend_heads"),
-        (lambda layer: layer.attention_pattern(X), "pattern"),
+        (lambda layer: layer.reach, "make_pattern"),
+        (lambda layer: layer(X), "make_pattern"),
+        (lambda layer: layer.attention_pattern(X), "make_pattern"),
     ],
 )
 def test_a_subclass_is_told_what_it_has_to_define(use, name):

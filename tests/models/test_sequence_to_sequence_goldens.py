@@ -15,7 +15,7 @@ from tests.ops.compare import differentiate
 from tf_sparse_attention.layers import FeedForward
 from tf_sparse_attention.models import language_model_loss
 from tf_sparse_attention.ops import kmeans
-from tf_sparse_attention.ops.routing_top_k import best_members
+from tf_sparse_attention.ops.members import best_members
 
 SCOPE = "body/"
 NUM_HEADS = 4

@@ -5,16 +5,19 @@ import numpy as np
 from keras import ops
 
 from tests.ops.compare import differentiate
+from tests.ops.forms import (
+    Columns,
+    fixed_attention,
+    local_attention,
+    local_attention_2d,
+    nearest_attention,
+    separate_attention,
+    strided_attention,
+)
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.ops.images import Image
-from tf_sparse_attention.ops.local import local_attention
-from tf_sparse_attention.ops.local_2d import local_attention_2d
-from tf_sparse_attention.ops.routing import nearest_attention
-from tf_sparse_attention.ops.routing_separate import separate_attention
-from tf_sparse_attention.ops.strided import strided_attention
 
 LENGTH, CUT, HEADS, CLUSTERS = 90, 50, 2, 4
 CENTROIDS = np.random.default_rng(0).normal(size=(HEADS, CLUSTERS, 6)).astype("float32")

@@ -15,11 +15,11 @@ from keras import ops
 from tests.ops import strategies
 from tests.ops.causal_forms import look_ahead_of_all
 from tests.ops.compare import assert_equals_dense
+from tests.ops.forms import random_clusters
 from tests.ops.jax_gather import compare_gathers
 from tests.ops.linear_memory import quadratic_arrays
 from tests.ops.plans import Plan
 from tf_sparse_attention.ops.images import Image
-from tf_sparse_attention.ops.routing import random_clusters
 
 MASKED = {"key_mask": True, "segments": True, "return_weights": True}
 CROSS = {"num_queries": 31, "num_keys": 41, "attention_mask": (2, 31, 41)}

@@ -12,7 +12,7 @@ from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
-from tf_sparse_attention.ops.local import local_attention
+from tests.ops.forms import local_attention
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.ops.span import Span
 

@@ -1,4 +1,4 @@
-"""The one masked softmax: empty rows, extreme scores, slots, span, merging, dropout, in every dtype."""
+"""The one masked softmax: empty rows, extreme scores, span, merging, dropout, in every dtype."""
 
 import keras
 import numpy as np
@@ -101,36 +101,6 @@ def test_scores_are_computed_in_float32_at_least(dtype):
     query, key = ops.cast([[16.0, 1.0]], dtype), ops.cast([[16.0, 0.0], [16.0, 0.125]], dtype)
     weights = attend(query, key, ops.ones((2, 1), dtype="float64"), return_weights=True).weights
     np.testing.assert_allclose(numbers(weights), softmax(np.array([[256, 256.125]]), np.ones((1, 2))), rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("blocks", [(), (3,)], ids=["whole", "blocks"])
-@pytest.mark.parametrize("batch", [(), (2,)], ids=["for_all", "by_row"])
-def test_slots_are_further_keys_that_no_mask_hides(dtype, blocks, batch):
-    query, key, value = draw(2, 2, *blocks, 4, 6), draw(2, 2, *blocks, 5, 6, seed=1), draw(2, 2, *blocks, 5, 3, seed=2)
-    slots = draw(*batch, 2, 7, 6, seed=3), draw(*batch, 2, 7, 3, seed=4)
-    query, key, value, *slots = (ops.cast(x, dtype) for x in (query, key, value, *slots))
-    mask, bias, span = draw(4, 5, seed=5) > 0, draw(4, 5, seed=6), np.random.default_rng(7).random((4, 5))
-    mask[1] = False
-    slot_key, slot_value = (
-        np.broadcast_to(np.expand_dims(numbers(x), -3) if blocks else numbers(x), (2, 2, *blocks, *x.shape[-2:]))
-        for x in slots
-    )
-    scores = numbers(query) @ np.concatenate([slot_key, numbers(key)], -2).swapaxes(-1, -2)
-    scores[..., 7:] += bias
-    values = np.concatenate([slot_value, numbers(value)], -2)
-    for spanned, factor in ((None, mask), (span, mask * span)):
-        factor = np.concatenate([np.ones((4, 7)), factor], -1)
-        weights = softmax(scores, np.broadcast_to(factor, scores.shape))
-        attended = attend(query, key, value, mask, bias, slots=slots, span=spanned, return_weights=True)
-        np.testing.assert_allclose(numbers(attended.output), weights @ values, rtol=0, atol=PRECISION[dtype])
-        np.testing.assert_allclose(numbers(attended.weights), weights[..., 7:], rtol=0, atol=PRECISION[dtype])
-
-
-def test_the_weights_of_keys_and_slots_sum_to_one():
-    zeros = np.zeros((1, 1, 3, 1))
-    attended = attend(zeros[:, :, :1], zeros, zeros, slots=(zeros[:, :, :1], zeros[:, :, :1]), return_weights=True)
-    np.testing.assert_allclose(numbers(attended.weights)[0, 0], [[0.25] * 3], rtol=1e-12)
 
 
 def test_weights_are_returned_only_when_asked_for():

@@ -23,15 +23,14 @@ def test_a_seed_repeats_the_dropout_and_what_is_kept_is_scaled_up():
     np.testing.assert_array_equal(numbers(first.weights), whole)  # as in Keras, before dropout
 
 
-def test_dropout_falls_on_slots_and_value_biases_too():
-    # One key and one slot of weight 1/2 each: what is kept counts 1, and both come and go.
+def test_dropout_falls_on_value_biases_too():
+    # Two keys of weight 1/2 each: what is kept counts 1, and both come and go.
     attended = attend(
         np.zeros((1, 1, 200, 1)),
-        np.zeros((1, 1, 1, 1)),
-        np.full((1, 1, 1, 1), 1.0),
-        slots=(np.zeros((1, 1, 1)), np.full((1, 1, 1), 10.0)),
+        np.zeros((1, 1, 2, 1)),
+        np.array([1.0, 10.0]).reshape(1, 1, 2, 1),
         dropout=Dropout(0.5, 1),
-        value_bias=lambda weights: 100 * weights,
+        value_bias=lambda weights: 100 * weights[..., :1],
     )
     seen = {round(x) for x in numbers(attended.output).ravel().tolist()}
     assert seen == {0, 10, 101, 111}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tf_sparse_attention.ops import blocks
+from tf_sparse_attention.ops.grid import Grid
 
 
 def numbers(x):
@@ -53,7 +54,7 @@ def test_joining_undoes_splitting(length, block_size, trailing):
 
 
 def test_keys_stand_beside_the_block_of_their_queries():
-    grid = blocks.Grid(query_length=5, key_length=5, block_size=2, before=1, after=1)
+    grid = Grid(query_length=5, key_length=5, block_size=2, before=1, after=1)
     assert grid.num_blocks == 3
     assert grid.width == 6
     assert numbers(grid.queries(np.arange(1, 6), -1)) == [[1, 2], [3, 4], [5, 0]]
@@ -64,13 +65,13 @@ def test_keys_stand_beside_the_block_of_their_queries():
 
 
 def test_key_places_outside_the_sequence_are_known():
-    grid = blocks.Grid(query_length=3, key_length=3, block_size=2, before=1, after=0)
+    grid = Grid(query_length=3, key_length=3, block_size=2, before=1, after=0)
     assert numbers(grid.inside()) == [[[False, False, True, True]], [[True, True, True, False]]]
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 9), (9, 1), (4, 7), (7, 4)])
 def test_keys_of_another_length_are_cut_to_the_blocks_of_the_queries(num_queries, num_keys):
-    grid = blocks.Grid(num_queries, num_keys, block_size=3, before=1, after=1)
+    grid = Grid(num_queries, num_keys, block_size=3, before=1, after=1)
     keys = ops.convert_to_numpy(grid.keys(np.arange(1, num_keys + 1), -1))
     positions = ops.convert_to_numpy(grid.key_positions())
     inside = (positions >= 0) & (positions < num_keys)
@@ -78,6 +79,6 @@ def test_keys_of_another_length_are_cut_to_the_blocks_of_the_queries(num_queries
 
 
 def test_the_offsets_are_key_position_minus_query_position():
-    grid = blocks.Grid(query_length=10, key_length=10, block_size=3, before=2, after=1)
+    grid = Grid(query_length=10, key_length=10, block_size=3, before=2, after=1)
     difference = numbers(grid.key_positions()[:, None, :] - grid.query_positions()[:, :, None])
     assert all(block == grid.offsets.tolist() for block in difference)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.ops.forms import Columns, fixed_attention
 from tests.ops.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
+from tf_sparse_attention.patterns import Summary
 
 PARTS = ["local", "far", "merged"]
 EVERYTHING = [1, 3 / 2, 7 / 3, 15 / 4, 31 / 5, 63 / 6]  # means of all values up to each
@@ -176,7 +177,7 @@ def test_later_tokens_change_no_bit_and_get_no_gradient(part, cut):
 
 
 def test_columns_take_the_summaries_of_each_block_and_say_where_they_are():
-    columns = Columns(4, 2)
+    columns = Summary(4, 2).columns
     np.testing.assert_array_equal(columns.take(np.arange(1, 12), -1), [3, 4, 7, 8, 11, 0])
     np.testing.assert_array_equal(columns.positions(3), [2, 3, 6, 7, 10, 11])
-    np.testing.assert_array_equal(Columns(4, 1, 3).take(np.arange(1, 12), -1), [1, 5, 9])
+    np.testing.assert_array_equal(Summary(4, 1, 3).columns.take(np.arange(1, 12), -1), [1, 5, 9])

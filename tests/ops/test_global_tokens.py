@@ -6,8 +6,12 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tf_sparse_attention.ops.attend import attend
-from tf_sparse_attention.ops.global_tokens import attend_with_global, but_global, find_global
+from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
+from tf_sparse_attention.patterns import Call, Union, Window
+from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.marked import FromGlobal, Global
+from tf_sparse_attention.patterns.twin import dense_pattern
 
 
 @settings(max_examples=60, deadline=None)
@@ -26,15 +30,11 @@ def test_they_are_the_first_that_are_marked_and_no_padding(counts, padded, num_g
     np.testing.assert_array_equal(positions, wanted + [length] * (num_global - len(wanted)))
     np.testing.assert_array_equal(found, [counts[at] for at in wanted] + [0] * (num_global - len(wanted)))
     np.testing.assert_array_equal(places[wanted], range(len(wanted)))
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(but_global(TokenMasks(key_mask=exists[None]), tokens).key_mask)[0], exists & ~marks
-    )
 
 
 def test_without_padding_every_mark_counts():
     tokens = find_global(np.array([[True, False, True]]), None, 2)
     np.testing.assert_array_equal(tokens.positions, [[0, 2]])
-    np.testing.assert_array_equal(but_global(TokenMasks(), tokens).key_mask, [[False, True, False]])
 
 
 def test_masks_of_a_call_hold_for_global_tokens_too():
@@ -50,16 +50,15 @@ def test_masks_of_a_call_hold_for_global_tokens_too():
     tokens = find_global(np.arange(9)[None].repeat(2, 0) % 4 == 1, masks.key_mask, 4)
     near = np.abs(np.subtract.outer(np.arange(9), np.arange(9))) < 2
     marks = ops.convert_to_numpy(tokens.marks)
-    options = {"return_weights": True, "return_log_sum_exp": True}
-    attended = attend_with_global(
-        attend(query, key, value, mask=dense_mask(near, but_global(masks, tokens)), **options),
-        *(query, key, value),
-        (query, key, value),
-        tokens,
-        masks,
-        return_weights=True,
-    )
+    options = {"masks": masks, "return_weights": True}
+    heads = query, key, value
+    others = attend_pattern(Union((Global(4), Window(2))), *heads, known=[tokens, None], **options)
+    own = attend_pattern(FromGlobal(4), *heads, known=[tokens], **options)
     seen = near | marks[:, None, None, :] | marks[:, None, :, None]
-    wanted = attend(query, key, value, mask=dense_mask(seen, masks), **options)
-    np.testing.assert_allclose(attended.output, wanted.output, atol=1e-5)
-    np.testing.assert_allclose(attended.weights, wanted.weights, atol=1e-5)
+    wanted = attend(*heads, mask=dense_mask(seen, masks), return_weights=True)
+    rows = marks[:, None, :, None]
+    for name in ("output", "weights"):
+        attended = np.where(rows, getattr(own, name), getattr(others, name))
+        np.testing.assert_allclose(attended, getattr(wanted, name), atol=1e-5)
+    twin = dense_pattern(Union((Global(4), Window(2))), Call(2, 9, 9), 2, known=[tokens, None])
+    np.testing.assert_array_equal(twin, np.broadcast_to(near | marks[:, None, None, :], (2, 2, 9, 9)))

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.ops.forms import local_attention
 from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.local import block_grid, local_attention, window_grid
+from tf_sparse_attention.ops.grid import block_grid, window_grid
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
 

@@ -10,10 +10,11 @@ from keras import ops
 
 from tests.ops import twins
 from tests.ops.compare import differentiate
+from tests.ops.forms import local_attention_2d
 from tests.ops.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.images import ORDERS, Image
-from tf_sparse_attention.ops.local_2d import ImageGrid, image_grid, local_attention_2d
+from tf_sparse_attention.ops.local_2d import ImageGrid, image_grid
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi
 
@@ -171,7 +172,7 @@ def test_the_grid_puts_pixels_into_their_blocks_and_back(length, width, block_sh
         image, x = Image(width, block_shape, order, height), np.arange(1, length + 1, dtype="int32")
         grid = ImageGrid(length, length, image, ((0, 0),))
         placed = ops.convert_to_numpy(grid.queries(x, -1))
-        np.testing.assert_array_equal(ops.convert_to_numpy(grid.join(placed, -1)), x)
+        np.testing.assert_array_equal(ops.convert_to_numpy(grid.restore(placed, -1)), x)
         assert sorted(placed[placed > 0]) == x.tolist()
         blocks = [
             (row // image.block_height) * image.num_columns + column // image.block_width
@@ -192,7 +193,7 @@ def test_pixels_are_moved_without_a_gather_forward_and_backward(image):
     @tf.function
     def there_and_back(x, cotangent):
         moved, gradients = differentiate(lambda x: (grid.keys(x["keys"], -2),), {"keys": x}, cotangent)
-        return moved, gradients, grid.join(grid.queries(x, -2), -2)
+        return moved, gradients, grid.restore(grid.queries(x, -2), -2)
 
     x = tf.TensorSpec((2, 3, 75, 4))
     places = ops.shape(grid.key_positions())

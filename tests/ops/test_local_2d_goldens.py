@@ -10,8 +10,8 @@ import pytest
 from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
 from tests.ops import twins
 from tests.ops.compare import differentiate
+from tests.ops.forms import local_attention_2d
 from tf_sparse_attention.ops.images import Image
-from tf_sparse_attention.ops.local_2d import local_attention_2d
 
 FORMS = ["7x6_q2x4_f2x4", "8x8_q4x2_f4x0", "8x8_q4x4_f4x4", "8x8_q4x4_f4x4_rel5"]
 CASES = [f"{kind}_{form}" for kind in ("masked", "full") for form in FORMS]

@@ -13,7 +13,7 @@ from keras import ops
 from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
 from tests.ops import twins
 from tests.ops.compare import differentiate
-from tf_sparse_attention.ops.local import local_attention
+from tests.ops.forms import local_attention
 from tf_sparse_attention.ops.masks import TokenMasks
 
 FORMS = [

@@ -12,9 +12,9 @@ from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
+from tests.ops.forms import chunk_attention
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.attend import combine_attended
-from tf_sparse_attention.ops.lsh_chunks import chunk_attention
 from tf_sparse_attention.ops.masks import TokenMasks
 
 # Without `nodup` (no duplicates) a key counts as often as it is seen; with `nocross` no other bucket is seen.

@@ -12,27 +12,32 @@ from tests.ops import strategies, twins
 from tests.ops.oracle import allowed_pairs, parts_of
 from tests.ops.plans import Plan, draw
 from tf_sparse_attention.ops import masks
-from tf_sparse_attention.ops.images import image_mask
+from tf_sparse_attention.ops.groups import groups_of
+from tf_sparse_attention.patterns import Blocks, Call, Hashed, ImageBlocks, Stride, Summary, Window
 
 LENGTH = st.integers(1, 24)
 
 
+def dense(pattern, num_queries, num_keys, causal, known=None):
+    return pattern.dense(Call(1, num_queries, num_keys, causal), known)
+
+
 def assert_same(mask, twin):
-    np.testing.assert_array_equal(ops.convert_to_numpy(mask), twin)
+    np.testing.assert_array_equal(np.broadcast_to(ops.convert_to_numpy(mask), np.shape(twin)), twin)
 
 
 @settings(max_examples=100)
 @given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
 def test_the_dense_window_equals_its_twin(num_queries, num_keys, window, causal):
     expected = twins.window(num_queries, num_keys, window, causal)
-    assert_same(masks.window_mask(num_queries, num_keys, window, causal), expected)
+    assert_same(dense(Window(window), num_queries, num_keys, causal), expected)
 
 
 @settings(max_examples=100)
 @given(LENGTH, LENGTH, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3), st.booleans())
 def test_dense_blocks_equal_their_twin(num_queries, num_keys, block_size, before, after, causal):
     expected = twins.local_blocks(num_queries, num_keys, block_size, before, after, causal)
-    assert_same(masks.block_mask(num_queries, num_keys, block_size, before, after, causal), expected)
+    assert_same(dense(Blocks(block_size, before, after), num_queries, num_keys, causal), expected)
 
 
 @settings(max_examples=100)
@@ -41,24 +46,24 @@ def test_the_dense_blocks_of_an_image_equal_their_twin(plan):
     lengths, around = (plan.num_queries % 40 + 1, plan.num_keys % 40 + 1), (plan.before, plan.after)
     image = dataclasses.replace(plan.image, height=plan.image.height and max(lengths) // plan.image.width + 1)
     own = image.width, image.block_shape, *around, plan.causal, image.order, image.height
-    assert_same(image_mask(*lengths, image, *around, plan.causal), twins.image_blocks(*lengths, *own))
+    pattern = ImageBlocks(image.width, image.block_shape, *around, image.order, image.height)
+    assert_same(dense(pattern, *lengths, plan.causal), twins.image_blocks(*lengths, *own))
 
 
 @settings(max_examples=100)
 @given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
 def test_the_dense_stride_equals_its_twin(num_queries, num_keys, stride, causal):
     expected = twins.strided(num_queries, num_keys, stride, "far", causal)
-    assert_same(masks.stride_mask(num_queries, num_keys, stride, causal), expected)
+    assert_same(dense(Stride(stride), num_queries, num_keys, causal), expected)
 
 
 @settings(max_examples=100)
 @given(LENGTH, LENGTH, st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(0, 5), st.booleans())
 def test_the_dense_summaries_equal_their_twin(num_queries, num_keys, count, num_groups, number, before, causal):
     group = number % num_groups
-    first = before + (num_groups - 1 - group) * count
     block_size = before + num_groups * count
     expected = twins.fixed(num_queries, num_keys, block_size, count, group, "far", causal)
-    assert_same(masks.summary_mask(num_queries, num_keys, block_size, first, count, causal), expected)
+    assert_same(dense(Summary(block_size, count, group), num_queries, num_keys, causal), expected)
 
 
 @settings(max_examples=100)
@@ -69,9 +74,11 @@ def test_the_dense_band_equals_its_twin(num_queries, num_keys, num_groups, band,
     exists = rng.random(num_keys) < 0.7 if masked else np.ones(num_keys, bool)
     groups = [group if there else None for group, there in zip(answering.tolist(), exists, strict=True)]
     expected, _ = twins.bands(asking.tolist(), groups, band, causal)
-    # With leading axes, and a mask that is broadcast over them.
+    # With leading axes.
     asking, answering = np.tile(asking, (2, 3, 1)), np.tile(answering, (2, 3, 1))
-    mask = masks.group_band_mask(asking, answering, band, causal, exists[None, None] if masked else None)
+    groups = groups_of(asking, num_groups), groups_of(answering, num_groups, exists[None] if masked else None)
+    known = {"group": groups[0]}, {"group": groups[1]}
+    mask = dense(Hashed(2, band), num_queries, num_keys, causal, known)
     assert_same(mask, np.tile(expected, (2, 3, 1, 1)))
 
 

@@ -12,10 +12,10 @@ from keras import ops
 
 from tests.goldens import block_by_block, names_of_cases, read_case
 from tests.ops.compare import differentiate
+from tests.ops.forms import strided_attention, top_k_attention
 from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.ops.routing_top_k import best_members, hash_scores, strided_members, top_k_attention
-from tf_sparse_attention.ops.strided import strided_attention
 
 STRIDED_CLUSTERS = [
     f"{kind}_{form}" for kind in ("masked", "full") for form in ("len32_norel", "len32_rel3", "len36_norel")

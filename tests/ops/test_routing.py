@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.ops.forms import nearest_attention, random_clusters, separate_attention
 from tf_sparse_attention.ops.groups import NOWHERE, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.merged import merge_orders
 from tf_sparse_attention.ops.positions import Alibi, Relative
-from tf_sparse_attention.ops.routing import nearest_attention, random_clusters
-from tf_sparse_attention.ops.routing_separate import merge_orders, separate_attention
 
 VALUES = [1, 2, 4, 8, 16, 32]
 GROUPS = [1, 2, 1, 1, 2, 1]  # the sorted order is 0, 2, 3, 5 | 1, 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ops.compare import differentiate
-from tf_sparse_attention.ops.local import local_attention
+from tests.ops.forms import local_attention
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.span import Span, closed_clip, needed_window
 

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.ops.forms import strided_attention
 from tests.ops.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.phases import PhaseGrid
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.ops.strided import PhaseGrid, strided_attention
 
 PARTS = ["local", "far", "merged"]
 
@@ -157,5 +158,5 @@ def test_the_grid_puts_each_phase_in_a_row_and_back(query_length, key_length, st
     assert placed.shape == positions.shape == (stride, -(-query_length // stride))
     np.testing.assert_array_equal(placed, np.where(positions < query_length, positions + 1, 0))
     assert np.all(positions % stride == np.arange(stride)[:, None])
-    np.testing.assert_array_equal(ops.convert_to_numpy(grid.join(placed, -1)), x)
+    np.testing.assert_array_equal(ops.convert_to_numpy(grid.restore(placed, -1)), x)
     assert ops.convert_to_numpy(grid.inside()).sum() == key_length

@@ -4,18 +4,16 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.ops.forms import top_k_attention
 from tests.ops.oracle import parts_of
 from tests.ops.plans import Plan, draw
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.ops.routing_top_k import (
-    Members,
-    best_members,
-    pairs_mask,
-    scatter_mean,
-    top_k_attention,
-    top_k_pattern,
-)
+from tf_sparse_attention.patterns.attending import Inputs, visible_pairs
+from tf_sparse_attention.patterns.nearest import BestOfCluster
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.plan import Leaf
 
 VALUES = [1, 2, 4, 8, 16, 32]
 # Cluster 0 takes tokens 0, 2, 3 and cluster 1 takes 2, 3, 5; nobody takes 1 and 4.
@@ -127,7 +125,10 @@ def test_a_cluster_without_any_token_gives_zeros():
 
 
 def test_without_any_mask_every_member_may_attend():
-    assert pairs_mask(members(CLUSTERS), members(CLUSTERS), None, TokenMasks()) is None
+    pattern = BestOfCluster(1, 1)
+    grid = pattern.arrange(Call(1, 6, 6), (members(CLUSTERS), members(CLUSTERS)))
+    inputs = Inputs(None, None, None, [None], TokenMasks(), None, None)
+    assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6), hides_self=False) is None
 
 
 def test_what_invalid_members_bring_is_not_averaged():
@@ -153,7 +154,10 @@ def test_the_dense_pattern_of_each_cluster_equals_its_twin(causal):
         _, numbers, _ = draw(plan, seed)
         queries = best_members(numbers["query_scores"], 4, numbers["query_mask"])
         keys = best_members(numbers["key_scores"], 4, numbers["key_mask"])
-        pattern = ops.convert_to_numpy(top_k_pattern(queries, keys, 9, 12, causal))
+        masks = BestOfCluster(3, 4, hide_by_rank=causal == "rank").dense(
+            Call(2, 9, 12, causal is not None), (queries, keys)
+        )
+        pattern = ops.convert_to_numpy(masks)
         for b, n in np.ndindex(plan.batch, plan.heads):
             for cluster, part in enumerate(parts_of(plan, numbers, b, n)):
                 expected = np.zeros((9, 12), bool)

@@ -10,10 +10,11 @@ from keras import ops
 
 from tests.goldens import block_by_block, goldens_of, names_of_cases, read_case
 from tests.ops.compare import differentiate
+from tests.ops.forms import top_k_attention
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.members import best_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.ops.routing_top_k import best_members, top_k_attention
 
 SHARED = [f"shareqk_{kind}_{table}" for kind in ("masked", "full") for table in ("norel", "rel3", "rel12")]
 OWN = [f"qk_{kind}_{table}" for kind in ("masked", "full") for table in ("norel", "rel3", "rel12")]

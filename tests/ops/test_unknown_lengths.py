@@ -5,20 +5,25 @@ import pytest
 from keras import ops
 
 from tests.ops.compare import TOLERANCE, differentiate
+from tests.ops.forms import (
+    Columns,
+    chunk_attention,
+    fixed_attention,
+    local_attention,
+    local_attention_2d,
+    nearest_attention,
+    random_clusters,
+    separate_attention,
+    strided_attention,
+    top_k_attention,
+)
 from tests.ops.plans import Plan, draw, make_position
 from tf_sparse_attention.ops import kmeans
-from tf_sparse_attention.ops.fixed import Columns, fixed_attention
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.images import Image
-from tf_sparse_attention.ops.local import local_attention
-from tf_sparse_attention.ops.local_2d import local_attention_2d
 from tf_sparse_attention.ops.lsh import buckets
-from tf_sparse_attention.ops.lsh_chunks import chunk_attention
 from tf_sparse_attention.ops.masks import TokenMasks, with_heads
-from tf_sparse_attention.ops.routing import nearest_attention, random_clusters
-from tf_sparse_attention.ops.routing_separate import separate_attention
-from tf_sparse_attention.ops.routing_top_k import best_members, strided_members, top_k_attention
-from tf_sparse_attention.ops.strided import strided_attention
+from tf_sparse_attention.ops.members import best_members, strided_members
 
 tf = pytest.importorskip("tensorflow")
 

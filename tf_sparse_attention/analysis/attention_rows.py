@@ -1,6 +1,7 @@
 """The attention weights of a model, some queries at a time, without a matrix of all queries and keys."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -16,23 +17,32 @@ class Part:
 
     Attributes:
         layer: the `AttentionLayer`.
-        arguments: what `attend_heads` got: query, key, value, masks, causal.
+        heads: what `compute_attention` got: queries, keys and values, and others where a layer has more of them.
+        masks: likewise.
+        causal: likewise.
     """
 
     layer: AttentionLayer
-    arguments: tuple
+    heads: tuple
+    masks: Any
+    causal: bool
 
-    def heads(self, value):
-        """Returns the heads (B, N, T, Hv) for other values (B, N, S, Hv)."""
-        query, key, _, masks, causal = self.arguments
-        output = self.layer.attend_heads(query, key, value, masks, causal, False, False)[0]
-        return output if masks.query_mask is None else ops.where(masks.query_mask[:, None, :, None], output, 0)
+    @property
+    def values(self):
+        """The values of the heads, (B, N, S, Hv); a layer may have several."""
+        return list(self.heads[2::3])
 
-    def weights(self, gradient):
-        """Returns the gradient of the values, of which a layer may have several (B, N, S, R Hv), as (B, N, Hv, S)."""
-        gradient = to_numpy(gradient)
-        values = gradient.reshape(*gradient.shape[:-1], -1, self.layer.value_dim)
-        return np.moveaxis(values.sum(-2), -1, -2)  # a query attends to one of them
+    def attend(self, values):
+        """Returns the attended heads (B, N, T, Hv) for other values."""
+        heads = list(self.heads)
+        heads[2::3] = values
+        output, _ = self.layer.compute_attention(tuple(heads), self.masks, self.causal)
+        mask = self.masks.query_mask
+        return output if mask is None else ops.where(mask[:, None, :, None], output, 0)
+
+    def weights(self, gradients):
+        """Returns the gradients of the values, (B, N, S, Hv) each, as (B, N, Hv, S); a query attends to one of them."""
+        return np.moveaxis(sum(to_numpy(gradient) for gradient in gradients), -1, -2)
 
 
 @dataclasses.dataclass
@@ -66,15 +76,18 @@ class Attention:
             Pairs of positions (t,) and weights, NumPy float (B, N, t, S), 0 for keys that a query does not see.
         """
         num_rows = min(part.layer.value_dim for part in self.parts)
-        queries = np.arange(self.parts[0].arguments[0].shape[2]) if queries is None else np.asarray(queries)
-        values = [part.arguments[2] for part in self.parts]
+        queries = np.arange(self.parts[0].heads[0].shape[2]) if queries is None else np.asarray(queries)
+        counts = [len(part.values) for part in self.parts]
+        ends = np.cumsum(counts)
+        own = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
         outputs, pull_back = vector_jacobian_product(
-            lambda values: [part.heads(value) for part, value in zip(self.parts, values, strict=True)], values
+            lambda values: [part.attend(values[at]) for part, at in zip(self.parts, own, strict=True)],
+            [value for part in self.parts for value in part.values],
         )
         for first in range(0, len(queries), num_rows):
             chosen = queries[first : first + num_rows]
             gradients = pull_back([_one_hot_rows(output, chosen) for output in outputs])
-            weights = [part.weights(gradient) for part, gradient in zip(self.parts, gradients, strict=True)]
+            weights = [part.weights(gradients[at]) for part, at in zip(self.parts, own, strict=True)]
             yield chosen, np.concatenate([each[:, :, : len(chosen)] for each in weights], axis=1)
 
 
@@ -100,14 +113,14 @@ def record_attentions(model, inputs):
     found = []
 
     def recording(layer):
-        attend_heads = layer.attend_heads
+        compute_attention = layer.compute_attention
 
-        def record(query, key, value, masks, causal, training, return_weights):
-            part = Part(layer, (query, key, value, masks, causal))
+        def record(heads, masks, causal, *options):
+            part = Part(layer, heads, masks, causal)
             owner = owners.get(id(layer), layer)
             is_next = owner is not layer and layer is not owner.parts[0]
             found[-1].parts.append(part) if is_next else found.append(Attention(owner.path or owner.name, [part]))
-            return attend_heads(query, key, value, masks, causal, training, return_weights)
+            return compute_attention(heads, masks, causal, *options)
 
         return record
 
@@ -118,7 +131,7 @@ def record_attentions(model, inputs):
                 f"`model` must have keys and values for each head. Received: {layer.name}, of whose {layer.num_heads} "
                 f"heads {layer.num_key_heads} have some."
             )
-    with replaced([(layer, "attend_heads", recording(layer)) for layer in attending]):
+    with replaced([(layer, "compute_attention", recording(layer)) for layer in attending]):
         model(inputs, training=False)
     if not found:
         raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without.")

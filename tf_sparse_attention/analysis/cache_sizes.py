@@ -7,7 +7,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import AttentionLayer
-from tf_sparse_attention.layers.decoding import check_has_cache
+from tf_sparse_attention.layers.attention_cache import check_has_cache
 
 
 @dataclasses.dataclass(frozen=True)

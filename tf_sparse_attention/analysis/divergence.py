@@ -143,7 +143,7 @@ def _entropy(weights):
 
 def _sums_of_pairs(attention, max_queries):
     """Returns sums over queries and their numbers for each two heads, (pairs, B) both."""
-    length = attention.parts[0].arguments[0].shape[2]
+    length = attention.parts[0].heads[0].shape[2]
     queries = None
     if max_queries is not None and max_queries < length:
         queries = np.arange(max_queries) * length // max_queries

@@ -4,7 +4,6 @@ import dataclasses
 import re
 
 import numpy as np
-from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_rows import record_attentions
@@ -156,10 +155,11 @@ def _clusters(attention):
     """Returns the clusters of the tokens by the number of each routed head, {head: int (T,)}."""
     clusters, first = {}, 0
     for part in attention.parts:
-        layer, (query, *_) = part.layer, part.arguments
+        layer = part.layer
         if isinstance(layer, RoutingAttention) and layer.centroids is not None:
-            positions = ops.arange(query.shape[2], dtype="int32")[None]
-            (groups,) = layer.rounds_of_groups(query, positions)
+            query, _ = layer.normalize_heads(part.heads[0], None)
+            (grouper,) = layer.groupers
+            groups = grouper.assign(query)
             clusters |= {first + head: row for head, row in enumerate(to_numpy(groups)[0])}
         first += layer.num_heads
     return clusters

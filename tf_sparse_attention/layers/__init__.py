@@ -16,6 +16,7 @@ from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.routing_attention import RoutingAttention
 from tf_sparse_attention.layers.sinusoidal_embedding import SinusoidalEmbedding
 from tf_sparse_attention.layers.softmax_feed_forward import SoftmaxFeedForward
+from tf_sparse_attention.layers.sparse_attention import SparseAttention
 from tf_sparse_attention.layers.strided_attention import StridedAttention
 from tf_sparse_attention.layers.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.transformer_block import TransformerBlock
@@ -37,6 +38,7 @@ __all__ = [
     "RoutingAttention",
     "SinusoidalEmbedding",
     "SoftmaxFeedForward",
+    "SparseAttention",
     "StridedAttention",
     "SwappedAttention",
     "TransformerBlock",

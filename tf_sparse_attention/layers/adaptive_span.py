@@ -55,13 +55,19 @@ def spans_in(model):
     return [layer for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
 
 
+def computed_window(layer):
+    """Returns the window that calls of a layer compute: what its spans need, if it has any."""
+    span = getattr(layer, "span", None)  # made when the layer is built
+    return layer.window if span is None else span.computed_window
+
+
 def span_of_call(layer, training):
-    """Returns the window that a call computes and its `Span` or None; adds the loss of the spans in training."""
+    """Returns the `Span` of a call of a layer, or None; adds the loss of the spans in training."""
     if layer.span is None:
-        return layer.window, None
+        return None
     if training and layer.span.loss_factor:
         layer.add_loss(layer.span.cost())
-    return layer.span.computed_window, layer.span.read()
+    return layer.span.read()
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")

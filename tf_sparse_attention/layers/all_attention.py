@@ -4,16 +4,12 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.adaptive_span import checked_span, make_span, span_of_call
+from tf_sparse_attention.layers.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
 from tf_sparse_attention.ops.blocks import shape, slice_axis
-from tf_sparse_attention.ops.decoding import at_most, attend_kept, empty_places, keep_last, keep_next, kept_last
-from tf_sparse_attention.ops.decoding_across import kept_run, sequence_cache
-from tf_sparse_attention.ops.local import local_attention
-from tf_sparse_attention.ops.masks import window_mask
-from tf_sparse_attention.ops.persistent import attend_to_slots, one_head, split_head
-from tf_sparse_attention.ops.positions import rotate_key
+from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
+from tf_sparse_attention.patterns.window import Window
 
 VARIANTS = ("all", "split", "head_split", "single_head")
 
@@ -53,8 +49,6 @@ class AllAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
-    supports_memory = True
-
     def __init__(
         self,
         num_heads,
@@ -91,9 +85,8 @@ class AllAttention(AttentionLayer):
         """The heads that have a window; with "head_split" the others have no keys."""
         return (self.num_heads + 1) // 2 if self.variant == "head_split" else self.num_heads
 
-    @property
-    def reach(self):
-        return self._to_compute(self.window) - 1
+    def make_pattern(self, causal):
+        return Window(self._to_compute(computed_window(self)))
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
@@ -115,101 +108,63 @@ class AllAttention(AttentionLayer):
                 name="persistent",
             )
 
-    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
-        dropout = self.dropout_of_weights(training)
-        window, span = span_of_call(self, training)
+    def hide_self(self, causal):
+        return None if self.see_self else "always"
 
-        def attend_window(query, slots):
-            return local_attention(
-                query,
-                key,
-                value,
-                window=self._to_compute(window),
-                causal=causal,
-                see_self=self.see_self,
-                masks=masks.of_heads(slice(0, self.num_key_heads)),
-                position=self._position_of_window,
-                slots=slots,
-                span=span,
-                dropout=dropout,
-                return_weights=return_weights,
-            )
-
-        return self._with_persistent(attend_window, query, dropout)
+    def span_of_call(self, training):
+        return span_of_call(self, training)
 
     @property
-    def _position_of_window(self):
-        return self.position_of_heads.of_heads(slice(0, self.num_key_heads))
+    def persistent_vectors(self):
+        return self.persistent.read() if self.variant == "all" and self.persistent is not None else None
 
-    def _with_persistent(self, attend_window, query, dropout=None):
-        """Returns attended heads and weights, given a function of scaled queries and slots that attends to a window."""
-        slots = None if self.persistent is None else self.persistent.read()
-        near = slice_axis(query, -3, 0, self.num_key_heads) * self.key_dim**-0.5
-        attended = attend_window(near, slots if self.variant == "all" else None)
-        output, weights = attended.output, attended.weights
+    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+        query, masks = heads[0], masks.of_heads(slice(0, self.num_key_heads))
+        heads = self._of_window(query), *heads[1:]
+        output, weights = super().compute_attention(heads, masks, causal, training, return_weights)
+        return self._with_persistent(query, output, weights, self.attention_dropout(training))
+
+    def decode_attention(self, query, key, value, cache, index):
+        output, cache = super().decode_attention(self._of_window(query), key, value, cache, index)
+        return self._with_persistent(query, output)[0], cache
+
+    def decode_cross_attention(self, query, cache, index):
+        output = super().decode_cross_attention(self._of_window(query), cache, index)
+        return self._with_persistent(query, output)[0]
+
+    def dense_mask(self, heads, masks, causal):
+        heads = self._of_window(heads[0]), *heads[1:]
+        seen = super().dense_mask(heads, masks.of_heads(slice(0, self.num_key_heads)), causal)
+        if self.num_key_heads == self.num_heads:
+            return seen
+        batch, _, *lengths = shape(seen)
+        none = ops.zeros((batch, self.num_heads - self.num_key_heads, *lengths), dtype="bool")
+        return ops.concatenate([seen, none], axis=1)
+
+    def _of_window(self, query):
+        """Returns the queries of the heads that have a window."""
+        return slice_axis(query, -3, 0, self.num_key_heads)
+
+    def _with_persistent(self, query, output, weights=None, dropout=None):
+        """Returns attended heads and weights with what variants other than "all" add to those of the window."""
+        if self.variant == "all":
+            return output, weights
+        persistent = self.persistent.read()
         if self.variant == "split":
-            output = output + attend_to_slots(query * self.key_dim**-0.5, slots, dropout)
-        elif self.variant == "single_head":
+            return output + attend_persistent(query * self.key_dim**-0.5, persistent, dropout), weights
+        if self.variant == "single_head":
             joined = one_head(query) * (self.num_heads * self.key_dim) ** -0.5
-            output = output + split_head(attend_to_slots(joined, slots, dropout), self.num_heads)
-        elif self.variant == "head_split":
-            others = slice_axis(query, -3, self.num_key_heads, self.num_heads) * self.key_dim**-0.5
-            output = ops.concatenate([output, attend_to_slots(others, slots, dropout)], axis=1)
-            if weights is not None:
-                nothing = ops.zeros((*shape(others)[:3], shape(weights)[-1]), weights.dtype)
-                weights = ops.concatenate([weights, nothing], axis=1)
+            return output + split_head(attend_persistent(joined, persistent, dropout), self.num_heads), weights
+        others = slice_axis(query, -3, self.num_key_heads, self.num_heads) * self.key_dim**-0.5
+        output = ops.concatenate([output, attend_persistent(others, persistent, dropout)], axis=1)
+        if weights is not None:
+            nothing = ops.zeros((*shape(others)[:3], shape(weights)[-1]), weights.dtype)
+            weights = ops.concatenate([weights, nothing], axis=1)
         return output, weights
 
-    reason_against_cache = None
-
-    def new_cache(self, batch_size, max_length):
-        size = at_most(self._to_compute(span_of_call(self, training=False)[0]), max_length)
-        sizes = self.num_key_heads, size, self.key_dim, self.value_dim
-        return empty_places(batch_size, *sizes, self.compute_dtype)
-
-    def fill_cache(self, cache, query, key, value, lengths):
-        return keep_last(cache, rotate_key(self._position_of_window, key), value, lengths)
-
-    def decode_heads(self, query, key, value, cache, index):
-        position, (_, span) = self._position_of_window, span_of_call(self, training=False)
-        cache = keep_next(cache, rotate_key(position, key, index), value, index)
-        return self._attend_kept(query, kept_last(cache, index), index, span), cache
-
-    def _attend_kept(self, query, kept, index, span):
-        """Returns attended heads of one query a row to `Kept` keys and to the persistent vectors."""
-        if not self.see_self:
-            kept = kept._replace(seen=ops.logical_and(kept.seen, kept.tokens != 0))
-
-        def attend_window(query, slots):
-            return attend_kept(query, kept, index, self._position_of_window, slots=slots, span=span)
-
-        return self._with_persistent(attend_window, query)[0]
-
-    reason_against_crossing = None
-
-    def new_cross_cache(self, key, value, key_mask):
-        return sequence_cache(rotate_key(self._position_of_window, key), value, key_mask)
-
-    def decode_heads_across(self, query, cache, index):
-        window, span = span_of_call(self, training=False)
-        window = self._to_compute(window)
-        return self._attend_kept(query, kept_run(cache, index, index - window + 1, 2 * window - 1), index, span)
-
     def _to_compute(self, window):
-        """Returns the window as `ops` count it, the query's own position included."""
+        """Returns the window as patterns count it, the query's own position included."""
         return window if self.see_self else window + 1
-
-    def pattern(self, query, key, masks, causal):
-        lengths = shape(query)[2], shape(key)[2]
-        seen = window_mask(*lengths, self._to_compute(self.window), causal, masks.num_memory)
-        if not self.see_self:
-            own = window_mask(*lengths, 1, True, masks.num_memory)
-            seen = ops.logical_and(seen, ops.logical_not(own))
-        seen = ops.broadcast_to(seen, (self.num_key_heads, *lengths))
-        if self.span is not None:
-            seen = ops.logical_and(seen, self.span.read().seen(*lengths, masks.num_memory))
-        none = ops.zeros((self.num_heads - self.num_key_heads, *lengths), dtype="bool")
-        return ops.concatenate([seen, none], axis=0)
 
     def get_config(self):
         names = ("num_persistent", "window", "see_self", "variant", "adaptive_span")

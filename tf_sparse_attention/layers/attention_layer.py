@@ -6,22 +6,25 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers import attention_checks, projections
+from tf_sparse_attention.layers.attention_cache import AttentionCache
 from tf_sparse_attention.layers.call_masks import other_than_query, token_masks
-from tf_sparse_attention.layers.decoding import Decoding
+from tf_sparse_attention.layers.groupers import describe_tokens
 from tf_sparse_attention.layers.memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.masks import dense_mask
+from tf_sparse_attention.ops.masks import document_starts
+from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.twin import dense_pattern
 
 
-class AttentionLayer(Decoding, keras.layers.Layer):
+class AttentionLayer(AttentionCache, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
-    A subclass gives `attend_heads`, which computes attention of projected heads, `pattern`, its dense twin, and
-    `reach`. Projections have the names and shapes of Keras's: `set_weights` takes over Keras's weights where both
-    layers have the same ones.
+    A subclass gives `make_pattern`; the rest follows from the pattern. Projections have the names and shapes of
+    Keras's: `set_weights` takes over Keras's weights where both layers have the same ones.
 
     Note: differs from Keras in what a pattern cannot have, `attention_axes`, `flash_attention` and gates, and in its
     third positional argument, which is the pattern's own; write the others by name.
@@ -70,10 +73,8 @@ class AttentionLayer(Decoding, keras.layers.Layer):
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
-    can_be_causal = True  # whether later positions can be hidden at all
-    supports_memory = False  # whether a call takes the inputs of earlier positions as further keys
+    share_qk = False  # whether queries serve as keys, so that no key projection exists
     further_masks = ()  # names of masks that a subclass takes beside those of every layer
-    causal_selection = True  # whether, under a causal mask, WHICH keys a query sees is independent of later tokens
 
     def __init__(
         self,
@@ -113,34 +114,61 @@ class AttentionLayer(Decoding, keras.layers.Layer):
         self._objects = projections.objects_of(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
+    # What a subclass says: its pattern, and what differs from plain heads.
+
+    def make_pattern(self, causal):
+        """Returns the `Pattern` of the heads in a causal call, or in one that is not."""
+        raise NotImplementedError(f"{type(self).__name__} must define `make_pattern`.")
+
+    @property
+    def groupers(self):
+        """What assigns tokens to groups, for each of the pattern's leaves; None of one that goes by positions."""
+        return [None] * len(self.make_pattern(causal=True).leaves())
+
+    def normalize_heads(self, query, key):
+        """Returns queries and keys (B, N, T, H), the latter None where queries serve as keys, as groups see them."""
+        return query, key
+
+    def score_inputs(self, query, key):
+        """Returns queries and keys of `normalize_heads` as their scores compare them, in the compute dtype."""
+        if key is None:  # the same rows on both sides are arranged once, so each side has half of the scale
+            return query * self.key_dim**-0.25, None
+        return query * self.key_dim**-0.5, key
+
+    def hide_self(self, causal):
+        """Returns the `hide_self` of `attend_pattern`."""
+        return None
+
+    def span_of_call(self, training):
+        """Returns the `ops.span.Span` of a call or None, and adds its loss in training."""
+        return None
+
+    @property
+    def persistent_vectors(self):
+        """Pair of keys and values that every query sees beside those of the sequence, or None."""
+        return None
+
+    # What follows from the pattern.
+
+    @property
+    def can_be_causal(self):
+        """Whether later positions can be hidden at all."""
+        return True
+
+    @property
+    def causal_selection(self):
+        """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
+        return not self.can_be_causal or self.make_pattern(causal=True).causal_selection
+
+    @property
+    def supports_memory(self):
+        """Whether a call takes the inputs of earlier positions as further keys."""
+        return self.can_be_causal and self.make_pattern(causal=True).takes_memory
+
     @property
     def reach(self):
         """The default of `max_distance`; with `supports_memory`, no key is seen from further away."""
-        raise NotImplementedError(f"{type(self).__name__} must define `reach`.")
-
-    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
-        """Computes attention of projected heads; what makes one layer differ from another.
-
-        Args:
-            query: float (B, N, T, H), not scaled.
-            key: float (B, N, S, H), or None where queries serve as keys.
-            value: float (B, N, S, Hv).
-            masks: `TokenMasks`; the caller applies `query_mask` to the result.
-            causal: boolean, as are `training` and `return_weights`.
-
-        Returns:
-            Pair of the heads (B, N, T, Hv) and the weights (B, N, T, S) or None.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define `attend_heads`.")
-
-    def pattern(self, query, key, masks, causal):
-        """Returns which keys the pattern lets a query see, before the masks: bool, broadcastable to (B, N, T, S)."""
-        raise NotImplementedError(f"{type(self).__name__} must define `pattern`.")
-
-    @property
-    def has_keys(self):
-        """Whether keys have a projection of their own."""
-        return True
+        return self.make_pattern(causal=False).reach
 
     @property
     def num_key_heads(self):
@@ -176,7 +204,7 @@ class AttentionLayer(Decoding, keras.layers.Layer):
         common = {"objects": self._objects, "dtype": self.dtype_policy}
         make = functools.partial(projections.input_projection, use_bias=self.use_bias, **common)
         self._query = make("query", query_shape, self.num_heads, self.key_dim)
-        self._key = make("key", key_shape, self.num_key_heads, self.key_dim) if self.has_keys else None
+        self._key = None if self.share_qk else make("key", key_shape, self.num_key_heads, self.key_dim)
         self._value = make("value", value_shape, self.num_key_heads, self.value_dim)
         self._attention_output = projections.output_projection(
             "attention_output",
@@ -190,7 +218,7 @@ class AttentionLayer(Decoding, keras.layers.Layer):
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
 
     @property
-    def position_of_heads(self):
+    def position_encoding(self):
         """The position object that `ops` functions take."""
         if self.position == "relative":
             return positions.Relative(self._relative_key, self._relative_value)
@@ -198,7 +226,7 @@ class AttentionLayer(Decoding, keras.layers.Layer):
             return positions.Rotary()
         return positions.Alibi(self.num_heads) if self.position == "alibi" else positions.NoPosition()
 
-    def dropout_of_weights(self, training):
+    def attention_dropout(self, training):
         """Returns the `Dropout` of a call, None outside training."""
         return Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
 
@@ -231,12 +259,60 @@ class AttentionLayer(Decoding, keras.layers.Layer):
 
     def attend(self, heads, masks, causal, training, return_weights):
         """Returns what a call returns, of projected heads and `TokenMasks`."""
-        output, weights = self.attend_heads(*heads, masks, causal, training, return_weights)
+        output, weights = self.compute_attention(heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
             asked = masks.query_mask[:, None, :, None]
             output = ops.where(asked, output, 0)
             weights = None if weights is None else ops.where(asked, weights, 0)
         return (self.join_heads(output), weights) if return_weights else self.join_heads(output)
+
+    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+        """Computes attention of projected heads.
+
+        Args:
+            heads: what `project` returns: queries (B, N, T, H), not scaled, keys (B, N, S, H) or None where queries
+                serve as keys, and values (B, N, S, Hv).
+            masks: `TokenMasks`; the caller applies `query_mask` to the result.
+            causal: boolean, as are `training` and `return_weights`.
+
+        Returns:
+            Pair of the heads (B, N, T, Hv) and the weights (B, N, T, S) or None.
+        """
+        (query, key, value), pattern = heads, self.make_pattern(causal)
+        query, key = self.normalize_heads(query, key)
+        known = self.describe_tokens(pattern, query, key, masks, training)
+        query, key = self.score_inputs(query, key)
+        attended = attend_pattern(
+            pattern,
+            query,
+            key,
+            value,
+            causal=causal,
+            masks=masks,
+            known=known,
+            position=self.key_position_encoding,
+            span=self.span_of_call(training),
+            hide_self=self.hide_self(causal),
+            dropout=self.attention_dropout(training),
+            persistent=self.persistent_vectors,
+            return_weights=return_weights,
+        )
+        return attended.output, attended.weights
+
+    def describe_tokens(self, pattern, query, key, masks, training=False):
+        """Returns the `known` of `attend_pattern` for heads of `normalize_heads`; groups learn in training."""
+        return describe_tokens(self, pattern, query, key, masks, training)
+
+    def dense_mask(self, heads, masks, causal):
+        """Returns which keys each query sees, bool broadcastable to (B, N, T, S), of projected heads."""
+        (query, key), pattern = heads[:2], self.make_pattern(causal)
+        query, key = self.normalize_heads(query, key)
+        known = self.describe_tokens(pattern, query, key, masks)
+        num_keys = shape(query if key is None else key)[2]
+        starts = document_starts(masks) if pattern.uses_starts else None
+        call = Call(shape(query)[0], shape(query)[2], num_keys, causal, masks.num_memory, starts)
+        span = self.span_of_call(training=False)
+        return dense_pattern(pattern, call, query.shape[1], masks, known, span, self.hide_self(causal))
 
     def with_further_masks(self, masks, query):
         """Returns the `TokenMasks` of a call with those of `further_masks`, which come by name."""
@@ -244,9 +320,9 @@ class AttentionLayer(Decoding, keras.layers.Layer):
 
     def project(self, query, value=None, key=None):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
-        attention_checks.check_sources(type(self).__name__, value, key, self.has_keys)
+        attention_checks.check_sources(type(self).__name__, value, key, not self.share_qk)
         value = query if value is None else value
-        keys = projections.heads_of(self._key, value if key is None else key) if self.has_keys else None
+        keys = None if self.share_qk else projections.heads_of(self._key, value if key is None else key)
         return projections.heads_of(self._query, query), keys, projections.heads_of(self._value, value)
 
     def join_heads(self, heads):
@@ -273,10 +349,9 @@ class AttentionLayer(Decoding, keras.layers.Layer):
             raise ValueError(f"`masks` must be among {[*names, *self.further_masks]}. Received: {sorted(unknown)}.")
         tokens = token_masks(query, value, key, *(masks.get(name) for name in names), self.num_heads)
         tokens = self.with_further_masks(tokens, query, **{name: masks.get(name) for name in self.further_masks})
-        queries, keys, values = self.project(query, value, key)
-        pattern = self.pattern(queries, keys, tokens, use_causal_mask)
-        sizes = (*shape(queries)[:3], shape(values)[2])
-        return ops.broadcast_to(dense_mask(pattern, tokens), sizes)
+        heads = self.project(query, value, key)
+        sizes = (*shape(heads[0])[:3], shape(heads[2])[2])
+        return ops.broadcast_to(self.dense_mask(heads, tokens, use_causal_mask), sizes)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))

@@ -23,15 +23,17 @@ class Centroids(keras.layers.Layer):
         ema_decay: weight of the past in the moving averages, in [0, 1).
         revive_after: training steps after which a centroid without tokens is moved; 0: never.
         seed: integer of the first centroids and of the noise of revived ones.
+        commitment_loss: factor of the commitment in the loss of `learn`. Default 0.
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
-    def __init__(self, num_heads, num_clusters, size, ema_decay, revive_after, seed, **kwargs):
+    def __init__(self, num_heads, num_clusters, size, ema_decay, revive_after, seed, commitment_loss=0.0, **kwargs):
         super().__init__(**kwargs)
         self.num_heads, self.num_clusters, self.size = num_heads, num_clusters, size
         self.ema_decay = ema_decay
         self.revive_after = revive_after
         self.seed = seed
+        self.commitment_loss = commitment_loss
         self.pending = []
         self.build()
 
@@ -68,7 +70,7 @@ class Centroids(keras.layers.Layer):
         """Returns the centroids as they are now; in a TensorFlow graph the variable would be what it is when used."""
         return ops.copy(self.centroids)
 
-    def assign(self, state):
+    def set_state(self, state):
         """Sets the weights to a `kmeans.State`."""
         for variable, value in zip(self._state_weights(), state, strict=True):
             # Assigned in a stateless call, a variable would otherwise carry the gradient of its value.
@@ -86,7 +88,29 @@ class Centroids(keras.layers.Layer):
                 "`mask` must leave at least `num_clusters` tokens to start from. "
                 f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
             )
-        self.assign(kmeans.start_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask))
+        self.set_state(kmeans.start_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask))
+
+    def assign(self, heads, positions=None):
+        """Returns the nearest centroid of each normalised token (B, N, T, H), int32 (B, N, T), wherever it stands."""
+        return kmeans.nearest(heads, self.read())
+
+    def learn(self, sides):
+        """Moves the centroids by the tokens of one training step, queries and keys together.
+
+        Args:
+            sides: list of (normalised tokens (B, N, T, H), bool (B, T) or None, their clusters of `assign`).
+
+        Returns:
+            The commitment loss, a scalar; None if its factor is 0.
+        """
+        loss = None
+        if self.commitment_loss:
+            centroids = self.read()
+            loss = sum(kmeans.commitment(x, clusters, centroids, mask) for x, mask, clusters in sides)
+            loss = ops.cast(self.commitment_loss * loss, keras.config.floatx())
+        seen = [kmeans.statistics(x, clusters, self.num_clusters, mask) for x, mask, clusters in sides]
+        self.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
+        return loss
 
     def observe(self, seen):
         """Takes in the `kmeans.Statistics` of one training step."""
@@ -104,7 +128,7 @@ class Centroids(keras.layers.Layer):
             # Drawn from the seed alone: the same on all replicas, and nothing to save.
             noise = NOISE * keras.random.normal(self.centroids.shape, dtype=self.centroids.dtype, seed=self.seed)
             state = kmeans.revive(state, self.revive_after, noise)
-        self.assign(state)
+        self.set_state(state)
 
     def save_own_variables(self, store):
         for variable in self._state_weights():

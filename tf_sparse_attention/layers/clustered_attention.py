@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.state import drawn_seed, random_directions
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
-from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.masks import dense_mask, merge
 from tf_sparse_attention.ops.positions import rotate_both
 
 
@@ -72,15 +72,16 @@ class ClusteredAttention(AttentionLayer):
         super().build(query_shape, value_shape, key_shape)
         self.planes = random_directions(self, "planes", (self.num_bits, self.key_dim + 1))
 
-    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
         self._check_call(masks, causal)
-        query, key = rotate_both(self.position_of_heads, query, key)
+        query, key, value = heads
+        query, key = rotate_both(self.position_encoding, query, key)
         key_mask = None if masks.key_mask is None else masks.key_mask[:, None, None]
         clusters = self._clusters_of(query, masks.query_mask)
         heads = query * self.key_dim**-0.5, key, value, clusters, self.num_clusters
         options = {
             "key_mask": merge(key_mask, masks.attention_mask),
-            "dropout": self.dropout_of_weights(training),
+            "dropout": self.attention_dropout(training),
             "return_weights": return_weights,
         }
         if self.top_k is None:
@@ -115,9 +116,10 @@ class ClusteredAttention(AttentionLayer):
                 f"one position of the query axis. Received: {tuple(masks.attention_mask.shape)} (B, N, T, S)."
             )
 
-    def pattern(self, query, key, masks, causal):
+    def dense_mask(self, heads, masks, causal):
         self._check_call(masks, causal)
-        return ops.ones((1, 1, shape(query)[2], shape(key)[2]), "bool")
+        seen = ops.ones((1, 1, shape(heads[0])[2], shape(heads[1])[2]), "bool")
+        return dense_mask(seen, masks)
 
     def get_config(self):
         names = ("num_clusters", "num_bits", "num_iterations", "top_k")

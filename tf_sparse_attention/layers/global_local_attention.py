@@ -9,8 +9,11 @@ from tf_sparse_attention.layers.call_masks import as_tensor, token_masks
 from tf_sparse_attention.layers.local_attention import LocalAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.global_tokens import attend_with_global, but_global, find_global
-from tf_sparse_attention.ops.masks import dense_mask
+from tf_sparse_attention.ops.global_tokens import find_global
+from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
+from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.marked import FromGlobal, Global
+from tf_sparse_attention.patterns.pattern import Union
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -49,7 +52,6 @@ class GlobalLocalAttention(LocalAttention):
 
     can_be_causal = False
     reason_against_crossing = "global tokens are of the sequence that attends"
-    supports_memory = False
     further_masks = ("global_mask",)
 
     def __init__(
@@ -115,9 +117,13 @@ class GlobalLocalAttention(LocalAttention):
         masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
         masks = token_masks(query, value, key, *masks, self.num_heads)
         masks = self.with_further_masks(masks, query, global_mask)
-        heads = [*self.project(query), *(projections.heads_first(layer(query)) for layer in self._global)]
-        heads = [ops.concatenate(heads[i::3], axis=-1) for i in range(3)]
+        heads = self.project(query)
         return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
+
+    def project(self, query, value=None, key=None):
+        """Returns the heads by which tokens attend, and those by which global ones do where they have their own."""
+        heads = super().project(query, value, key)
+        return (*heads, *(projections.heads_first(layer(query)) for layer in self._global))
 
     def with_further_masks(self, masks, query, global_mask=None):
         return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
@@ -132,14 +138,10 @@ class GlobalLocalAttention(LocalAttention):
         first = ops.cast(ops.arange(shape(query)[1]) < self.first_global, "int32")
         return ops.broadcast_to(first, shape(query)[:2]) if counts is None else ops.maximum(counts, first)
 
-    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
+    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
         _check_not_causal(causal)
-        heads = [
-            self._parts(x, size) for x, size in ((query, self.key_dim), (key, self.key_dim), (value, self.value_dim))
-        ]
-        local, own = zip(*heads, strict=True)
-        call = (local, own, masks, training, return_weights)
-        length = shape(query)[2]
+        call = heads, masks, training, return_weights
+        length = shape(heads[0])[2]
         if isinstance(length, int) or self.dense_length == 0:
             dense = isinstance(length, int) and length <= self.dense_length
             return self._attend_densely(*call) if dense else self._attend_sparsely(*call)
@@ -150,44 +152,47 @@ class GlobalLocalAttention(LocalAttention):
         )
         return output, weights if return_weights else None
 
-    def _parts(self, heads, size):
-        """Returns the heads by which tokens attend, and those by which global ones do."""
-        return (heads, heads) if not self.own_projections else ops.split(heads, [size], axis=-1)
-
-    def _attend_sparsely(self, local, own, masks, training, return_weights):
+    def _attend_sparsely(self, heads, masks, training, return_weights):
         if masks.global_counts is None:
-            return super().attend_heads(*local, masks, False, training, return_weights)
+            return super().compute_attention(heads[:3], masks, False, training, return_weights)
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
-        options = {"return_weights": return_weights, "return_log_sum_exp": True}
-        attended = attend_with_global(
-            self.attend_locally(*local, but_global(masks, tokens), False, training, **options),
-            local[0] * self.key_dim**-0.5,
-            *local[1:],
-            (own[0] * self.key_dim**-0.5, *own[1:]),
-            tokens,
-            masks,
-            self.dropout_of_weights(training),
-            return_weights,
-        )
-        return attended.output, attended.weights
+        options = {
+            "masks": masks,
+            "position": self.position_encoding,
+            "dropout": self.attention_dropout(training),
+            "return_weights": return_weights,
+        }
+        pattern = Union((Global(self.num_global), super().make_pattern(False)))
+        query, key, value = self._scaled(heads[:3])
+        span = self.span_of_call(training)
+        others = attend_pattern(pattern, query, key, value, known=[tokens, None], span=span, **options)
+        # Rows of global tokens are another attention, by heads that may be their own, and not a part of the union.
+        query, key, value = self._scaled(heads[-3:])
+        own = attend_pattern(FromGlobal(self.num_global), query, key, value, known=[tokens], **options)
+        marks = tokens.marks[:, None, :, None]
+        weights = ops.where(marks, own.weights, others.weights) if return_weights else None
+        return ops.where(marks, own.output, others.output), weights
 
-    def _attend_densely(self, local, own, masks, training, return_weights):
+    def _scaled(self, heads):
+        return heads[0] * self.key_dim**-0.5, *heads[1:]
+
+    def _attend_densely(self, heads, masks, training, return_weights):
         attended = attend(
-            local[0] * self.key_dim**-0.5,
-            *local[1:],
+            *self._scaled(heads[:3]),
             mask=dense_mask(None, masks),
-            dropout=self.dropout_of_weights(training),
+            dropout=self.attention_dropout(training),
             return_weights=return_weights,
         )
         return attended.output, attended.weights
 
-    def pattern(self, query, key, masks, causal):
+    def dense_mask(self, heads, masks, causal):
         _check_not_causal(causal)
-        seen = ops.logical_or(super().pattern(query, key, masks, False), shape(query)[2] <= self.dense_length)
-        if masks.global_counts is None:
-            return seen
-        marks = find_global(masks.global_counts, masks.key_mask, self.num_global).marks
-        return ops.logical_or(seen, ops.logical_or(marks[:, None, None, :], marks[:, None, :, None]))
+        without_masks = TokenMasks()
+        seen = ops.logical_or(super().dense_mask(heads, without_masks, False), shape(heads[0])[2] <= self.dense_length)
+        if masks.global_counts is not None:
+            marks = find_global(masks.global_counts, masks.key_mask, self.num_global).marks
+            seen = ops.logical_or(seen, ops.logical_or(marks[:, None, None, :], marks[:, None, :, None]))
+        return dense_mask(seen, masks)
 
     def get_config(self):
         names = ("num_global", "first_global", "own_projections", "dense_length")

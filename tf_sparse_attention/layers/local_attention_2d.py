@@ -1,15 +1,11 @@
 """Two-dimensional local attention as a Keras layer."""
 
 import keras
-from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.decoding import at_most, attend_kept, empty_places, keep_last, keep_next, kept_last
-from tf_sparse_attention.ops.images import ORDERS, Image, image_mask, near_pixels
-from tf_sparse_attention.ops.local_2d import local_attention_2d
-from tf_sparse_attention.ops.positions import rotate_key
+from tf_sparse_attention.ops.images import ORDERS
+from tf_sparse_attention.patterns.image import ImageBlocks
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -89,44 +85,23 @@ class LocalAttention2D(AttentionLayer):
             self.num_blocks_after = checks.checked_pair("num_blocks_after", num_blocks_after, minimum=0)
         self.order = order
 
+    def make_pattern(self, causal):
+        before = (1, 1) if self.num_blocks_before is None else self.num_blocks_before
+        after = before if self.num_blocks_after is None else self.num_blocks_after
+        return ImageBlocks(self.width, self.block_shape, before, after, self.order, self.height)
+
     @property
     def image(self):
         """The `Image` that sequences are the first pixels of."""
-        return Image(self.width, self.block_shape, self.order, self.height)
+        return self.make_pattern(causal=False).image
 
-    @property
-    def reach(self):
-        return max(self._farthest(*blocks) for blocks in self._blocks(causal=False))
+    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+        self._check_lengths(query=heads[0], value=heads[2])
+        return super().compute_attention(heads, masks, causal, training, return_weights)
 
-    def _farthest(self, rows, columns):
-        """Returns the distance of the farthest key on a side where so many blocks are seen."""
-        height, width = self.image.block_height, self.image.block_width
-        along = min((columns + 1) * width, self.width)  # pixels of a row from end to end of what is seen
-        if self.order == "raster":
-            return ((rows + 1) * height - 1) * self.width + along - 1
-        return rows * self.image.band_size + along * height - 1
-
-    def _blocks(self, causal):
-        """Returns the blocks seen above and to the left of the own one, and those below and to the right."""
-        before = (1, 1) if self.num_blocks_before is None else self.num_blocks_before
-        below, right = before if self.num_blocks_after is None else self.num_blocks_after
-        return before, (0 if causal else below, right)
-
-    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
-        self._check_lengths(query=query, value=value)
-        attended = local_attention_2d(
-            query * self.key_dim**-0.5,
-            key,
-            value,
-            self.image,
-            *self._blocks(causal),
-            causal=causal,
-            masks=masks,
-            position=self.position_of_heads,
-            dropout=self.dropout_of_weights(training),
-            return_weights=return_weights,
-        )
-        return attended.output, attended.weights
+    def dense_mask(self, heads, masks, causal):
+        self._check_lengths(query=heads[0], value=heads[2])
+        return super().dense_mask(heads, masks, causal)
 
     def _check_lengths(self, **heads):
         """Raises a `ValueError` if queries or values (B, N, T, H) are known to be more than the image has."""
@@ -137,33 +112,13 @@ class LocalAttention2D(AttentionLayer):
                     f"height={self.height}, width={self.width}."
                 )
 
-    reason_against_cache = None
-
-    def new_cache(self, batch_size, max_length):
+    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         most = None if self.height is None else self.height * self.width
         if most is not None and isinstance(max_length, int) and max_length > most:
             raise ValueError(
                 f"`max_length` must be at most `height` times `width`, {most}. Received: max_length={max_length}."
             )
-        before, _ = self._blocks(causal=True)
-        sizes = self.num_heads, at_most(self._farthest(*before) + 1, max_length), self.key_dim, self.value_dim
-        return empty_places(batch_size, *sizes, self.compute_dtype)
-
-    def fill_cache(self, cache, query, key, value, lengths):
-        return keep_last(cache, rotate_key(self.position_of_heads, key), value, lengths)
-
-    def decode_heads(self, query, key, value, cache, index):
-        position = self.position_of_heads
-        cache = keep_next(cache, rotate_key(position, key, index), value, index)
-        kept = kept_last(cache, index)
-        at_query = index[:, None, None]
-        near = near_pixels(at_query, at_query + kept.tokens, self.image, *self._blocks(causal=True))
-        kept = kept._replace(seen=ops.logical_and(kept.seen, near))
-        return attend_kept(query * self.key_dim**-0.5, kept, index, position).output, cache
-
-    def pattern(self, query, key, masks, causal):
-        self._check_lengths(query=query, value=key)
-        return image_mask(shape(query)[2], shape(key)[2], self.image, *self._blocks(causal), causal)
+        return super().init_cache(batch_size, max_length, memory, memory_mask)
 
     def get_config(self):
         names = ("width", "height", "block_shape", "num_blocks_before", "num_blocks_after", "order")

@@ -1,24 +1,24 @@
 """Hashing attention as a Keras layer."""
 
-import functools
-
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import attention_checks
-from tf_sparse_attention.layers.content_attention import ContentAttention
-from tf_sparse_attention.layers.state import random_directions
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.groupers import HashAxes
+from tf_sparse_attention.layers.lookahead import warn_of_causal_mask
+from tf_sparse_attention.layers.state import drawn_seed, random_directions
 from tf_sparse_attention.ops import lsh
-from tf_sparse_attention.ops.attend import combine_attended
-from tf_sparse_attention.ops.lsh_chunks import chunk_attention
-from tf_sparse_attention.ops.masks import chunk_mask, dense_mask, group_band_mask, self_only_when_alone
+from tf_sparse_attention.ops.chunks import ChunkedRounds
+from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk
+from tf_sparse_attention.patterns.pattern import Union
 
 SELECTIONS = ("band", "chunks")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class LSHAttention(ContentAttention):
+class LSHAttention(AttentionLayer):
     """Multi-head attention inside hash buckets, in O(T bucket_size) for each round (Kitaev et al. 2020, "Reformer").
 
     A vector belongs to the axis, of num_buckets / 2 random ones and their opposites, that it is nearest to. Keys have
@@ -71,7 +71,10 @@ class LSHAttention(ContentAttention):
         mask_self=None,
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, selection=selection, share_qk=share_qk, mask_self=mask_self, **kwargs)
+        super().__init__(num_heads, key_dim, **kwargs)
+        checks.check_switch("share_qk", share_qk)
+        if mask_self is not None:
+            checks.check_switch("mask_self", mask_self)
         for name, value in (("num_buckets", num_buckets), ("bucket_size", bucket_size), ("num_rounds", num_rounds)):
             checks.check_count(name, value)
         if num_buckets % 2:
@@ -80,87 +83,49 @@ class LSHAttention(ContentAttention):
         self.num_buckets = num_buckets
         self.bucket_size = bucket_size
         self.num_rounds = num_rounds
-
-    @property
-    def causal_selection(self):
-        """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
-        return self.selection == "band"
-
-    @property
-    def reach(self):
-        return self.bucket_size - 1
+        self.selection = selection
+        self.share_qk = share_qk
+        self.mask_self = mask_self
+        self.seed = drawn_seed(self.seed)
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
         sizes = self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2
         self.rotations = random_directions(self, "rotations", sizes)
 
-    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
-        attention_checks.check_lengths(query, value)
-        key = query if self.share_qk else key
-        groups = self._groups(query, key, masks)
-        heads = *self.compared(query, key), value
-        options = {
-            "causal": causal,
-            "mask_self": self._masks_self,
-            "masks": masks,
-            "position": self.position_of_heads,
-            "return_weights": return_weights,
-        }
+    def make_pattern(self, causal):
         if self.selection == "chunks":
-            if causal:
-                self.warn_of_causal_mask("which keys share a chunk", instead="band")
-            options["dropout"] = self.dropout_of_weights(training)
-            attended = chunk_attention(*heads, *zip(*groups, strict=True), self.bucket_size, **options)
-            return attended.output, attended.weights
-        options["return_log_sum_exp"] = self.num_rounds > 1
-        rounds = [
-            self.attend_bands(*heads, pair, self.bucket_size, dropout=self.dropout_of_weights(training), **options)
-            for pair in groups
-        ]
-        # A token that sees itself alone in a round leaves the word to the others: its score there is the lowest.
-        attended = combine_attended(rounds)
-        return attended.output, attended.weights
+            rounds = [HashedChunk(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)]
+        else:
+            rounds = [Hashed(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)]
+        return rounds[0] if len(rounds) == 1 else Union(tuple(rounds), count_each=True)
 
     @property
-    def _masks_self(self):
-        return self.share_qk if self.mask_self is None else self.mask_self
+    def groupers(self):
+        return [HashAxes(self.rotations, number) for number in range(self.num_rounds)]
 
-    def _groups(self, query, key, masks):
-        """Returns the groups of queries and keys in each round, see `groups_of_tokens`."""
-        rotations = ops.convert_to_tensor(self.rotations)
-        return self.groups_of_tokens(lambda x: lsh.buckets(x, rotations), query, key, self.num_buckets, masks)
-
-    @property
-    def reason_against_cache(self):
-        return None if self.selection == "band" else "which keys share a chunk depends on later tokens"
-
-    @property
-    def sizes_of_rounds(self):
-        return self.num_rounds, self.num_buckets, self.bucket_size
-
-    @property
-    def masks_self_in_decoding(self):
-        return self._masks_self
-
-    def compared(self, query, key):
+    def score_inputs(self, query, key):
+        key = query if key is None else key
         return query * self.key_dim**-0.5, ops.cast(lsh.unit(key), query.dtype)
 
-    def rounds_of_groups(self, heads, positions):
-        return lsh.buckets(heads, ops.convert_to_tensor(self.rotations))
+    def hide_self(self, causal):
+        hides = self.share_qk if self.mask_self is None else self.mask_self
+        return "unless_alone" if hides else None
 
-    def pattern(self, query, key, masks, causal):
-        groups = self._groups(query, query if self.share_qk else key, masks)
-        query_mask = masks.key_mask if self.share_qk else masks.query_mask
-        exist = [None if mask is None else mask[:, None] for mask in (query_mask, masks.key_mask)]
-        if self.selection == "chunks":
-            seen = chunk_mask(*zip(*groups, strict=True), self.bucket_size, causal, *exist)
-        else:
-            bands = [group_band_mask(*pair, self.bucket_size, causal, exist[1]) for pair in groups]
-            seen = functools.reduce(ops.logical_or, bands)
-        seen = dense_mask(seen, masks)
-        return self_only_when_alone(seen) if self._masks_self else seen
+    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+        attention_checks.check_lengths(heads[0], heads[2])
+        if causal and self.selection == "chunks":
+            warn_of_causal_mask(self, "which keys share a chunk", instead="band")
+        return super().compute_attention(heads, masks, causal, training, return_weights)
+
+    def describe_tokens(self, pattern, query, key, masks, training=False):
+        known = super().describe_tokens(pattern, query, key, masks, training)
+        if self.selection == "band":
+            return known
+        queries = [each[0]["group"] for each in known]
+        keys = queries if key is None else [each[1]["group"] for each in known]
+        return [ChunkedRounds(queries, keys, self.bucket_size)] * self.num_rounds
 
     def get_config(self):
-        names = ("num_buckets", "bucket_size", "num_rounds")
+        names = ("num_buckets", "bucket_size", "num_rounds", "selection", "share_qk", "mask_self")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -65,7 +65,7 @@ def keys_of_memory(layer, memory, memory_mask, batch_size):
         seen = ops.broadcast_to(memory_mask, sizes)
     _, key, value = layer.project(memory)
     positions = ops.arange(sizes[1], dtype="int32") - sizes[1]
-    return layer.position_of_heads.rotate(key, positions), value, seen
+    return layer.position_encoding.rotate(key, positions), value, seen
 
 
 def with_kept_memory(layer, cache, heads, masks):
@@ -77,17 +77,18 @@ def with_kept_memory(layer, cache, heads, masks):
         heads: queries, keys and values of the prompt, (B, N, T, H) each.
         masks: the `TokenMasks` of the prompt.
     """
-    if "remembered" not in cache:
+    entry = next(iter(cache.values()))
+    if "remembered" not in entry:
         return heads, masks
     query, key, value = heads
     batch, length = shape(query)[0], shape(query)[2]
-    size = cache["key"].shape[2]
-    # They are turned by their positions, and the call turns all keys by their places.
-    unturned = layer.position_of_heads.rotate(cache["key"], size - ops.arange(size, dtype="int32"))
+    size = entry["key"].shape[2]
+    # They are turned by their positions, and the call turns all keys by their slots.
+    unturned = layer.position_encoding.rotate(entry["key"], size - ops.arange(size, dtype="int32"))
     own = ops.ones((batch, length), dtype="bool") if masks.key_mask is None else masks.key_mask
     own = ops.broadcast_to(own, (batch, length))
-    key, value = ops.concatenate([unturned, key], axis=2), ops.concatenate([cache["value"], value], axis=2)
-    key_mask = ops.concatenate([cache["remembered"], own], axis=1)
+    key, value = ops.concatenate([unturned, key], axis=2), ops.concatenate([entry["value"], value], axis=2)
+    key_mask = ops.concatenate([entry["remembered"], own], axis=1)
     return (query, key, value), masks._replace(key_mask=key_mask, num_memory=size)
 
 

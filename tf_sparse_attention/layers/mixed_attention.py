@@ -5,10 +5,10 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.layers import projections
+from tf_sparse_attention.layers.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, other_than_query
-from tf_sparse_attention.layers.decoding import check_has_cache
-from tf_sparse_attention.layers.decoding_across import check_crosses
+from tf_sparse_attention.layers.cross_attention_cache import check_crosses
 from tf_sparse_attention.ops.masks import mask_of_heads
 
 

@@ -6,25 +6,20 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers import routing_checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import mask_of_tokens
 from tf_sparse_attention.layers.centroids import Centroids
-from tf_sparse_attention.layers.content_attention import ContentAttention
+from tf_sparse_attention.layers.groupers import RandomGroups
+from tf_sparse_attention.layers.lookahead import warn_of_causal_mask
 from tf_sparse_attention.layers.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
-from tf_sparse_attention.layers.state import random_directions
-from tf_sparse_attention.ops import kmeans, routing
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.masks import dense_mask, group_band_mask, self_only_when_alone
-from tf_sparse_attention.ops.routing_top_k import (
-    best_members,
-    hash_scores,
-    strided_members,
-    top_k_attention,
-    top_k_pattern,
-)
+from tf_sparse_attention.layers.state import drawn_seed, random_directions
+from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
+from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class RoutingAttention(ContentAttention):
+class RoutingAttention(AttentionLayer):
     """Multi-head attention inside clusters of tokens found by online k-means (Roy et al. 2021), in O(T cluster_size).
 
     Queries and keys are layer-normalised without scale, x = LN(x W); scores are LN(q) . LN(k), not divided; a token
@@ -94,10 +89,14 @@ class RoutingAttention(ContentAttention):
         **kwargs,
     ):
         arguments = dict(locals())
-        super().__init__(num_heads, key_dim, selection=selection, share_qk=share_qk, mask_self=mask_self, **kwargs)
+        super().__init__(num_heads, key_dim, **kwargs)
         routing_checks.check_arguments(arguments)
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
+        self.selection = selection
+        self.share_qk = share_qk
+        self.mask_self = mask_self
+        self.seed = drawn_seed(self.seed)
         self.distance = distance
         self.ema_decay = ema_decay
         self.commitment_loss = commitment_loss
@@ -105,17 +104,8 @@ class RoutingAttention(ContentAttention):
         self.reproduce_reference = reproduce_reference
 
     @property
-    def causal_selection(self):
-        """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
-        return self.selection not in OF_ALL_TOKENS
-
-    @property
     def has_relative_values(self):
         return self.distance == "rank"
-
-    @property
-    def reach(self):
-        return self.cluster_size - 1
 
     @property
     def centroids(self):
@@ -151,104 +141,70 @@ class RoutingAttention(ContentAttention):
 
     def _make_centroids(self):
         sizes = self.num_heads, self.num_clusters, self.key_dim
-        settings = self.ema_decay, self.revive_after, self.seed
+        # The published code counts the commitment of shared queries twice, as queries and as keys.
+        twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
+        settings = self.ema_decay, self.revive_after, self.seed, twice * self.commitment_loss
         return Centroids(*sizes, *settings, name="clusters", dtype=self.dtype_policy)
 
     @property
-    def position_of_heads(self):
-        position = super().position_of_heads
+    def position_encoding(self):
+        position = super().position_encoding
         if self.position == "relative" and self.distance == "token":
             return dataclasses.replace(position, by_token=True)
         return position
 
-    def attend_heads(self, query, key, value, masks, causal, training, return_weights):
-        selection = self._selection_of(causal, query, value)
-        query = kmeans.normalize(query)
-        key = query if self.share_qk else kmeans.normalize(key)
-        centroids = self._read_centroids()
-        if training and self.trainable and centroids is not None:
-            self._learn(query, key, centroids, masks)
-        shared = {
-            "mask_self": self._masks_self(selection),
-            "masks": masks,
-            "position": self.position_of_heads,
-            "dropout": self.dropout_of_weights(training),
-            "return_weights": return_weights,
-        }
-        places = [ops.cast(query, self.compute_dtype)]
-        places.append(places[0] if self.share_qk else ops.cast(key, self.compute_dtype))
-        if selection in OF_ALL_TOKENS:
-            members = self._members(selection, query, key, centroids, masks)
-            extra = 0.01 if self.reproduce_reference else 0.0
-            order = self._top_k_order(causal)
-            return top_k_attention(*places, value, *members, causal=order, extra_count=extra, **shared)
-        groups = self._groups(query, key, centroids, masks, selection)
-        shared["causal"] = causal
-        attended = self.attend_bands(*places, value, groups, self.cluster_size, **shared)
-        return attended.output, attended.weights
+    def selection_of(self, causal):
+        """Returns the selection of causal calls, or of those that are not."""
+        return self.selection or ("nearest" if causal else "top_k")
 
-    def _read_centroids(self):
-        return None if self._clusters is None else self._clusters.read()
+    def make_pattern(self, causal):
+        sizes = self.num_clusters, self.cluster_size
+        if self.selection_of(causal) not in OF_ALL_TOKENS:
+            return Nearest(*sizes)
+        by_rank = self.share_qk or self.reproduce_reference  # the same as by position where queries are the keys
+        return BestOfCluster(*sizes, by_rank, extra_count=0.01 if self.reproduce_reference else 0.0)
 
-    def _selection_of(self, causal, query, value):
-        """Returns the selection of this call, having checked that it can serve it."""
-        selection = self.selection or ("nearest" if causal else "top_k")
-        routing_checks.check_lengths(selection, query, value)
+    @property
+    def groupers(self):
+        return [RandomGroups(self.num_clusters, self.seed) if self.selection == "random" else self._clusters]
+
+    def normalize_heads(self, query, key):
+        return kmeans.normalize(query), None if key is None else kmeans.normalize(key)
+
+    def score_inputs(self, query, key):
+        return ops.cast(query, self.compute_dtype), None if key is None else ops.cast(key, self.compute_dtype)
+
+    def hide_self(self, causal):
+        hides = self.mask_self
+        if hides is None:
+            hides = self.share_qk and self.selection_of(causal) not in OF_ALL_TOKENS
+        return "unless_alone" if hides else None
+
+    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+        selection = self.selection_of(causal)
+        routing_checks.check_lengths(selection, heads[0], heads[2])
         if causal and selection in OF_ALL_TOKENS:
-            self.warn_of_causal_mask("which tokens a cluster holds", instead="nearest")
-        return selection
+            warn_of_causal_mask(self, "which tokens a cluster holds", instead="nearest")
+        return super().compute_attention(heads, masks, causal, training, return_weights)
 
-    def _masks_self(self, selection):
-        return self.share_qk and selection not in OF_ALL_TOKENS if self.mask_self is None else self.mask_self
+    def describe_tokens(self, pattern, query, key, masks, training=False):
+        if not isinstance(pattern, BestOfCluster):
+            return super().describe_tokens(pattern, query, key, masks, training)
+        sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
+        centroids = None if self._clusters is None else self._clusters.read()
+        members = [self._members(x, centroids, mask) for x, mask in sides]
+        if training and self.trainable and centroids is not None:
+            loss = self._clusters.learn([(*side, kmeans.nearest(side[0], centroids)) for side in sides])
+            if loss is not None:
+                self.add_loss(loss)
+        return [(members[0], members[-1])]
 
-    def _top_k_order(self, causal):
-        """Returns how `top_k_attention` hides later keys; by rank is by position where queries are the keys."""
-        if not causal:
-            return None
-        return "rank" if self.share_qk or self.reproduce_reference else "position"
-
-    def _learn(self, query, key, centroids, masks):
-        """Adds the commitment loss and moves the centroids by queries and keys together."""
-        kinds = [(query, masks.key_mask)] if self.share_qk else [(query, masks.query_mask), (key, masks.key_mask)]
-        seen, loss = [], 0.0
-        for x, token_mask in kinds:
-            clusters = kmeans.nearest(x, centroids)
-            seen.append(kmeans.statistics(x, clusters, self.num_clusters, token_mask))
-            loss = loss + kmeans.commitment(x, clusters, centroids, token_mask)
-        if self.commitment_loss:
-            twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
-            self.add_loss(ops.cast(twice * self.commitment_loss * loss, keras.config.floatx()))
-        self._clusters.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
-
-    def _members(self, selection, query, key, centroids, masks):
-        """Returns the members of each cluster among queries and among keys."""
-
-        def members_of(x, token_mask):
-            if selection == "hash":
-                return best_members(hash_scores(x, ops.convert_to_tensor(self.planes)), self.cluster_size, token_mask)
-            choose = strided_members if selection == "strided" else best_members
-            return choose(kmeans.scores(x, centroids), self.cluster_size, token_mask)
-
-        keys = members_of(key, masks.key_mask)
-        return (keys, keys) if self.share_qk else (members_of(query, masks.query_mask), keys)
-
-    def _groups(self, query, key, centroids, masks, selection):
-        """Returns the groups of queries and of keys, int32 (B, N, T) and (B, N, S)."""
-
-        def clusters_of(x):
-            return [self._clusters_of(x, centroids, selection)]
-
-        (groups,) = self.groups_of_tokens(clusters_of, query, key, self.num_clusters, masks)
-        return groups
-
-    def _clusters_of(self, x, centroids, selection, positions=None):
-        """Returns the cluster of each token, int32 (B, N, T); tokens are at positions (B or 1, T), or from 0 on."""
-        if selection == "nearest":
-            return kmeans.nearest(x, centroids)
-        batch, heads, length = shape(x)[:3]
-        positions = ops.arange(length, dtype="int32")[None] if positions is None else positions
-        clusters = routing.random_clusters_at(positions, heads, self.num_clusters, self.seed)
-        return ops.broadcast_to(clusters, (batch, heads, length))
+    def _members(self, x, centroids, token_mask):
+        """Returns the `Members` of each cluster among normalised tokens (B, N, T, H)."""
+        if self.selection == "hash":
+            return best_members(hash_scores(x, ops.convert_to_tensor(self.planes)), self.cluster_size, token_mask)
+        choose = strided_members if self.selection == "strided" else best_members
+        return choose(kmeans.scores(x, centroids), self.cluster_size, token_mask)
 
     @property
     def reason_against_cache(self):
@@ -257,40 +213,14 @@ class RoutingAttention(ContentAttention):
         return None
 
     @property
-    def sizes_of_rounds(self):
-        return 1, self.num_clusters, self.cluster_size
-
-    @property
-    def masks_self_in_decoding(self):
-        return self._masks_self(self._causal_selection)
-
-    def compared(self, query, key):
-        return tuple(ops.cast(kmeans.normalize(x), self.compute_dtype) for x in (query, key))
-
-    def rounds_of_groups(self, heads, positions):
-        return [self._clusters_of(kmeans.normalize(heads), self._read_centroids(), self._causal_selection, positions)]
-
-    @property
-    def _causal_selection(self):
-        return self.selection or "nearest"
-
-    def pattern(self, query, key, masks, causal):
-        query = kmeans.normalize(query)
-        key = query if self.share_qk else kmeans.normalize(key)
-        centroids = self._read_centroids()
-        selection = self.selection or ("nearest" if causal else "top_k")
-        alone = self_only_when_alone if self._masks_self(selection) else lambda mask: mask
-        if selection in OF_ALL_TOKENS:
-            members = self._members(selection, query, key, centroids, masks)
-            mask = top_k_pattern(*members, shape(query)[2], shape(key)[2], self._top_k_order(causal))
-            allowed = dense_mask(None, masks)
-            mask = mask if allowed is None else ops.logical_and(mask, allowed[:, :, None])
-            return ops.any(alone(mask), axis=2)
-        groups = self._groups(query, key, centroids, masks, selection)
-        key_mask = None if masks.key_mask is None else masks.key_mask[:, None]
-        return alone(dense_mask(group_band_mask(*groups, self.cluster_size, causal, key_mask), masks))
+    def reason_against_crossing(self):
+        if self.share_qk:
+            return "queries serve as keys"
+        if self.selection is None:
+            return "with selection=None a call across sequences selects by 'top_k' among all queries"
+        return self.reason_against_cache
 
     def get_config(self):
-        names = ("num_clusters", "cluster_size", "distance", "ema_decay", "commitment_loss", "revive_after")
-        names += ("reproduce_reference",)
+        names = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance", "ema_decay")
+        names += ("commitment_loss", "revive_after", "reproduce_reference")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -6,7 +6,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.persistent import attend_to_slots, one_head, split_head
+from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -68,7 +68,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
     def call(self, inputs, training=None):
         dropout = Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
         query = split_head(inputs[:, None], self.num_heads) * self._scale
-        return one_head(attend_to_slots(query, self._vectors.read(), dropout))[:, 0]
+        return one_head(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
 
     def compute_output_shape(self, inputs_shape):
         return inputs_shape

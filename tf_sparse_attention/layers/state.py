@@ -15,15 +15,16 @@ def drawn_seed(seed):
     return random.randrange(2**31) if seed is None else seed
 
 
-def random_directions(layer, name, shape):
-    """Returns a new weight of normal numbers drawn with the seed of `layer`, not trained: the axes or planes of a hash.
+def random_directions(layer, name, shape, seed=None):
+    """Returns a new weight of normal numbers, not trained: the axes or planes of a hash.
 
-    float32 whatever the dtype policy (float64 under float64), as hashes of half precision would be coarse.
+    Drawn with `seed`, by default that of `layer`. float32 whatever the dtype policy (float64 under float64), as hashes
+    of half precision would be coarse.
     """
     return layer.add_weight(
         name=name,
         shape=shape,
-        initializer=keras.initializers.RandomNormal(stddev=1.0, seed=layer.seed),
+        initializer=keras.initializers.RandomNormal(stddev=1.0, seed=layer.seed if seed is None else seed),
         dtype=state_dtype(layer),
         autocast=False,
         trainable=False,

@@ -1,18 +1,16 @@
 """Strided attention as a Keras layer."""
 
 import keras
-from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.factorized_attention import FactorizedAttention
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.decoding import Kept, at_most, empty_places, keep, keep_positions, take_positions
-from tf_sparse_attention.ops.masks import stride_mask, window_mask
-from tf_sparse_attention.ops.strided import strided_attention
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.factorized_attention import check_heads, divide_heads
+from tf_sparse_attention.patterns.stride import Stride
+from tf_sparse_attention.patterns.window import Window
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class StridedAttention(FactorizedAttention):
+class StridedAttention(AttentionLayer):
     """Multi-head attention to the last positions and to every `stride`-th one before, in O(T (l + T / l)).
 
     With l = `stride`: the local part sees the keys j with 0 <= i - j < l if causal, |i - j| < l otherwise; the far part
@@ -29,13 +27,15 @@ class StridedAttention(FactorizedAttention):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         stride: l, about the square root of the sequence, or the length of a row. Default 128.
-        heads: "split", "merged" or "interleaved", see `FactorizedAttention`. Default "split".
-        layer_index: the number of the layer, for "interleaved".
+        heads: "split": the first half of the heads (of an odd number the larger half) has the local part, the others
+            the far one (equation 8). "merged": every head has the union of both (equation 7). "interleaved": all heads
+            have one of them, the local one in layers of an even `layer_index` (equation 6). Default "split".
+        layer_index: the number of the layer from 0, for "interleaved" alone; `Backbone` fills it in.
         **kwargs: the other arguments of `AttentionLayer`. `max_distance` is by default the stride: those of the far
             part are clipped unless it is larger.
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: for a wrong argument, one head to be split, and "interleaved" without `layer_index`.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -44,51 +44,22 @@ class StridedAttention(FactorizedAttention):
         (2, 1000, 64)
     """
 
-    def __init__(self, num_heads, key_dim, *, stride=128, **kwargs):
+    def __init__(self, num_heads, key_dim, *, stride=128, heads="split", layer_index=None, **kwargs):
         super().__init__(num_heads, key_dim, **kwargs)
+        check_heads(num_heads, heads, layer_index)
         checks.check_count("stride", stride)
         self.stride = stride
+        self.heads = heads
+        self.layer_index = layer_index
+
+    def make_pattern(self, causal):
+        near, far = Window(self.stride), Stride(self.stride)
+        return divide_heads(self.num_heads, self.heads, self.layer_index, near, [far])
 
     @property
     def reach(self):
         return self.stride
 
-    def attend_part(self, part, query, key, value, **options):
-        return strided_attention(query, key, value, self.stride, part, **options)
-
-    def pattern_of_part(self, part, query_length, key_length, causal):
-        near = window_mask(query_length, key_length, self.stride, causal)
-        far = stride_mask(query_length, key_length, self.stride, causal)
-        return {"local": near, "far": far, "merged": ops.logical_or(near, far)}[part]
-
-    # Of the far part every position is kept, by phase: `stride` runs of positions that are a stride apart.
-
-    def new_far(self, batch_size, num_heads, max_length):
-        size = at_most(self.stride, max_length) * (-(-max_length // self.stride))
-        return empty_places(batch_size, num_heads, size, self.key_dim, self.value_dim, self.compute_dtype)
-
-    def fill_far(self, places, key, value):
-        phases, rows = self._sizes(places)
-        positions = ops.arange(phases, dtype="int32")[:, None] + self.stride * ops.arange(rows, dtype="int32")
-        return keep_positions(places, key, value, ops.reshape(positions, (1, 1, phases * rows)))
-
-    def keep_far(self, places, key, value, index):
-        _, rows = self._sizes(places)
-        return keep(places, key, value, (index % self.stride * rows + index // self.stride)[:, None])
-
-    def kept_far(self, places, index, merged):
-        _, rows = self._sizes(places)
-        run, phase = ops.arange(rows, dtype="int32"), index % self.stride
-        at = (phase[:, None] * rows + run)[:, None]
-        positions = (phase[:, None] + self.stride * run)[:, None]
-        seen = positions < index[:, None, None] if merged else positions <= index[:, None, None]
-        return Kept.at(take_positions(places["key"], at), take_positions(places["value"], at), positions, index, seen)
-
-    def _sizes(self, places):
-        """Returns the phases that occur, and the positions of each."""
-        size = shape(places["key"])[2]
-        phases = at_most(self.stride, size)
-        return phases, size // phases
-
     def get_config(self):
-        return {**super().get_config(), "stride": self.stride}
+        names = ("stride", "heads", "layer_index")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -12,7 +12,6 @@ from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import other_than_query
 from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
-from tf_sparse_attention.layers.content_attention import ContentAttention
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 
@@ -153,9 +152,8 @@ def _call_mask(attention_mask, query):
 
 def _goes_by_content(attention):
     """Whether queries too take places, so that padding must be none."""
-    return any(
-        isinstance(part, ContentAttention | ClusteredAttention) for part in getattr(attention, "parts", [attention])
-    )
+    parts = getattr(attention, "parts", [attention])
+    return any(isinstance(part, ClusteredAttention) or part.make_pattern(False).by_content for part in parts)
 
 
 def _sees_a_window(attention):

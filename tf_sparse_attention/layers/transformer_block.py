@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import implicit_mask
-from tf_sparse_attention.layers.decoding import check_has_cache
 from tf_sparse_attention.layers.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.remat import remat_call
 from tf_sparse_attention.layers.replicas import SeedGenerator

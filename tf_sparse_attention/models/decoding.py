@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.layers.decoding import check_has_cache
+from tf_sparse_attention.layers.attention_cache import check_has_cache
 from tf_sparse_attention.models.backbone_arguments import unpack
 from tf_sparse_attention.models.memory import of_last_document
 from tf_sparse_attention.ops.blocks import shape

@@ -1,7 +1,6 @@
 """The one masked softmax of the library."""
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import keras
@@ -31,26 +30,17 @@ class Dropout(NamedTuple):
         """Returns this dropout with the positions of queries and keys."""
         return self._replace(queries=queries, keys=keys)
 
-
-class Slots(NamedTuple):
-    """Further keys and values in the softmax of `attend`: persistent memory.
-
-    Attributes:
-        key: tensor (N, M, H), or with a batch (B, N, M, H), shared by all further axes of the query.
-        value: tensor (N, M, Hv) or (B, N, M, Hv).
-        query: the queries as slots see them, (B, N, ..., t, H), where those for the keys are turned by their positions,
-            which slots do not have; or None: the same.
-    """
-
-    key: Any
-    value: Any
-    query: Any = None
+    def of_persistent(self):
+        """Returns the dropout for persistent vectors, which have no positions."""
+        # A seed that is a number would drop the same slots as it does of the keys.
+        seed = self.seed + 1 if isinstance(self.seed, int) else self.seed
+        return Dropout(self.rate, seed)
 
 
 class Attended(NamedTuple):
-    """Result of `attend`: output (..., t, Hv), and what was asked for, else None.
+    """Result of `attend`: output (..., t, Hv), and the optional results that were requested, else None.
 
-    `weights` (..., t, s) are those of the keys, without the slots and, as in Keras, before dropout. `log_sum_exp`
+    `weights` (..., t, s) are, as in Keras, those before dropout. `log_sum_exp`
     (..., t) is float32 (float64 for float64 inputs), the dtype's minimum where a row has nothing to attend to.
     """
 
@@ -86,11 +76,10 @@ def attend(
     value,
     mask=None,
     bias=None,
-    slots=None,
     span=None,
     dropout=None,
     value_bias=None,
-    some=None,
+    row_has_key=None,
     return_weights=False,
     return_log_sum_exp=False,
 ):
@@ -98,9 +87,8 @@ def attend(
 
     out_t = sum_s p_ts v_s with p_t = softmax(q_t . k_s + bias_ts) over the s that `mask` allows. Scores are not
     divided: scale the query. With a span, e_ts = exp(score - max) mask span, divided by its sum: a factor, because its
-    logarithm as a bias would have NaN gradients where the span is 0. Slots are further keys and values in the same
-    softmax, always allowed, with no bias and a span of 1. Scores, softmax and sums are float32 (float64 for float64
-    inputs); the result has the dtype of `value`. Cost O(t (s + M)) for each group.
+    logarithm as a bias would have NaN gradients where the span is 0. Scores, softmax and sums are float32 (float64 for
+    float64 inputs); the result has the dtype of `value`. Cost O(t s) for each group.
 
     Args:
         query: tensor (..., t, H). Leading axes are groups (batch, heads, blocks).
@@ -108,13 +96,12 @@ def attend(
         value: tensor (..., s, Hv).
         mask: bool, broadcastable to (..., t, s), True where a query may attend. None allows everything.
         bias: float, broadcastable to (..., t, s), added to the scores.
-        slots: a `Slots`, or a pair of its key and value.
         span: float in [0, 1], broadcastable to (..., t, s): a soft mask.
         dropout: a `Dropout`, or None.
         value_bias: function of the weights (..., t, s), in the dtype of `value`, to a tensor (..., t, Hv) that is
             added to the output: the value side of relative positions.
-        some: bool, broadcastable to (..., t, 1), where a row has something to attend to, for callers who know without
-            looking at the mask. None: what the mask says.
+        row_has_key: bool, broadcastable to (..., t, 1), where a row has something to attend to, for callers who know
+            without looking at the mask. None: what the mask says.
         return_weights: whether to return the weights.
         return_log_sum_exp: whether to return the logarithm of the softmax's sum, for `combine`.
 
@@ -122,10 +109,6 @@ def attend(
         An `Attended`. A row with nothing to attend to, decided by the mask and not by the scores, gives zeros
         (and weights of zero); its gradient is zero.
     """
-    if slots is not None:
-        own = {"mask": mask, "bias": bias, "span": span, "value_bias": value_bias, "return_weights": return_weights}
-        attended = _with_slots((query, key, value), Slots(*slots), dropout, own)
-        return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
     scores = _products(ops.cast(query, dtype), ops.cast(key, dtype))
     if bias is not None:
@@ -142,9 +125,9 @@ def attend(
     if value_bias is not None:
         output = output + value_bias(dropped)
     if mask is not None:
-        some = ops.any(mask, axis=-1, keepdims=True) if some is None else some
-        output = ops.where(some, output, 0)
-        weights = ops.where(some, weights, 0) if return_weights else None
+        row_has_key = ops.any(mask, axis=-1, keepdims=True) if row_has_key is None else row_has_key
+        output = ops.where(row_has_key, output, 0)
+        weights = ops.where(row_has_key, weights, 0) if return_weights else None
     return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
 
 
@@ -193,29 +176,7 @@ def _softmax_with_sum(scores, span):
     return exponentials * (1 / total), log_sum_exp[..., 0]
 
 
-def _with_slots(heads, slots, dropout, own):
-    """Returns attention to keys and slots together: to either alone, merged by their log-sum-exp.
-
-    Half the time of one softmax over both, whose joined scores are copied again and again on their way back.
-    """
-    query, _, value = heads
-    asking = query if slots.query is None else slots.query
-    batch, num_heads, *places, size = shape(asking)
-    near = attend(*heads, **own, dropout=dropout, return_log_sum_exp=True)
-    far = attend_to_same(
-        ops.reshape(asking, (batch, num_heads, math.prod(places), size)),
-        slots.key,
-        slots.value,
-        dropout=_of_slots(dropout),
-        return_log_sum_exp=True,
-    )
-    far_output = ops.reshape(far.output, (batch, num_heads, *places, shape(value)[-1]))
-    far_log_sum_exp = ops.reshape(far.log_sum_exp, (batch, num_heads, *places))
-    weights = None if near.weights is None else ops.zeros_like(near.weights)  # those of slots are not told
-    return combine_attended([near, Attended(far_output, weights, far_log_sum_exp)])
-
-
-def attend_to_same(query, key, value, dropout=None, return_log_sum_exp=False):
+def attend_shared_keys(query, key, value, dropout=None, return_log_sum_exp=False):
     """Computes attention of all rows to the same keys.
 
     Args:
@@ -237,14 +198,6 @@ def attend_to_same(query, key, value, dropout=None, return_log_sum_exp=False):
     attended = attend(ops.swapaxes(query[:, :, 0], 0, 1), key, value, **options)  # (N, B, H)
     output, _, log_sum_exp = (None if x is None else ops.swapaxes(x, 0, 1)[:, :, None] for x in attended)
     return Attended(output, log_sum_exp=log_sum_exp)
-
-
-def _of_slots(dropout):
-    """Returns the dropout for slots, which have no positions; a seed that is a number would drop the same places."""
-    if dropout is None:
-        return None
-    seed = dropout.seed + 1 if isinstance(dropout.seed, int) else dropout.seed
-    return Dropout(dropout.rate, seed)
 
 
 def combine_attended(parts):

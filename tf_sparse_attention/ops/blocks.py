@@ -1,7 +1,4 @@
-"""Sequences cut into blocks, and each block of queries beside the blocks of keys around it."""
-
-import dataclasses
-from typing import Any
+"""Shapes, slices and padding of tensors, and sequences cut into blocks."""
 
 import numpy as np
 from keras import ops
@@ -84,89 +81,6 @@ def join(x, axis, length):
     return slice_axis(x, axis, 0, length)
 
 
-@dataclasses.dataclass(frozen=True)
-class Grid:
-    """Query blocks, each beside a run of key blocks: the geometry of every blocked pattern.
-
-    Query block g (positions g b .. g b + b - 1) is paired with the key blocks g - before .. g + after, so that a
-    query sees s = (before + 1 + after) b key places. Cost: O(T s) where dense attention has O(T S).
-
-    Args:
-        query_length: T, an integer or a scalar tensor.
-        key_length: S, likewise.
-        block_size: b, positions in a block of queries and of keys.
-        before: key blocks before the own one.
-        after: key blocks after the own one.
-        lead: keys before the position of the first query, an integer: those of earlier text.
-        key_block_size: positions in a block of keys, block g of which goes with block g of the queries whatever their
-            sizes are. None: `block_size`.
-
-    Example:
-        >>> grid = Grid(query_length=5, key_length=5, block_size=2, before=1, after=0)
-        >>> grid.offsets
-        array([[-2, -1,  0,  1],
-               [-3, -2, -1,  0]])
-    """
-
-    query_length: Any
-    key_length: Any
-    block_size: int
-    before: int
-    after: int
-    lead: int = 0
-    key_block_size: int | None = None
-
-    @property
-    def key_size(self):
-        """Positions in a block of keys."""
-        return self.block_size if self.key_block_size is None else self.key_block_size
-
-    @property
-    def num_blocks(self):
-        """G, the number of query blocks."""
-        return (self.query_length + self.block_size - 1) // self.block_size
-
-    @property
-    def width(self):
-        """s, the key places beside a query block."""
-        return (self.before + 1 + self.after) * self.key_size
-
-    @property
-    def offsets(self):
-        """Key position minus query position, a constant array (t, s); None if blocks differ in it."""
-        if self.key_size != self.block_size:
-            return None
-        keys = np.arange(self.width) - self.before * self.block_size
-        return keys[None, :] - np.arange(self.block_size)[:, None]
-
-    def queries(self, x, axis):
-        """Returns the queries in blocks: (..., T, ...) to (..., G, t, ...)."""
-        return split(x, self.block_size, axis, self.num_blocks)
-
-    def keys(self, x, axis):
-        """Returns the keys beside each query block, zeros outside the sequence: (..., S, ...) to (..., G, s, ...)."""
-        num_blocks, reach = self.num_blocks, self.before + 1 + self.after
-        missing = self.before * self.key_size - self.lead
-        x = pad_axis(x, axis, missing, 0) if missing >= 0 else slice_axis(x, axis, -missing, shape(x)[axis])
-        x = split(x, self.key_size, axis, num_blocks + reach - 1)
-        shifted = [slice_axis(x, axis - 1, first, first + num_blocks) for first in range(reach)]
-        return ops.concatenate(shifted, axis) if reach > 1 else x
-
-    def key_positions(self):
-        """Returns which key each key place holds, int32 (G, s): negative or >= S outside the sequence."""
-        starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.key_size + self.lead
-        return starts[:, None] + ops.arange(self.width, dtype="int32")
-
-    def query_positions(self):
-        """Returns which query each query place holds, int32 (G, t)."""
-        starts = ops.arange(self.num_blocks, dtype="int32") * self.block_size
-        return starts[:, None] + ops.arange(self.block_size, dtype="int32")
-
-    def inside(self):
-        """Returns where a key place lies inside the sequence, bool (G, 1, s)."""
-        positions = self.key_positions()
-        return ops.logical_and(positions >= 0, positions < self.key_length)[:, None, :]
-
-    def join(self, x, axis):
-        """Returns blocks of queries as one sequence: (..., G, t, ...) to (..., T, ...)."""
-        return join(x, axis, self.query_length)
+def positions_of(length):
+    """Returns 0 .. length - 1 as int32: a NumPy constant where the length is known, else a tensor."""
+    return np.arange(length, dtype="int32") if isinstance(length, int) else ops.arange(length, dtype="int32")

@@ -1,13 +1,12 @@
-"""Global tokens beside a local pattern: every query sees them, and they see every key."""
+"""Global tokens: which they are, beside all queries, and as queries beside all keys."""
 
 from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, attend, combine_attended, score_dtype
+from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.gather import pick_rows
-from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
+from tf_sparse_attention.ops.gather import pick_rows, take_numbers
 
 
 class GlobalTokens(NamedTuple):
@@ -47,72 +46,79 @@ def find_global(counts, key_mask, num_global):
     return GlobalTokens(marks, positions, counts, ops.clip(places, 0, num_global - 1))
 
 
-def but_global(masks, tokens):
-    """Returns the masks by which a local pattern leaves out the global tokens, which are keys of their own."""
-    return masks._replace(key_mask=merge(masks.key_mask, ops.logical_not(tokens.marks)))
-
-
-def attend_with_global(near, query, key, value, own, tokens, masks=TokenMasks(), dropout=None, return_weights=False):
-    """Adds global tokens to attention of a local pattern, in O(T M) time and memory (Beltagy et al. 2020, section 3.1).
-
-    A token attends to the keys of the pattern and to the global tokens in one softmax, to a global token as often as it
-    counts. A global token attends to all tokens.
+class GlobalGrid(Arrangement):
+    """All queries beside the global tokens, as one group.
 
     Args:
-        near: `Attended` of the pattern without the global keys, with log-sum-exp, and weights (B, N, T, S) if wanted.
-        query: scaled queries (B, N, T, H).
-        key: keys (B, N, T, H).
-        value: values (B, N, T, Hv).
-        own: queries (scaled), keys and values by which the global tokens attend.
         tokens: a `GlobalTokens`.
-        masks: the `TokenMasks` of the call.
-        dropout: a `Dropout`, or None.
-        return_weights: whether to return the weights (B, N, T, T).
-
-    Returns:
-        An `Attended` without log-sum-exp.
     """
-    dropout = None if dropout is None else Dropout(dropout.rate, dropout.seed)
-    everywhere = ops.arange(shape(query)[2], dtype="int32")[None, None, None]  # (1, 1, 1, T)
-    exists = (tokens.counts > 0)[:, None, None, :]  # (B, 1, 1, M)
-    at = tokens.positions[:, None, None, :]
-    far = attend(
-        query,
-        _of_places(key, tokens),
-        _of_places(value, tokens),
-        mask=merge(exists, _pairs(masks, everywhere, at)),
-        bias=ops.log(ops.cast(ops.maximum(tokens.counts, 1), score_dtype(query.dtype)))[:, None, None, :],
-        dropout=dropout,
-        return_weights=return_weights,
-        return_log_sum_exp=True,
-    )
-    if return_weights:
-        columns = ops.one_hot(tokens.positions, shape(query)[2], dtype=far.weights.dtype)[:, None]  # (B, 1, M, T)
-        far = far._replace(weights=ops.matmul(far.weights, columns))
-    whole = attend(
-        _of_places(own[0], tokens),
-        own[1],
-        own[2],
-        mask=merge(_keys(masks), _pairs(masks, at, everywhere)),
-        dropout=dropout,
-        return_weights=return_weights,
-    )
-    ordinary = combine_attended([near, far])
-    return Attended(*(_rows(tokens, *both) for both in zip(whole[:2], ordinary[:2], strict=True)))
+
+    is_exact = True
+
+    def __init__(self, tokens):
+        self._tokens = tokens
+        self.key_length = shape(tokens.marks)[1]
+
+    def queries(self, x, axis=-2):
+        return ops.expand_dims(x, axis - 1)
+
+    def keys(self, x, axis=-2):
+        return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
+
+    def restore(self, x, axis=-2):
+        return ops.squeeze(x, axis - 1)
+
+    def query_positions(self):
+        return ops.arange(self.key_length, dtype="int32")[None]
+
+    def key_positions(self):
+        return _inside(self._tokens)[:, None, None]  # (B, 1, 1, M)
+
+    def inside(self):
+        return (self._tokens.counts > 0)[:, None, None, None]
+
+    def counts(self):
+        return self._tokens.counts[:, None, None, None]
 
 
-def _rows(tokens, own, others):
-    """Returns the rows (B, N, T, X) of others, and of (B, N, M, X) where tokens are global; None of None."""
-    if own is None or others is None:
-        return None
-    exists = tokens.counts > 0
-    index, back, exists = (_for_heads(x, own) for x in (tokens.places, _inside(tokens), exists))
-    return ops.where(tokens.marks[:, None, :, None], pick_rows(own, index, back, exists), others)
+class GlobalRows(Arrangement):
+    """The global tokens as queries, beside all keys; the rows of other queries are zeros.
+
+    Args:
+        tokens: a `GlobalTokens`.
+    """
+
+    is_exact = True
+
+    def __init__(self, tokens):
+        self._tokens = tokens
+        self.key_length = shape(tokens.marks)[1]
+
+    def queries(self, x, axis=-2):
+        return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
+
+    def keys(self, x, axis=-2):
+        return ops.expand_dims(x, axis - 1)
+
+    def restore(self, x, axis=-2):
+        x, tokens = ops.squeeze(x, axis - 1), self._tokens
+        index, back, exists = (_for_heads(each, x) for each in (tokens.places, _inside(tokens), tokens.counts > 0))
+        return ops.where(tokens.marks[:, None, :, None], pick_rows(x, index, back, exists), 0)
+
+    def query_positions(self):
+        return _inside(self._tokens)[:, None, None]
+
+    def key_positions(self):
+        return ops.arange(self.key_length, dtype="int32")[None]
 
 
-def _of_places(x, tokens):
-    """Returns the rows (B, N, M, X) of the global tokens of (B, N, T, X), any row where a place is not taken."""
-    return pick_rows(x, *(_for_heads(x_, x) for x_ in (_inside(tokens), tokens.places, tokens.marks)))
+def _take_global(x, axis, tokens):
+    """Returns the rows (B, N, M, X) of the global tokens of (B, N, T, X), or numbers (B, 1, M); any where none is."""
+    if axis == -1:
+        return take_numbers(
+            ops.broadcast_to(x, (shape(tokens.marks)[0], *shape(x)[1:])), _for_heads(_inside(tokens), x)
+        )
+    return pick_rows(x, *(_for_heads(each, x) for each in (_inside(tokens), tokens.places, tokens.marks)))
 
 
 def _inside(tokens):
@@ -123,23 +129,3 @@ def _for_heads(x, heads):
     """Returns (B, X) as (B, N, X)."""
     batch, length = shape(x)
     return ops.broadcast_to(x[:, None], (batch, shape(heads)[1], length))
-
-
-def _keys(masks):
-    return None if masks.key_mask is None else masks.key_mask[:, None, None, :]
-
-
-def _pairs(masks, queries, keys):
-    """Returns what the masks say of pairs of positions (B or 1, 1, 1, t) and (B or 1, 1, 1, s), or None."""
-    picked = pick_pairs(masks.attention_mask, queries, keys)
-    picked = None if picked is None else picked[:, :, 0]  # (B or 1, N or 1, t or 1, s or 1)
-    if masks.query_segments is None:
-        return picked
-    asking, asked = (_of_tokens(x, p) for x, p in ((masks.query_segments, queries), (masks.key_segments, keys)))
-    return merge(picked, (asking[:, :, None] == asked[:, None, :])[:, None])
-
-
-def _of_tokens(x, positions):
-    """Returns (B, T) at positions (B or 1, 1, 1, t), those outside clipped."""
-    index = ops.broadcast_to(positions[:, 0, 0], (shape(x)[0], shape(positions)[-1]))
-    return ops.take_along_axis(x, ops.clip(index, 0, shape(x)[1] - 1), axis=1)

@@ -78,25 +78,6 @@ class Image:
         return band * self.block_height + place // columns, column * self.block_width + place % columns
 
 
-def image_mask(query_length, key_length, image, num_blocks_before, num_blocks_after, causal):
-    """Returns the dense mask of local blocks of an image, bool (T, S), from positions alone.
-
-    A query in block (R, C) sees the keys of the blocks R - before .. R + after, C - before .. C + after, each with the
-    numbers of its dimension, and if causal those of them that do not come after it in the sequence.
-
-    Args:
-        query_length: T.
-        key_length: S.
-        image: an `Image`.
-        num_blocks_before: pair, the blocks seen above and to the left.
-        num_blocks_after: pair, the blocks seen below and to the right.
-        causal: whether later keys are hidden.
-    """
-    queries, keys = (ops.arange(length, dtype="int32") for length in (query_length, key_length))
-    near = near_pixels(queries[:, None], keys[None, :], image, num_blocks_before, num_blocks_after)
-    return ops.logical_and(near, queries[:, None] >= keys[None, :]) if causal else near
-
-
 def near_pixels(queries, keys, image, num_blocks_before, num_blocks_after):
     """Returns where a key is in one of the blocks around that of a query, bool (..., T, S).
 

@@ -1,4 +1,4 @@
-"""Local attention on images: each pixel sees its own block and the blocks around it."""
+"""Blocks of an image, each beside the blocks around it."""
 
 import dataclasses
 from typing import Any
@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.arranged import attend_arranged
+from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.images import Image
-from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 
 
 def regroup(x, axis, count, sizes):
@@ -95,7 +93,7 @@ def _join_bands(x, axis, image, rows):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageGrid:
+class ImageGrid(Arrangement):
     """Blocks of an image, each beside the blocks around it: what `Grid` is for a sequence.
 
     Group g is the block (g // C, g % C). Cost: O(T s) with s the places of the neighbours.
@@ -120,7 +118,7 @@ class ImageGrid:
     image: Image
     neighbors: tuple
 
-    offsets = None  # distances do not grow by one from place to place
+    is_exact = True
 
     @property
     def num_bands(self):
@@ -129,12 +127,10 @@ class ImageGrid:
             return -(-self.image.height // self.image.block_height)  # a number of slices has to be known
         return (self.query_length + self.image.band_size - 1) // self.image.band_size
 
-    def queries(self, x, axis):
-        """Returns the queries in blocks: (..., T, ...) to (..., G, t, ...)."""
+    def queries(self, x, axis=-2):
         return self._groups(to_blocks(x, axis, self.image, self.num_bands), axis)
 
-    def keys(self, x, axis):
-        """Returns the keys beside each query block, zeros outside the image: (..., S, ...) to (..., G, s, ...)."""
+    def keys(self, x, axis=-2):
         num_bands, num_columns = self.num_bands, self.image.num_columns
         above, left = (-min(0, *steps) for steps in zip(*self.neighbors, (0, 0), strict=True))
         below, right = (max(0, *steps) for steps in zip(*self.neighbors, (0, 0), strict=True))
@@ -159,11 +155,9 @@ class ImageGrid:
         return self.queries(ops.arange(1, self.query_length + 1, dtype="int32"), -1) - 1
 
     def inside(self):
-        """Returns where a key place lies inside the sequence, bool (G, 1, s)."""
         return (self.key_positions() >= 0)[:, None, :]
 
-    def join(self, x, axis):
-        """Returns blocks of queries as one sequence: (..., G, t, ...) to (..., T, ...)."""
+    def restore(self, x, axis=-2):
         blocks = regroup(x, axis - 1, 1, (self.num_bands, self.image.num_columns))
         return from_blocks(blocks, axis, self.image, self.query_length)
 
@@ -213,43 +207,3 @@ def image_grid(query_length, key_length, image, num_blocks_before, num_blocks_af
     if causal and image.order == "blocks":  # what is to the right of a block comes after it
         neighbors = [step for step in neighbors if step <= (0, 0)]
     return ImageGrid(query_length, key_length, image, tuple(neighbors))
-
-
-def local_attention_2d(
-    query,
-    key,
-    value,
-    image,
-    num_blocks_before=(1, 1),
-    num_blocks_after=(1, 1),
-    causal=False,
-    masks=TokenMasks(),
-    position=NoPosition(),
-    **options,
-):
-    """Computes local attention on an image in O(T s), s the pixels of the blocks seen; no (T, S) array is formed.
-
-    Query i in block (R, C) sees the keys of the blocks R - before .. R + after, C - before .. C + after, and if causal
-    those of them at positions j <= i of the sequence; blocks below are then not computed.
-
-    Args:
-        query: scaled queries (B, N, T, H), the pixels in the order of the image.
-        key: keys (B, N, S, H), likewise.
-        value: values (B, N, S, Hv).
-        image: the `Image` that queries and keys are the first pixels of.
-        num_blocks_before: pair, the blocks seen above and to the left.
-        num_blocks_after: pair, the blocks seen below, none if causal, and to the right.
-        causal: whether later keys are hidden.
-        masks: a `TokenMasks`; its `query_mask` is not used here.
-        position: a position object of `ops.positions`; distances are those of the sequence.
-        **options: `dropout`, `return_weights` and `return_log_sum_exp` of `attend`.
-
-    Returns:
-        An `Attended` of the sequence: the output (B, N, T, Hv), zeros where a query has nothing to attend to, and, if
-        asked for, the weights (B, N, T, S) and the log-sum-exp (B, N, T).
-    """
-    lengths = shape(query)[-2], shape(key)[-2]
-    grid = image_grid(*lengths, image, num_blocks_before, num_blocks_after, causal)
-    query, key = rotate_both(position, query, key)
-    pattern = ops.convert_to_tensor(grid.past()) if causal else None
-    return attend_arranged(grid, query, key, value, pattern, masks, position, **options)

@@ -1,11 +1,14 @@
 """Boolean masks (True = may attend): merging them, picking them at sparse places, and dense ones from positions."""
 
+import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
 
+CONSTANT = bool | np.bool_ | np.ndarray  # masks that are known when a program is made
 MOST_AXES = 4  # that broadcast in a logical operation of LiteRT
 
 
@@ -36,12 +39,22 @@ class TokenMasks(NamedTuple):
 
 
 def merge(*masks):
-    """Returns the logical and of all masks that are not None, or None."""
-    merged = None
-    for mask in masks:
-        if mask is not None:
-            merged = mask if merged is None else _and(merged, mask)
-    return merged
+    """Returns the logical and of all masks that are not None, or None. NumPy masks stay constants among themselves."""
+    constants = [np.asarray(mask) for mask in masks if isinstance(mask, CONSTANT)]
+    others = [mask for mask in masks if mask is not None and not isinstance(mask, CONSTANT)]
+    if constants:
+        constant = functools.reduce(np.logical_and, constants)
+        if not others:
+            return None if constant.all() else constant
+        others = others if constant.all() else [ops.convert_to_tensor(constant), *others]
+    return functools.reduce(_and, others) if others else None
+
+
+def negate(mask):
+    """Returns the logical not of a mask, a NumPy constant of one; None, which allows all, is a constant of False."""
+    if mask is None:
+        return np.zeros((), bool)
+    return ~np.asarray(mask) if isinstance(mask, CONSTANT) else ops.logical_not(mask)
 
 
 def _and(first, second):
@@ -126,122 +139,31 @@ def causal_mask(query_length, key_length):
     return _differences(query_length, key_length) <= 0
 
 
-def window_mask(query_length, key_length, window, causal, num_memory=0):
-    """Returns the dense sliding window, bool (T, S): 0 <= i - j < window if causal, otherwise |i - j| < window.
+def document_starts(masks):
+    """Returns the position at which the document of each query and key begins, a pair of int32 (B, 1, T) and (B, 1, S).
 
-    The first `num_memory` keys are at the positions before the first query.
+    A document is a run of equal ids in `masks.query_segments` and `masks.key_segments`; None if nothing is packed.
     """
-    difference = _differences(query_length, key_length) - num_memory
-    near = difference > -window
-    return ops.logical_and(near, difference <= 0 if causal else difference < window)
+    if masks.query_segments is None:
+        return None
+    starts = _run_starts(masks.query_segments)
+    same = masks.key_segments is masks.query_segments
+    return starts, starts if same else _run_starts(masks.key_segments)
 
 
-def block_mask(
-    query_length,
-    key_length,
-    block_size,
-    num_blocks_before,
-    num_blocks_after,
-    causal,
-    num_memory=0,
-    key_block_size=None,
-):
-    """Returns the dense mask of local blocks, bool (T, S).
-
-    Query i in block g = i // block_size sees the keys of the blocks g - before .. g + after, up to itself if causal.
-    The first `num_memory` keys are at the positions before the first query, in blocks of negative numbers. Blocks of
-    keys may have a size of their own.
-    """
-    query_blocks = _offsets(query_length)[:, None] // block_size
-    key_blocks = (_offsets(key_length)[None, :] - num_memory) // (key_block_size or block_size)
-    difference = key_blocks - query_blocks
-    mask = ops.logical_and(difference >= -num_blocks_before, difference <= num_blocks_after)
-    return ops.logical_and(mask, _differences(query_length, key_length) <= num_memory) if causal else mask
-
-
-def stride_mask(query_length, key_length, stride, causal):
-    """Returns the dense mask of every `stride`-th key, bool (T, S): (i - j) mod stride = 0, and j <= i if causal."""
-    difference = _differences(query_length, key_length)
-    mask = difference % stride == 0
-    return ops.logical_and(mask, difference <= 0) if causal else mask
-
-
-def summary_mask(query_length, key_length, block_size, first, count, causal):
-    """Returns the dense mask of the summary columns of every block, bool (T, S).
-
-    Query i sees the keys j with first <= j mod block_size < first + count, and j <= i if causal.
-    """
-    column = _offsets(key_length)[None, :] % block_size
-    mask = ops.logical_and(column >= first, column < first + count)
-    mask = ops.broadcast_to(mask, (query_length, key_length))
-    return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
-
-
-def group_band_mask(query_groups, key_groups, band, causal, key_mask=None):
-    """Returns the dense mask of a band inside groups, bool (..., T, S): the twin of routing by the nearest centroid.
-
-    Query i sees the last `band` keys of its group at or before position i, and, if not causal, the `band` - 1 next
-    ones. Keys that `key_mask` excludes are not counted.
-
-    Args:
-        query_groups: int (..., T), the group (cluster, document) of each query.
-        key_groups: int (..., S).
-        band: keys on a side, counting the one at the query's own position.
-        causal: whether keys after the query are excluded.
-        key_mask: bool, broadcastable to (..., S), or None.
-    """
-    same = query_groups[..., :, None] == key_groups[..., None, :]
-    if key_mask is not None:
-        same = ops.logical_and(same, key_mask[..., None, :])
-    sizes = shape(same)
-    past = causal_mask(sizes[-2], sizes[-1])
-    count = ops.cumsum(ops.cast(same, "int32"), axis=-1)  # keys of the group up to j, itself included
-    reached = ops.max(ops.where(past, count, 0), axis=-1, keepdims=True)  # keys of the group up to i
-    mask = ops.logical_and(same, count > reached - band)
-    return ops.logical_and(mask, past if causal else count < reached + band)
-
-
-def chunk_mask(query_groups, key_groups, chunk_size, causal, query_mask=None, key_mask=None):
-    """Returns the dense mask of chunks of the tokens by (group, position), bool (..., T, S).
-
-    A token is in chunk c = rank // `chunk_size` of a round. A query sees the keys of the chunks c and c - 1, one in
-    chunk 0 those of the last chunk of the round before (of the last round, in round 0).
-
-    Args:
-        query_groups: list of R int (..., T), the group of each query in each round.
-        key_groups: list of R int (..., S).
-        chunk_size: tokens in a chunk.
-        causal: whether keys after the query are excluded.
-        query_mask: bool, broadcastable to (..., T), queries that exist, or None; others must be in the largest group.
-        key_mask: bool, broadcastable to (..., S), likewise.
-    """
-    own, other = ([_group_ranks(x) // chunk_size for x in groups] for groups in (query_groups, key_groups))
-    exists = ops.ones_like(key_groups[0], dtype="bool")
-    exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
-    count = ops.sum(ops.cast(exists, "int32"), axis=-1, keepdims=True)
-    last = ops.maximum(count - 1, 0) // chunk_size
-    seen = ops.zeros((), dtype="bool")
-    for number, (queries, keys) in enumerate(zip(own, other, strict=True)):
-        back = queries[..., :, None] - keys[..., None, :]
-        round_before = ops.logical_and(queries[..., :, None] == 0, (other[number - 1] == last)[..., None, :])
-        for shown in (back == 0, back == 1, round_before):
-            seen = ops.logical_or(seen, shown)
-    past = causal_mask(*shape(seen)[-2:]) if causal else None
-    return merge(seen, exists[..., None, :], None if query_mask is None else query_mask[..., :, None], past)
-
-
-def _group_ranks(groups):
-    """Returns how many tokens come before each by (group, position), int32 (..., T), from all pairs of them."""
-    own, other = groups[..., :, None], groups[..., None, :]
-    length = shape(groups)[-1]
-    earlier = _differences(length, length) < 0
-    before = ops.logical_or(other < own, ops.logical_and(other == own, earlier))
-    return ops.sum(ops.cast(before, "int32"), axis=-1)
+def _run_starts(segments):
+    batch, length = shape(segments)
+    begins = ops.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (1, 0)])
+    runs = ops.cumsum(ops.cast(begins, "int32"), axis=-1)  # the number of each token's run
+    index = ops.reshape(runs + _offsets(batch)[:, None] * length, (-1,))
+    starts = ops.reshape(ops.where(begins, _offsets(length), 0), (-1,))
+    starts = ops.segment_sum(starts, index, num_segments=batch * length)  # of each run, whose other tokens add zeros
+    return ops.reshape(ops.take(starts, index, axis=0), (batch, 1, length))
 
 
 def self_only_when_alone(mask):
-    """Returns a dense mask (..., T, T) in which a token sees itself only if it may see itself and nothing else."""
-    own = ops.eye(mask.shape[-1], dtype="bool")
+    """Returns a dense mask (..., T, S) in which a token sees itself only if it may see itself and nothing else."""
+    own = ops.eye(*shape(mask)[-2:], dtype="bool")
     others = ops.logical_and(mask, ops.logical_not(own))
     alone = ops.logical_not(ops.any(others, axis=-1, keepdims=True))
     return ops.logical_or(others, ops.logical_and(mask, ops.logical_and(own, alone)))

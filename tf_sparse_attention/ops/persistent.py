@@ -2,22 +2,22 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend_to_same
+from tf_sparse_attention.ops.attend import attend_shared_keys
 from tf_sparse_attention.ops.blocks import shape
 
 
-def attend_to_slots(query, slots, dropout=None):
+def attend_persistent(query, persistent, dropout=None):
     """Computes attention to persistent vectors alone, O(T M).
 
     Args:
         query: scaled queries (B, N, T, H).
-        slots: pair (key, value) of tensors (N, M, H) and (N, M, Hv).
+        persistent: pair (key, value) of tensors (N, M, H) and (N, M, Hv).
         dropout: an `attend.Dropout`, or None.
 
     Returns:
         Tensor (B, N, T, Hv).
     """
-    return attend_to_same(query, *slots, dropout=dropout).output
+    return attend_shared_keys(query, *persistent, dropout=dropout).output
 
 
 def one_head(x):

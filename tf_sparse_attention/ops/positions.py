@@ -74,6 +74,10 @@ class Relative(NoPosition):
     value_table: Any = None
     by_token: bool = False
 
+    def by_tokens(self):
+        """Returns these positions with distances in tokens, on the key side alone."""
+        return dataclasses.replace(self, value_table=None, by_token=True)
+
     @property
     def reach(self):
         """M, the largest distance told apart."""

@@ -26,6 +26,10 @@ class Span:
     ramp: int
     first: int = 0
 
+    def of_heads(self, heads):
+        """Returns the span of some of the heads, a slice of theirs."""
+        return dataclasses.replace(self, fraction=self.fraction[heads])
+
     def factor(self, distances):
         """Returns the share of each key place that counts, (N, 1, t, s), or (B, N, 1, t, s) where rows differ.
 

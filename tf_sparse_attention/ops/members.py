@@ -1,17 +1,16 @@
-"""Routing attention as published: every centroid takes its best tokens of the whole sequence, so it is not causal."""
+"""The best tokens of each cluster of a sequence, side by side, as routing attention was published."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend, lowest
+from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.blocks import pad_axis, shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
-from tf_sparse_attention.ops.groups import with_self_bias
-from tf_sparse_attention.ops.local import band
-from tf_sparse_attention.ops.masks import TokenMasks, causal_mask, merge, pick_pairs
-from tf_sparse_attention.ops.positions import Distances, NoPosition
+from tf_sparse_attention.ops.masks import causal_mask
+from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -97,40 +96,6 @@ def hash_scores(x, planes):
     return ops.one_hot(buckets, 2**num_planes, dtype="float32")
 
 
-def pairs_mask(queries, keys, causal, masks):
-    """Returns which members of a cluster may attend to which, bool broadcastable to (B, N, K, t, s), or None.
-
-    Args:
-        queries: `Members` that ask.
-        keys: `Members` that answer.
-        causal: "position" hides keys at later positions, "rank" those of a larger rank in the cluster, as published
-            (the same where queries and keys are shared), None nothing.
-        masks: a `TokenMasks`.
-    """
-    order = segments = None
-    if causal == "rank":
-        order = band(_rank_offsets(queries, keys), None, True)
-    elif causal == "position":
-        order = keys.positions[..., None, :] <= queries.positions[..., :, None]
-    if masks.query_segments is not None:
-        own, other = _documents(masks.query_segments, queries), _documents(masks.key_segments, keys)
-        segments = own[..., :, None] == other[..., None, :]
-    valid = None if keys.valid is None else keys.valid[..., None, :]
-    return merge(order, segments, valid, pick_pairs(masks.attention_mask, queries.positions, keys.positions))
-
-
-def _documents(segments, members):
-    batch, heads = shape(members.positions)[:2]
-    return take_member_numbers(
-        ops.broadcast_to(segments[:, None, :], (batch, heads, shape(segments)[-1])), members.positions
-    )
-
-
-def _rank_offsets(queries, keys):
-    num_queries, num_keys = queries.positions.shape[-1], keys.positions.shape[-1]
-    return np.arange(num_keys)[None, :] - np.arange(num_queries)[:, None]
-
-
 def scatter_mean(x, members, length, extra_count=0.0):
     """Averages what each token got from the clusters that hold it; zeros for a token in no cluster.
 
@@ -156,69 +121,63 @@ def scatter_mean(x, members, length, extra_count=0.0):
     return ops.reshape(sums / count[:, None], (batch, heads, length, size))
 
 
-def top_k_attention(
-    query,
-    key,
-    value,
-    queries,
-    keys,
-    causal=None,
-    mask_self=False,
-    masks=TokenMasks(),
-    position=NoPosition(),
-    dropout=None,
-    extra_count=0.0,
-    return_weights=False,
-):
-    """Computes attention inside clusters of w tokens, O(K w^2 + K T log T): with K w = T, O(T w).
-
-    Every cluster attends inside itself; a token gets the mean over the clusters that hold it, zeros if none does
-    (Roy et al. 2021, section 4.1, and its code). Not causal, whatever `causal` hides: which tokens a cluster holds
-    depends on the whole sequence.
+class MemberGrid(Arrangement):
+    """The members of each cluster side by side; a token gets the mean over the clusters that hold it.
 
     Args:
-        query: normalised queries (B, N, T, H).
-        key: normalised keys (B, N, S, H).
-        value: values (B, N, S, Hv).
         queries: `Members` of the clusters among the queries.
         keys: `Members` among the keys.
-        causal: "position", "rank" or None, as in `pairs_mask`.
-        mask_self: whether a query sees the key of its own position only when nothing else is in its cluster.
-        masks: a `TokenMasks`, of which `attention_mask` and segments are used: the rest is in the members.
-        position: a position object of `ops.positions`; its table goes by rank in the cluster.
-        dropout: an `attend.Dropout`, or None.
+        lengths: pair (T, S), integers or scalar tensors.
+        hide_by_rank: whether a key is later than a query where its rank in the cluster is larger, as published, and not
+            where its position is; the same where queries and keys are shared.
         extra_count: as in `scatter_mean`.
-        return_weights: whether to return dense weights as well.
-
-    Returns:
-        Pair of the output (B, N, T, Hv) and the weights (B, N, T, S), averaged like the output, or None.
     """
-    num_queries, num_keys = shape(query)[-2], shape(key)[-2]
-    query = take_members(position.rotate(query, ops.arange(num_queries)), queries.positions)  # (B, N, K, w, H)
-    key = take_members(position.rotate(key, ops.arange(num_keys)), keys.positions)
-    apart = keys.positions[..., None, :] - queries.positions[..., :, None]
-    distances = Distances(_rank_offsets(queries, keys), tokens=apart)
-    bias = position.score_bias(query, distances)
-    if mask_self:
-        bias = with_self_bias(bias, apart == 0)
-    attended = attend(
-        query,
-        key,
-        take_members(value, keys.positions),
-        mask=pairs_mask(queries, keys, causal, masks),
-        bias=bias,
-        dropout=dropout,
-        value_bias=position.value_bias(distances),
-        return_weights=return_weights,
-    )
-    output = scatter_mean(attended.output, queries, num_queries, extra_count)
-    if not return_weights:
-        return output, None
-    weights = dense_scores(attended.weights, keys.positions[..., None, :], num_keys)
-    return output, scatter_mean(weights, queries, num_queries, extra_count)
+
+    is_exact = True
+
+    def __init__(self, queries, keys, lengths, hide_by_rank, extra_count=0.0):
+        self._members = queries, keys
+        self._num_queries, self.key_length = lengths
+        self._hide_by_rank = hide_by_rank
+        self._extra_count = extra_count
+
+    def _take(self, x, axis, members):
+        if axis == -2:
+            return take_members(x, members.positions)
+        batch, heads = shape(members.positions)[:2]
+        return take_member_numbers(ops.broadcast_to(x, (batch, heads, shape(x)[-1])), members.positions)
+
+    def queries(self, x, axis=-2):
+        return self._take(x, axis, self._members[0])
+
+    def keys(self, x, axis=-2):
+        return self._take(x, axis, self._members[1])
+
+    def restore(self, x, axis=-2):
+        return scatter_mean(x, self._members[0], self._num_queries, self._extra_count)
+
+    def query_positions(self):
+        return self._members[0].positions
+
+    def key_positions(self):
+        return self._members[1].positions
+
+    def inside(self):
+        valid = self._members[1].valid
+        return None if valid is None else valid[..., None, :]
+
+    def past(self):
+        return self._rank_offsets() <= 0 if self._hide_by_rank else self.apart() <= 0
+
+    def distances(self):
+        return Distances(self._rank_offsets(), tokens=self.apart())
+
+    def _rank_offsets(self):
+        num_queries, num_keys = (x.positions.shape[-1] for x in self._members)
+        return np.arange(num_keys)[None, :] - np.arange(num_queries)[:, None]
 
 
-def top_k_pattern(queries, keys, query_length, key_length, causal=None):
+def cluster_masks(queries, keys, query_length, key_length, causal, hide_by_rank):
     """Returns what each cluster lets a query see, the dense twin: bool (B, N, K, T, S).
 
     Args:
@@ -226,17 +185,16 @@ def top_k_pattern(queries, keys, query_length, key_length, causal=None):
         keys: `Members` among the keys.
         query_length: T.
         key_length: S.
-        causal: "position", "rank" or None, as in `pairs_mask`.
+        causal: whether later keys are hidden.
+        hide_by_rank: as in `MemberGrid`.
     """
     own = membership(queries, query_length)[..., :, None]  # (B, N, K, T, 1)
     other = membership(keys, key_length)[..., None, :]
     mask = ops.logical_and(own, other)
-    if causal == "position":
-        return ops.logical_and(mask, causal_mask(query_length, key_length))
-    if causal == "rank":
+    if causal and hide_by_rank:
         rank = [ops.cumsum(ops.cast(x, "int32"), axis=axis) for x, axis in ((own, -2), (other, -1))]
         return ops.logical_and(mask, rank[1] <= rank[0])
-    return mask
+    return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
 
 
 def membership(members, length):

@@ -4,30 +4,27 @@ from keras import ops
 
 from tf_sparse_attention.layers import attention_checks, projections
 from tf_sparse_attention.layers.call_masks import as_tensor, mask_of_tokens
+from tf_sparse_attention.layers.groupers import groups_of_leaves
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.positions import rotate_key
+from tf_sparse_attention.patterns.cross_decoding import cross_cache, decode_cross
 
 
-class DecodingAcross:
+class CrossAttentionCache:
     """The two methods of decoding that attends to another, complete sequence, as a decoder does to its encoder.
 
     The results are those of a call `layer(x, value, key)` without causal mask, row for row, without dropout. A layer
-    has them where what a query sees depends on no other query; it gives `new_cross_cache` and `decode_heads_across`,
-    the others say why they cannot in `reason_against_crossing`.
+    has them where what a query sees depends on no other query.
     """
 
     @property
     def reason_against_crossing(self):
         """Why the layer cannot decode across sequences, as text; None if it can."""
-        return f"{type(self).__name__} keeps nothing of another sequence"
-
-    def new_cross_cache(self, key, value, key_mask):
-        """Returns the cache of projected heads (B, N, S, H) and (B, N, S, Hv) and a mask, bool (B, S) or None."""
-        raise NotImplementedError(f"{type(self).__name__} must define `new_cross_cache`.")
-
-    def decode_heads_across(self, query, cache, index):
-        """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
-        raise NotImplementedError(f"{type(self).__name__} must define `decode_heads_across`.")
+        if self.share_qk:
+            return "queries serve as keys"
+        pattern = self.make_pattern(causal=False)
+        return None if pattern.causal_selection else pattern.cache_unsupported_reason()
 
     def init_cross_cache(self, value, key=None, value_mask=None, key_mask=None):
         """Returns what is kept of the other sequence: it is computed once and does not change.
@@ -54,8 +51,12 @@ class DecodingAcross:
         masks = mask_of_tokens("value_mask", value_mask, value), mask_of_tokens("key_mask", key_mask, key)
         mask = merge(*masks)
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
-        heads = (projections.heads_first(x) for x in (self._key(key), self._value(value)))
-        return self.new_cross_cache(*heads, mask)
+        key, value = (projections.heads_first(x) for x in (self._key(key), self._value(value)))
+        pattern = self.make_pattern(causal=False)
+        _, key = self.normalize_heads(key, key)
+        groups = groups_of_leaves(self, pattern, key, ops.arange(shape(key)[2], dtype="int32")[None])
+        _, key = self.score_inputs(key, key)
+        return cross_cache(pattern, rotate_key(self.key_position_encoding, key), value, mask, groups)
 
     def decode_across(self, x, cache, index):
         """Returns the result for one query a row.
@@ -70,7 +71,15 @@ class DecodingAcross:
         """
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         query = projections.heads_of(self._query, x)
-        return self.join_heads(self.decode_heads_across(query, cache, index))
+        return self.join_heads(self.decode_cross_attention(query, cache, index))
+
+    def decode_cross_attention(self, query, cache, index):
+        """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
+        pattern = self.make_pattern(causal=False)
+        query, _ = self.normalize_heads(query, query)
+        groups = groups_of_leaves(self, pattern, query, index[:, None])
+        query, _ = self.score_inputs(query, query)
+        return decode_cross(pattern, cache, query, groups, index, self.decoding_options(causal=False))
 
 
 def check_crosses(layer):

@@ -1,20 +1,18 @@
-"""Routing by the nearest centroid with keys of their own: blocks on the merged order of queries and keys."""
+"""Tokens sorted by (group, position) where keys are tokens of their own: blocks on the merged order of both."""
 
 from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import join, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
-from tf_sparse_attention.ops.groups import NOWHERE, with_self_bias
-from tf_sparse_attention.ops.local import window_grid
-from tf_sparse_attention.ops.masks import TokenMasks, merge, pick_pairs
-from tf_sparse_attention.ops.positions import Distances, NoPosition
-from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.ops.grid import window_grid
+from tf_sparse_attention.ops.groups import NOWHERE
+from tf_sparse_attention.ops.positions import Distances
 
 
-class Merged(NamedTuple):
+class MergedOrder(NamedTuple):
     """Queries and keys in one order, by (group, position, keys first), on M places. All int32 (B, N, M) or bool.
 
     Attributes:
@@ -31,7 +29,7 @@ class Merged(NamedTuple):
 
 
 def merge_orders(query_groups, key_groups):
-    """Returns the `Merged` order of queries (B, N, T) and keys (B, N, S) by their groups."""
+    """Returns the `MergedOrder` of queries (B, N, T) and keys (B, N, S) by their groups."""
     batch, heads, num_queries = shape(query_groups)
     num_keys = shape(key_groups)[-1]
     static = isinstance(num_queries, int) and isinstance(num_keys, int)
@@ -42,7 +40,7 @@ def merge_orders(query_groups, key_groups):
     is_query = order % 2 == 1
     last_key = ops.cumsum(ops.cast(ops.logical_not(is_query), "int32"), axis=-1) - 1
     query_places = ops.reshape(inverse, (batch, heads, length, 2))[:, :, :num_queries, 1]
-    return Merged(order // 2, is_query, last_key, query_places)
+    return MergedOrder(order // 2, is_query, last_key, query_places)
 
 
 def _lengthen(groups, length):
@@ -114,77 +112,75 @@ class KeyBlocks(NamedTuple):
         return self.first[..., None] + ops.arange(-self.before, self.after + 1, dtype="int32")
 
 
-def separate_attention(
-    query,
-    key,
-    value,
-    query_groups,
-    key_groups,
-    cluster_size,
-    causal=True,
-    mask_self=False,
-    masks=TokenMasks(),
-    position=NoPosition(),
-    dropout=None,
-    **returns,
-):
-    """Computes attention inside clusters where queries and keys differ, in O(T cluster_size).
+class MergedGrid(Arrangement):
+    """Queries and keys by (group, position, keys first), in blocks, each beside the aligned blocks of sorted keys.
 
-    A query sees the last `cluster_size` KEYS of its group up to its position, and if not causal the
-    `cluster_size` - 1 next ones. Blocks are cut on the merged order of queries and keys, so that a block of b places
-    passes at most b keys and needs a fixed number of aligned key blocks. Half of the places hold keys and are computed
-    for nothing: 3 to 4 times the cost of `nearest_attention`.
+    Blocks are cut on the merged order of queries and keys, so that a block of b slots passes at most b keys and needs
+    a fixed number of aligned key blocks. Half of the slots hold keys and are computed for nothing: 3 to 4 times the
+    cost of `SortedGrid`.
 
     Args:
-        query: normalised queries (B, N, T, H).
-        key: normalised keys (B, N, S, H).
-        value: values (B, N, S, Hv).
-        query_groups: int32 (B, N, T) of `groups.groups_of`.
-        key_groups: int32 (B, N, S).
-        cluster_size: keys of a group that a query sees on a side, counting the one at its position.
+        known: pair of dictionaries of what is known of queries and keys, with "group", int32 (B or 1, N, T) and
+            (B or 1, N, S) of `groups_of`.
+        batch: B, an integer or a scalar tensor.
+        band: keys of a group that a query sees on a side, counting the one at its position.
         causal: whether later keys are hidden.
-        mask_self: whether a query sees the key of its own position only when nothing else is in its band.
-        masks: a `TokenMasks`, of which only `attention_mask` is used: the rest is in the groups.
-        position: a position object of `ops.positions`; its table goes by rank among the keys.
-        dropout: an `attend.Dropout`, or None.
-        **returns: `return_weights` and `return_log_sum_exp` of `attend`.
-
-    Returns:
-        An `Attended`: the output (B, N, T, Hv), zeros where a query sees nothing, and, if asked for, the dense weights
-        (B, N, T, S) and the log-sum-exp (B, N, T).
     """
-    num_queries, num_keys = shape(query)[-2], shape(key)[-2]
-    merged = merge_orders(query_groups, key_groups)
-    blocks = KeyBlocks.around(merged, cluster_size, causal)
-    key_order, key_inverse = stable_order(key_groups)
-    rows = ops.minimum(merged.positions, num_queries - 1)
-    # Rows at places of keys are read for nothing: no output is taken from them, so the gradient may skip them.
-    query = pick_rows(position.rotate(query, ops.arange(num_queries)), rows, merged.query_places)
-    query = blocks.places(query, -2)  # (B, N, G, t, H)
-    key = permute_rows(position.rotate(key, ops.arange(num_keys)), key_order, key_inverse)
-    at_queries, at_keys = blocks.places(merged.positions, -1), blocks.numbers(key_order)
-    ranks = blocks.ranks()[..., None, :] - blocks.places(merged.last_key, -1)[..., None]
-    tokens = at_keys[..., None, :] - at_queries[..., None]
-    seen = ops.where(key_groups == NOWHERE, 0, key_groups)  # 0, as outside: equal to no query's group
-    own_groups = blocks.places(take_numbers(query_groups, rows), -1)
-    same = own_groups[..., None] == blocks.numbers(take_numbers(seen, key_order))[..., None, :]
-    in_band = ops.logical_and(ranks > -cluster_size, ranks <= 0 if causal else ranks < cluster_size)
-    distances = Distances(ranks=ranks, tokens=tokens)
-    bias = position.score_bias(query, distances)
-    if mask_self:
-        bias = with_self_bias(bias, tokens == 0)
-    attended = attend(
-        query,
-        blocks.rows(key),
-        blocks.rows(permute_rows(value, key_order, key_inverse)),
-        mask=merge(same, in_band, pick_pairs(masks.attention_mask, at_queries, at_keys)),
-        bias=bias,
-        dropout=None if dropout is None else dropout.by_position(at_queries, at_keys),
-        value_bias=position.value_bias(distances),
-        **returns,
-    )
-    present = ops.logical_and(merged.is_query, merged.positions < num_queries)
-    return attended.restored(
-        rows=lambda x: pick_rows(join(x, -2, blocks.num_places), merged.query_places, rows, present),
-        dense=lambda weights: dense_scores(weights, at_keys[..., None, :], num_keys),
-    )
+
+    keeps_token_masks = True
+    sorts_tokens = True
+
+    def __init__(self, known, batch, band, causal):
+        query_groups, key_groups = (x["group"] for x in known)
+        (_, heads, self._num_queries), num_keys = shape(query_groups), shape(key_groups)[-1]
+        self._known = known
+        self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, heads, num_keys)}
+        query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
+        key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
+        self._merged = merge_orders(query_groups, key_groups)
+        self._blocks = KeyBlocks.around(self._merged, band, causal)
+        self._key_order, self._key_inverse = stable_order(key_groups)
+        self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
+        self.key_length = num_keys
+
+    def queries(self, x, axis=-2):
+        if axis == -1:
+            x = ops.broadcast_to(x, self._sizes["queries"])
+            return self._blocks.places(take_numbers(x, self._rows), -1)
+        # Rows in the slots of keys are read for nothing: no output is taken from them, so the gradient may skip them.
+        return self._blocks.places(pick_rows(x, self._rows, self._merged.query_places), -2)
+
+    def keys(self, x, axis=-2):
+        if axis == -1:
+            return self._blocks.numbers(take_numbers(ops.broadcast_to(x, self._sizes["keys"]), self._key_order))
+        return self._blocks.rows(permute_rows(x, self._key_order, self._key_inverse))
+
+    def restore(self, x, axis=-2):
+        merged = self._merged
+        present = ops.logical_and(merged.is_query, merged.positions < self._num_queries)
+        return pick_rows(join(x, axis, self._blocks.num_places), merged.query_places, self._rows, present)
+
+    def query_positions(self):
+        return self._blocks.places(self._merged.positions, -1)
+
+    def key_positions(self):
+        return self._blocks.numbers(self._key_order)
+
+    def known(self, numbers):
+        if numbers is not self._known:
+            return super().known(numbers)
+        query_groups, key_groups = (x["group"] for x in numbers)
+        seen = ops.where(key_groups == NOWHERE, 0, key_groups)  # 0, as outside: equal to no query's group
+        own, other = super().known(({"group": query_groups}, {"group": seen}))
+        own["rank"] = self._blocks.places(self._merged.last_key, -1)[..., None]
+        other["rank"] = self._blocks.ranks()[..., None, :]
+        return own, other
+
+    def past(self):
+        return self._ranks_apart() <= 0
+
+    def distances(self):
+        return Distances(ranks=self._ranks_apart(), tokens=self.apart())
+
+    def _ranks_apart(self):
+        return self._blocks.ranks()[..., None, :] - self._blocks.places(self._merged.last_key, -1)[..., None]

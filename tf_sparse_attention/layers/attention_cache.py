@@ -6,47 +6,35 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import attention_checks
 from tf_sparse_attention.layers.call_masks import token_masks
-from tf_sparse_attention.layers.decoding_across import DecodingAcross
+from tf_sparse_attention.layers.cross_attention_cache import CrossAttentionCache
+from tf_sparse_attention.layers.groupers import groups_of_leaves
 from tf_sparse_attention.layers.memory import keys_of_memory, with_kept_memory
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.decoding import keep_memory
+from tf_sparse_attention.ops.positions import rotate_key
+from tf_sparse_attention.patterns.decoding import (
+    DecodingOptions,
+    decode_pattern,
+    empty_cache,
+    fill_cache,
+    fill_memory,
+)
 
 
-class Decoding(DecodingAcross):
+class AttentionCache(CrossAttentionCache):
     """The three methods of decoding of an attention layer: what `AttentionLayer` adds to those of Keras.
 
     A cache is a dictionary of tensors whose shapes do not change, as a `while_loop` wants it. It holds the keys and
-    values that later queries can still see and no others. Decoding is causal; its results are those of a causal call
-    for the whole sequence, without dropout. Positions have to stay below the `max_length` of the cache.
-
-    A subclass that has a cache gives `new_cache`, `fill_cache` and `decode_heads`; the others say why they have none in
-    `reason_against_cache`.
+    values that later queries can still see and no others: what is kept is the pattern's policy. Decoding is causal; its
+    results are those of a causal call for the whole sequence, without dropout. Positions have to stay below the
+    `max_length` of the cache.
     """
 
     @property
     def reason_against_cache(self):
         """Why the layer cannot decode with a cache, as text; None if it can."""
-        return f"{type(self).__name__} {'has no cache' if self.can_be_causal else 'cannot hide later positions'}"
-
-    def new_cache(self, batch_size, max_length):
-        """Returns an empty cache for projected heads; see `init_cache`."""
-        raise NotImplementedError(f"{type(self).__name__} must define `new_cache`.")
-
-    def fill_cache(self, cache, query, key, value, lengths):
-        """Returns the cache with the projected heads (B, N, T, H) of a prompt of `lengths` int32 (B,) tokens a row."""
-        raise NotImplementedError(f"{type(self).__name__} must define `fill_cache`.")
-
-    def decode_heads(self, query, key, value, cache, index):
-        """Returns attended heads (B, N, 1, Hv) of projected ones (B, N, 1, H), and the cache.
-
-        Args:
-            query: float (B, N, 1, H), not scaled.
-            key: float (B, N, 1, H), or None where queries serve as keys.
-            value: float (B, N, 1, Hv).
-            cache: as before the token.
-            index: int32 (B,), the position of the token.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define `decode_heads`.")
+        if not self.can_be_causal:
+            return f"{type(self).__name__} cannot hide later positions"
+        return self.make_pattern(causal=True).cache_unsupported_reason()
 
     def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         """Returns the cache before the first token.
@@ -71,10 +59,12 @@ class Decoding(DecodingAcross):
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
+        pattern, sizes = self.make_pattern(causal=True), (self.key_dim, self.value_dim)
+        length = max_length if memory is None else max_length + shape(memory)[1]
+        cache = empty_cache(pattern, batch_size, self.num_key_heads, sizes, length, self.compute_dtype)
         if memory is None:
-            return self.new_cache(batch_size, max_length)
-        key, value, seen = keys_of_memory(self, memory, memory_mask, batch_size)
-        return keep_memory(self.new_cache(batch_size, max_length + shape(memory)[1]), key, value, seen)
+            return cache
+        return fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
 
     def prefill(self, x, cache, mask=None):
         """Returns the results for a prompt, in one pass, and the cache after it.
@@ -98,7 +88,17 @@ class Decoding(DecodingAcross):
         lengths = ops.full((batch,), length, dtype="int32")
         if masks.query_mask is not None:
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
-        return output, self.fill_cache(cache, *heads, lengths)
+        return output, self._fill(cache, *heads, lengths)
+
+    def _fill(self, cache, query, key, value, lengths):
+        """Returns the cache with the projected heads (B, N, T, H) of a prompt of `lengths` int32 (B,) tokens a row."""
+        pattern = self.make_pattern(causal=True)
+        query, key = self.normalize_heads(query, key)
+        tokens = query if key is None else key
+        groups = groups_of_leaves(self, pattern, tokens, ops.arange(shape(tokens)[2], dtype="int32")[None])
+        query, key = self.score_inputs(query, key)
+        key = rotate_key(self.key_position_encoding, query if key is None else key)
+        return fill_cache(pattern, cache, key, value, groups, lengths)
 
     def decode(self, x, cache, index):
         """Returns the result for the next token and the cache after it.
@@ -114,8 +114,41 @@ class Decoding(DecodingAcross):
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
         _check_rows(x, cache)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        output, cache = self.decode_heads(*self.project(x), cache, index)
+        output, cache = self.decode_attention(*self.project(x), cache, index)
         return self.join_heads(output), cache
+
+    def decode_attention(self, query, key, value, cache, index):
+        """Returns attended heads (B, N, 1, Hv) of projected ones (B, N, 1, H), and the cache after the token.
+
+        Args:
+            query: float (B, N, 1, H), not scaled.
+            key: float (B, N, 1, H), or None where queries serve as keys.
+            value: float (B, N, 1, Hv).
+            cache: as before the token.
+            index: int32 (B,), the position of the token.
+        """
+        pattern = self.make_pattern(causal=True)
+        query, key = self.normalize_heads(query, key)
+        queries = groups_of_leaves(self, pattern, query, index[:, None])
+        keys = queries if key is None else groups_of_leaves(self, pattern, key, index[:, None])
+        query, key = self.score_inputs(query, key)
+        groups = list(zip(queries, keys, strict=True))
+        options = self.decoding_options(causal=True)
+        return decode_pattern(pattern, cache, query, query if key is None else key, value, groups, index, options)
+
+    def decoding_options(self, causal):
+        """Returns the `DecodingOptions` of the layer."""
+        return DecodingOptions(
+            position=self.key_position_encoding,
+            span=self.span_of_call(training=False),
+            hide_self=self.hide_self(causal),
+            persistent=self.persistent_vectors,
+        )
+
+    @property
+    def key_position_encoding(self):
+        """The position object of the heads that have keys of the sequence."""
+        return self.position_encoding.of_heads(slice(0, self.num_key_heads))
 
 
 def _check_rows(x, cache):

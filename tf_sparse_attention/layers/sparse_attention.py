@@ -1,0 +1,129 @@
+"""Attention under any pattern as a Keras layer."""
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.centroids import Centroids
+from tf_sparse_attention.layers.groupers import HashAxes
+from tf_sparse_attention.layers.state import drawn_seed, random_directions
+from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.patterns.hashed import Hashed
+from tf_sparse_attention.patterns.nearest import Nearest
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.plan import plan_heads
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class SparseAttention(AttentionLayer):
+    """Multi-head attention whose pattern is any composition of `tsa.patterns`.
+
+    `pattern=Window(256) | First(4)` is a window with attention sinks, `Window(128) | Nearest(16, 64)` a window and the
+    query's cluster in one softmax, `Heads([(6, Window(256)), (2, Stride(64))])` heads of two kinds. Softmax of
+    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`; a score for each pair of query and key, whichever
+    part of a union shows it, and distances in tokens. The cost is that of the pattern's parts.
+
+    Parts in which content decides (`Nearest`, `Hashed`) have centroids or hash axes of their own, found by LN(q) and
+    LN(k) without scale; they cost a third to a fourth with `share_qk=True`.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        pattern: a `tsa.patterns.Pattern`, or its config as Keras serialises it.
+        share_qk: whether queries serve as keys; then no key projection exists and `value` must be None. Default False.
+        mask_self: whether a token sees itself only when no part of its pattern shows it another. None (default): where
+            queries serve as keys, since a token would otherwise see little but itself.
+        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` has a table for the keys alone where
+            content decides, about twice the cost of the layer. `seed` draws centroids and axes too.
+
+    Raises:
+        ValueError: for a wrong argument, and a pattern made for another number of heads.
+
+    Example:
+        >>> from tf_sparse_attention.patterns import First, Window
+        >>> layer = SparseAttention(num_heads=4, key_dim=16, pattern=Window(128) | First(4))
+        >>> tuple(layer(keras.random.normal((2, 1000, 64)), use_causal_mask=True).shape)
+        (2, 1000, 64)
+    """
+
+    def __init__(self, num_heads, key_dim, pattern, *, share_qk=False, mask_self=None, **kwargs):
+        super().__init__(num_heads, key_dim, **kwargs)
+        checks.check_switch("share_qk", share_qk)
+        if mask_self is not None:
+            checks.check_switch("mask_self", mask_self)
+        if isinstance(pattern, dict):
+            pattern = keras.saving.deserialize_keras_object(pattern)
+        if not isinstance(pattern, Pattern):
+            raise ValueError(f"`pattern` must be a tsa.patterns.Pattern. Received: pattern={pattern!r}.")
+        self._plans = plan_heads(pattern, num_heads)  # refuses another number of heads
+        self.pattern = pattern
+        self.share_qk = share_qk
+        self.mask_self = mask_self
+        if pattern.by_content:
+            self.seed = drawn_seed(self.seed)
+
+    def make_pattern(self, causal):
+        return self.pattern
+
+    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self._groupers = [None] * len(self.pattern.leaves())
+        for plan in self._plans:
+            for leaf in plan.leaves:
+                if leaf.pattern.by_content:
+                    self._groupers[leaf.index] = self._make_grouper(leaf, len(plan.heads))
+
+    def _make_grouper(self, leaf, num_heads):
+        """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
+        pattern, seed = leaf.pattern, self.seed + leaf.index
+        if isinstance(pattern, Nearest):
+            settings = pattern.ema_decay, pattern.revive_after, seed, pattern.commitment_loss
+            name = f"clusters_{leaf.index}"
+            sizes = num_heads, pattern.num_clusters, self.key_dim
+            return Centroids(*sizes, *settings, name=name, dtype=self.dtype_policy)
+        if isinstance(pattern, Hashed):
+            sizes = num_heads, self.key_dim, pattern.num_buckets // 2
+            return HashAxes(random_directions(self, f"axes_{leaf.index}", sizes, seed))
+        return pattern.make_grouper(num_heads, self.key_dim, seed, self.dtype_policy)
+
+    @property
+    def groupers(self):
+        return [None if each is None else NormalizedGrouper(each) for each in self._groupers]
+
+    @property
+    def has_relative_values(self):
+        return not self.pattern.by_content
+
+    @property
+    def position_encoding(self):
+        position = super().position_encoding
+        return position.by_tokens() if self.position == "relative" and self.pattern.by_content else position
+
+    def hide_self(self, causal):
+        hides = self.share_qk if self.mask_self is None else self.mask_self
+        return "unless_alone" if hides else None
+
+    def get_config(self):
+        pattern = keras.saving.serialize_keras_object(self.pattern)
+        config = super().get_config()
+        return {**config, "pattern": pattern, "share_qk": self.share_qk, "mask_self": self.mask_self}
+
+
+class NormalizedGrouper:
+    """A grouper that sees LN(q) and LN(k) of heads that are not normalised.
+
+    Args:
+        grouper: see `layers.groupers`.
+    """
+
+    def __init__(self, grouper):
+        self._grouper = grouper
+        if hasattr(grouper, "learn"):
+            self.learn = self._learn
+
+    def assign(self, heads, positions=None):
+        """Returns the group of each token."""
+        return self._grouper.assign(kmeans.normalize(heads), positions)
+
+    def _learn(self, sides):
+        return self._grouper.learn([(kmeans.normalize(x), mask, groups) for x, mask, groups in sides])

@@ -1,0 +1,100 @@
+"""What every arrangement offers: queries and keys side by side in groups, and what each slot of a group holds."""
+
+from tf_sparse_attention.ops.positions import Distances
+
+
+class Arrangement:
+    """Queries and keys side by side, in G groups of t query slots and s key slots: the geometry of a pattern.
+
+    A subclass gives `queries`, `keys` and `restore`, what the slots hold (`query_positions`, `key_positions`, `inside`)
+    and `key_length`. Rows are (B, N, T, X) with `axis` -2, and go to (B, N, G, t, X); numbers of tokens, such as masks
+    and documents, are (B or 1, N or 1, T) with `axis` -1. What is outside the sequence is zero or False.
+
+    Attributes:
+        key_length: S.
+        offsets: constant int array (t, s), key minus query position where it is the same in every group; of an
+            arrangement that sorts tokens, key minus query rank. None where groups differ in it.
+        is_exact: whether every pair side by side is one that the pattern's rule allows, so that it need not be asked.
+        keeps_token_masks: whether padding and other documents are left out already.
+        sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
+    """
+
+    offsets = None
+    is_exact = False
+    keeps_token_masks = False
+    sorts_tokens = False
+
+    def queries(self, x, axis=-2):
+        """Returns the queries in groups: (..., T, ...) to (..., G, t, ...)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `queries`.")
+
+    def keys(self, x, axis=-2):
+        """Returns the keys beside each group of queries: (..., S, ...) to (..., G, s, ...)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `keys`.")
+
+    def restore(self, x, axis=-2):
+        """Returns groups of queries in the order of the sequence: (..., G, t, ...) to (..., T, ...)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `restore`.")
+
+    def query_positions(self):
+        """Returns which query each slot holds, int32 (G, t) or (B, N, G, t)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `query_positions`.")
+
+    def key_positions(self):
+        """Returns which key each slot holds, int32 (G, s) or (B, N, G, s), anything outside the sequence."""
+        raise NotImplementedError(f"{type(self).__name__} must define `key_positions`.")
+
+    def rule_positions(self, period):
+        """Returns the positions that a rule is asked of, (..., t, 1) and (..., 1, s).
+
+        Args:
+            period: by how many positions both may be moved without a change of the rule; None: by none. An arrangement
+                whose groups lie so far apart returns NumPy constants, so that masks are constants too.
+        """
+        return self.query_positions()[..., :, None], self.key_positions()[..., None, :]
+
+    def inside(self):
+        """Returns where a key slot is inside the sequence, bool broadcastable to (B, N, G, 1, s); None: everywhere."""
+        return None
+
+    def past(self):
+        """Returns where a key is not after the query, broadcastable to (B, N, G, t, s), for pairs the rule allows."""
+        return self.apart() <= 0 if self.offsets is None else self.offsets <= 0
+
+    def apart(self):
+        """Returns key position minus query position, int32 (..., t, s)."""
+        return self.key_positions()[..., None, :] - self.query_positions()[..., :, None]
+
+    def own_key(self):
+        """Returns where a query meets the key of its own position, broadcastable to (B, N, G, t, s)."""
+        return self.apart() == 0 if self.offsets is None else self.offsets == 0
+
+    def distances(self):
+        """Returns the `Distances` of the slots."""
+        if self.offsets is None:
+            apart = self.apart()
+            return Distances(ranks=apart, tokens=apart)
+        return Distances(self.offsets, tokens=self.apart() if self.sorts_tokens else None)
+
+    def known(self, numbers):
+        """Returns what is known of queries and of keys beside their positions, by name, in their slots.
+
+        Args:
+            numbers: pair of dictionaries of int (B or 1, N or 1, T) and (B or 1, N or 1, S).
+
+        Returns:
+            Pair of dictionaries of (..., t, 1) and (..., 1, s).
+        """
+        own, other = numbers
+        return (
+            {name: self.queries(x, -1)[..., :, None] for name, x in own.items()},
+            {name: self.keys(x, -1)[..., None, :] for name, x in other.items()},
+        )
+
+    def counts(self):
+        """Returns how often each key slot counts, int broadcastable to (B, N, G, 1, s); None: once."""
+        return None
+
+    def row_has_key(self):
+        """Returns where a query is known to see a key, (B, N, G, t, 1), if no mask of pairs says otherwise; or None."""
+        return None

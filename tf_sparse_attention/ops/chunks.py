@@ -1,0 +1,168 @@
+"""Chunks of the tokens sorted by hash bucket, as published (Kitaev et al. 2020, "Reformer")."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
+from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
+from tf_sparse_attention.ops.groups import NOWHERE
+
+
+class Chunks(NamedTuple):
+    """The tokens of one round by (group, position), cut into G chunks of w places. All int32.
+
+    Attributes:
+        order: (B, N, T), the token at each rank.
+        inverse: (B, N, T), the rank of each token.
+        positions: (B, N, G, w), the token at each place, 0 beyond the end.
+        groups: (B, N, G, w), its group, 0 beyond the end.
+    """
+
+    order: Any
+    inverse: Any
+    positions: Any
+    groups: Any
+
+    @classmethod
+    def of(cls, groups, size):
+        """Returns the chunks of `size` places of tokens in groups (B, N, T) as `groups_of` numbers them."""
+        num_chunks = (shape(groups)[-1] + size - 1) // size
+        order, inverse = stable_order(groups)
+        numbers = [split(x, size, -1, num_chunks) for x in (order, take_numbers(groups, order))]
+        return cls(order, inverse, *numbers)
+
+    @property
+    def present(self):
+        """Where a place holds a token that exists, bool (B, N, G, w)."""
+        return ops.logical_and(self.groups > 0, self.groups != NOWHERE)
+
+    def arrange(self, x):
+        """Returns tokens in chunks: (B, N, T, H) to (B, N, G, w, H)."""
+        num_chunks, size = shape(self.positions)[-2:]
+        return split(permute_rows(x, self.order, self.inverse), size, -2, num_chunks)
+
+    def restore(self, x):
+        """Returns chunks in the order of the tokens: (B, N, G, w, H) to (B, N, T, H)."""
+        return permute_rows(join(x, -2, shape(self.order)[-1]), self.inverse, self.order)
+
+    def last(self):
+        """Returns positions of the places of the last chunk with tokens that exist, and whether each exists: (B, N, w).
+
+        Not those of chunk G - 1, where padding may be: a row must not know how long its batch is.
+        """
+        present = ops.cast(self.present, "int32")
+        count = ops.sum(present, axis=(-2, -1))
+        number = ops.maximum(count - 1, 0)[..., None] // shape(self.positions)[-1]
+        return [take_rows(x, number)[:, :, 0] for x in (self.positions, present)]
+
+
+class KeyChunks(NamedTuple):
+    """The keys beside each chunk of queries: 2 w places, those of the chunk before and of the chunk itself.
+
+    Attributes:
+        own: `Chunks` of the keys in this round.
+        last: what `Chunks.last` says of the round before, which chunk 0 looks back to; of the last one in round 0.
+    """
+
+    own: Chunks
+    last: Any
+
+    @property
+    def positions(self):
+        """The token at each place, int32 (B, N, G, 2 w)."""
+        return _look_back(self.own.positions, self.last[0], -2)
+
+    @property
+    def present(self):
+        """Where a place holds a token that exists, bool (B, N, G, 2 w)."""
+        return _look_back(ops.cast(self.own.present, "int32"), self.last[1], -2) > 0
+
+    def arrange(self, x):
+        """Returns keys beside the queries: (B, N, T, H) to (B, N, G, 2 w, H)."""
+        return _look_back(self.own.arrange(x), take_rows(x, self.last[0]), -3)
+
+
+def _look_back(own, last, axis):
+    """Returns each chunk behind the one before it, `last` before the first; `axis` is that of the chunks, negative."""
+    before = [ops.expand_dims(last, axis), slice_axis(own, axis, 0, shape(own)[axis] - 1)]
+    return ops.concatenate([ops.concatenate(before, axis), own], axis + 1)
+
+
+class ChunkGrid(Arrangement):
+    """The chunks of queries of one round, each beside the keys of its chunk and of the one before.
+
+    Args:
+        queries: `Chunks` of the queries.
+        keys: `KeyChunks`.
+    """
+
+    is_exact = True
+    sorts_tokens = True
+
+    def __init__(self, queries, keys):
+        self._queries, self._keys = queries, keys
+        self.key_length = shape(keys.own.order)[-1]
+
+    def queries(self, x, axis=-2):
+        return self._numbers(x, self._queries) if axis == -1 else self._queries.arrange(x)
+
+    def keys(self, x, axis=-2):
+        return self._numbers(x, self._keys) if axis == -1 else self._keys.arrange(x)
+
+    def _numbers(self, x, side):
+        return take_member_numbers(ops.broadcast_to(x, shape(self._queries.order)), side.positions)
+
+    def restore(self, x, axis=-2):
+        return self._queries.restore(x)
+
+    def query_positions(self):
+        return self._queries.positions
+
+    def key_positions(self):
+        return self._keys.positions
+
+    def inside(self):
+        return ops.logical_and(self._queries.present[..., :, None], self._keys.present[..., None, :])
+
+
+class ChunkedRounds:
+    """The tokens of all rounds in chunks, in the order of (round, group, position).
+
+    Args:
+        query_groups: list of R int32 (B, N, T) of `groups.groups_of`, one for each round.
+        key_groups: likewise, the same list where queries are the keys.
+        chunk_size: w, slots of a chunk.
+    """
+
+    def __init__(self, query_groups, key_groups, chunk_size):
+        length = shape(query_groups[0])[-1]
+        size = min(chunk_size, length) if isinstance(length, int) else chunk_size
+        self._queries = [Chunks.of(groups, size) for groups in query_groups]
+        shared = key_groups is query_groups
+        self._keys = self._queries if shared else [Chunks.of(groups, size) for groups in key_groups]
+        self._groups, self._size = (query_groups, key_groups), size
+
+    def grid(self, number):
+        """Returns the `ChunkGrid` of a round."""
+        return ChunkGrid(self._queries[number], KeyChunks(self._keys[number], self._keys[number - 1].last()))
+
+    def numbers(self, number):
+        """Returns what the rule of a round reads of queries and keys, a pair of dictionaries of int32 (B, N, T).
+
+        "chunk" is the number of a token's chunk, "is_last" whether, in the round before, it is in the last chunk that
+        has tokens, "exists" whether it is no padding.
+        """
+        before = self._keys[number - 1]
+        exists = [ops.cast(groups[number] != NOWHERE, "int32") for groups in self._groups]
+        count = ops.sum(exists[1], axis=-1, keepdims=True)
+        is_last = before.inverse // self._size == ops.maximum(count - 1, 0) // self._size
+        return (
+            {"chunk": self._queries[number].inverse // self._size, "exists": exists[0]},
+            {
+                "chunk": self._keys[number].inverse // self._size,
+                "exists": exists[1],
+                "is_last": ops.cast(is_last, "int32"),
+            },
+        )

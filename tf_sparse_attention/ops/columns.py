@@ -1,0 +1,170 @@
+"""A few chosen key columns, the same for a whole run of queries."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
+
+MAX_RUNS = 8  # of queries, whose keys end where they do: causal attention to summaries costs 9/16 of all pairs then
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns first .. first + count - 1 of every block of `block_size` positions.
+
+    Args:
+        block_size: l.
+        first: place in a block of the first column.
+        count: c, at most l - first.
+    """
+
+    block_size: int
+    first: int
+    count: int
+
+    def take(self, x, axis):
+        """Returns the columns of a sequence: (..., S, ...) to (..., M, ...), M = ceil(S / l) c."""
+        num_blocks = self.num_blocks(shape(x)[axis])
+        blocks = split(x, self.block_size, axis, num_blocks)
+        picked = slice_axis(blocks, axis, self.first, self.first + self.count)
+        return join(picked, axis, num_blocks * self.count)
+
+    def num_blocks(self, length):
+        """Returns the blocks of a sequence, the last of which may be cut."""
+        return (length + self.block_size - 1) // self.block_size
+
+    def positions(self, num_blocks):
+        """Returns the positions of the columns of the first blocks, int32 (num_blocks c,)."""
+        number = ops.arange(num_blocks * self.count, dtype="int32")
+        return number // self.count * self.block_size + self.first + number % self.count
+
+
+class TakenColumns:
+    """The columns of tensors, each taken once however many runs of queries see it.
+
+    Args:
+        columns: a `Columns`.
+    """
+
+    def __init__(self, columns):
+        self.columns = columns
+        self._taken = {}  # by identity; the tensors are held so that no other gets their number
+
+    def take(self, x, axis):
+        """Returns `Columns.take` of a tensor."""
+        if (id(x), axis) not in self._taken:
+            self._taken[id(x), axis] = x, self.columns.take(x, axis)
+        return self._taken[id(x), axis][1]
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnGrid(Arrangement):
+    """A run of queries beside the columns of the first blocks, as one group.
+
+    Args:
+        start: the first query, an integer.
+        stop: the end of the queries, an integer or a scalar tensor.
+        num_blocks: key blocks whose columns are seen, likewise.
+        taken: a `TakenColumns`.
+        key_length: S, likewise.
+    """
+
+    start: Any
+    stop: Any
+    num_blocks: Any
+    taken: Any
+    key_length: Any
+
+    is_exact = True
+
+    @property
+    def columns(self):
+        """The `Columns` that the keys are."""
+        return self.taken.columns
+
+    def queries(self, x, axis=-2):
+        return ops.expand_dims(slice_axis(x, axis, self.start, self.stop), axis - 1)
+
+    def keys(self, x, axis=-2):
+        columns = self.taken.take(x, axis)
+        return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.columns.count), axis - 1)
+
+    def restore(self, x, axis=-2):
+        return ops.squeeze(x, axis - 1)
+
+    def query_positions(self):
+        return ops.arange(self.start, self.stop, dtype="int32")[None]
+
+    def key_positions(self):
+        return self.columns.positions(self.num_blocks)[None]
+
+    def inside(self):
+        return (self.key_positions() < self.key_length)[:, None, :]
+
+
+def column_runs(query_length, key_length, columns, causal):
+    """Returns the `ColumnGrid` of each run of queries: all in one, or, if causal, several whose keys end where they do.
+
+    Args:
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, likewise.
+        columns: a `Columns`.
+        causal: whether later keys are hidden.
+    """
+    num_blocks, taken = columns.num_blocks(key_length), TakenColumns(columns)
+    known = isinstance(query_length, int) and isinstance(key_length, int)
+    if not (causal and known):
+        return [ColumnGrid(0, query_length, num_blocks, taken, key_length)]
+    blocks_in_run = -(-query_length // (MAX_RUNS * columns.block_size))
+    size = blocks_in_run * columns.block_size
+    return [
+        ColumnGrid(
+            start,
+            min(start + size, query_length),
+            min(start // columns.block_size + blocks_in_run, num_blocks),
+            taken,
+            key_length,
+        )
+        for start in range(0, query_length, size)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstGrid(Arrangement):
+    """All queries beside the first `count` keys of the sequence, as one group.
+
+    Args:
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, likewise.
+        count: keys, an integer.
+    """
+
+    query_length: Any
+    key_length: Any
+    count: int
+
+    is_exact = True
+
+    def queries(self, x, axis=-2):
+        return ops.expand_dims(x, axis - 1)
+
+    def keys(self, x, axis=-2):
+        return split(x, self.count, axis, 1)
+
+    def restore(self, x, axis=-2):
+        return ops.squeeze(x, axis - 1)
+
+    def query_positions(self):
+        return ops.arange(self.query_length, dtype="int32")[None]
+
+    def key_positions(self):
+        return np.arange(self.count, dtype="int32")[None]
+
+    def inside(self):
+        if isinstance(self.key_length, int) and self.key_length >= self.count:
+            return None
+        return (ops.convert_to_tensor(self.key_positions()) < self.key_length)[:, None, :]

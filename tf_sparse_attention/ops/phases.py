@@ -1,0 +1,116 @@
+"""Positions by phase: those a whole number of strides apart lie side by side."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.blocks import join, positions_of, shape, split
+from tf_sparse_attention.ops.grid import Grid, window_grid
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseGrid(Arrangement):
+    """Positions of one phase, position modulo `stride`, side by side: a reshape and a transpose.
+
+    The positions of a phase, of which each has a row number (position // stride), are one group; with `rows_grid` they
+    are cut into the groups of that grid.
+
+    Args:
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, likewise.
+        stride: l, an integer.
+        rows_grid: a `Grid` of the ceil(T / l) rows of queries and the ceil(S / l) rows of keys, or None.
+
+    Example:
+        >>> PhaseGrid(query_length=5, key_length=5, stride=2).key_positions().numpy()
+        array([[0, 2, 4],
+               [1, 3, 5]], dtype=int32)
+    """
+
+    query_length: Any
+    key_length: Any
+    stride: int
+    rows_grid: Grid | None = None
+
+    @classmethod
+    def of_window(cls, query_length, key_length, stride, window, causal):
+        """Returns the phases with a window of so many positions of a phase."""
+        rows = [num_rows(length, stride) for length in (query_length, key_length)]
+        return cls(query_length, key_length, stride, window_grid(*rows, window, causal))
+
+    def queries(self, x, axis=-2):
+        rows = self._phases(x, axis, self.query_length)
+        return rows if self.rows_grid is None else _join_groups(self.rows_grid.queries(rows, axis), axis)
+
+    def keys(self, x, axis=-2):
+        rows = self._phases(x, axis, self.key_length)
+        return rows if self.rows_grid is None else _join_groups(self.rows_grid.keys(rows, axis), axis)
+
+    def restore(self, x, axis=-2):
+        if self.rows_grid is not None:
+            sizes = shape(x)
+            end = len(sizes) + axis - 1
+            groups = (self.stride, self.rows_grid.num_blocks)
+            x = self.rows_grid.restore(ops.reshape(x, sizes[:end] + groups + sizes[end + 1 :]), axis)
+        return join(ops.swapaxes(x, axis - 1, axis), axis, self.query_length)
+
+    def _phases(self, x, axis, length):
+        return ops.swapaxes(split(x, self.stride, axis, num_rows(length, self.stride)), axis - 1, axis)
+
+    def query_positions(self):
+        return self._positions(self._query_rows())
+
+    def key_positions(self):
+        return self._positions(self._key_rows())
+
+    def _query_rows(self):
+        """Returns the rows of query slots, int32 (G / l, t)."""
+        if self.rows_grid is not None:
+            return self.rows_grid.query_positions()
+        return positions_of(num_rows(self.query_length, self.stride))[None]
+
+    def _key_rows(self):
+        if self.rows_grid is not None:
+            return self.rows_grid.key_positions()
+        return positions_of(num_rows(self.key_length, self.stride))[None]
+
+    def _positions(self, rows):
+        """Returns the positions of rows (g, t) in all phases, int32 (l g, t)."""
+        phases = np.arange(self.stride, dtype="int32")[:, None, None]
+        return ops.reshape(phases + ops.convert_to_tensor(rows) * self.stride, (-1, shape(rows)[-1]))
+
+    def rule_positions(self, period):
+        if period != 1:
+            return super().rule_positions(period)
+        if self.rows_grid is not None:
+            return tuple(rows * self.stride for rows in self.rows_grid.rule_positions(1))
+        return self._query_rows()[0, :, None] * self.stride, self._key_rows()[0, None, :] * self.stride
+
+    def inside(self):
+        inside = self.key_positions() < self.key_length
+        if self.rows_grid is not None:
+            inside = ops.logical_and(inside, self.key_positions() >= 0)
+        return inside[:, None, :]
+
+    def past(self):
+        queries, keys = self.rule_positions(1)
+        return keys <= queries
+
+    def own_key(self):
+        queries, keys = self.rule_positions(1)
+        return keys == queries
+
+
+def num_rows(length, stride):
+    """Returns how many positions of the first phase a sequence has."""
+    return (length + stride - 1) // stride
+
+
+def _join_groups(x, axis):
+    """Returns (..., l, g, t, ...) with t at the negative `axis` as (..., l g, t, ...)."""
+    sizes = shape(x)
+    end = len(sizes) + axis
+    return ops.reshape(x, sizes[: end - 2] + (sizes[end - 2] * sizes[end - 1],) + sizes[end:])

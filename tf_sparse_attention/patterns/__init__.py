@@ -1,0 +1,41 @@
+"""Patterns: values that say which keys a query sees, and that compose.
+
+`Window(256) | First(4)` is the union of two in one softmax, `Heads([(6, Window(256)), (2, Stride(64))])` heads side by
+side. `tsa.layers.SparseAttention` is the layer of any of them.
+"""
+
+from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.grid import Grid
+from tf_sparse_attention.patterns.blocks import Blocks
+from tf_sparse_attention.patterns.caches import PhaseRings, Ring
+from tf_sparse_attention.patterns.hashed import Hashed
+from tf_sparse_attention.patterns.heads import Heads, InTurn
+from tf_sparse_attention.patterns.image import ImageBlocks
+from tf_sparse_attention.patterns.nearest import Nearest
+from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.stride import Dilated, Stride
+from tf_sparse_attention.patterns.summary import First, Summary
+from tf_sparse_attention.patterns.window import Window
+
+__all__ = [
+    "Arrangement",
+    "Blocks",
+    "Call",
+    "Dilated",
+    "First",
+    "Grid",
+    "Hashed",
+    "Heads",
+    "ImageBlocks",
+    "InTurn",
+    "Nearest",
+    "Pattern",
+    "PhaseRings",
+    "Place",
+    "Ring",
+    "Stride",
+    "Summary",
+    "Union",
+    "Window",
+]

@@ -1,0 +1,241 @@
+"""The one function that computes attention under a pattern, whatever the pattern is."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from tf_sparse_attention.ops.attend import Attended, attend, attend_shared_keys, combine_attended, score_dtype
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.groups import with_self_bias
+from tf_sparse_attention.ops.masks import TokenMasks, document_starts, merge, negate, pick_pairs
+from tf_sparse_attention.ops.positions import NoPosition, rotate_both
+from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, take_heads
+
+HIDE_SELF = (None, "unless_alone", "always")  # whether a query sees the key of its own position
+
+
+class Inputs(NamedTuple):
+    """What attention under a pattern is computed of, for some of the heads.
+
+    Attributes:
+        query: (B, n, T, H), turned by positions.
+        key: (B, n, S, H), likewise; the query itself where queries serve as keys.
+        value: (B, n, S, Hv).
+        known: for each leaf of the pattern what is known beside positions, see `attend_pattern`.
+        masks: a `TokenMasks`.
+        position: a position object of `ops.positions`.
+        span: an `ops.span.Span`, or None.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    known: Any
+    masks: Any
+    position: Any
+    span: Any
+
+    def of_heads(self, heads):
+        """Returns the inputs of the heads that a range says; `known` is by leaf and stays."""
+        if len(heads) == self.query.shape[1]:
+            return self
+        query, own = take_heads(self.query, heads), as_slice(heads)
+        return self._replace(
+            query=query,
+            key=query if self.key is self.query else take_heads(self.key, heads),
+            value=take_heads(self.value, heads),
+            masks=self.masks.of_heads(own),
+            position=self.position.of_heads(own),
+            span=None if self.span is None else self.span.of_heads(own),
+        )
+
+
+def attend_pattern(
+    pattern,
+    query,
+    key,
+    value,
+    causal=False,
+    masks=TokenMasks(),
+    known=None,
+    position=NoPosition(),
+    span=None,
+    hide_self=None,
+    dropout=None,
+    persistent=None,
+    return_weights=False,
+    return_log_sum_exp=False,
+):
+    """Computes attention of heads in which a pattern says what each query sees; no (T, S) array is formed.
+
+    Args:
+        pattern: a `Pattern`.
+        query: scaled queries (B, N, T, H).
+        key: keys (B, N, S, H), of which the first `masks.num_memory` come before the first query. None: the queries
+            serve as keys.
+        value: values (B, N, S, Hv).
+        causal: whether keys at later positions are hidden.
+        masks: a `TokenMasks`; its `query_mask` is not used here.
+        known: for each of `pattern.leaves()` a pair of dictionaries of what is known of queries and of keys beside
+            their positions, by name, int (B or 1, n, T) and (B or 1, n, S), n the heads of the leaf; None of a leaf
+            that goes by positions. None: no leaf goes by content.
+        position: a position object of `ops.positions`.
+        span: an `ops.span.Span`, or None.
+        hide_self: "unless_alone": a query sees the key of its own position only if it sees no other, in any part of the
+            pattern; "always": never; None: as it sees others.
+        dropout: an `attend.Dropout`, or None.
+        persistent: pair of keys (N, M, H) and values (N, M, Hv) that every query sees, without positions; or None.
+        return_weights: whether to return dense weights as well.
+        return_log_sum_exp: whether to return the log-sum-exp as well.
+
+    Returns:
+        An `Attended`: the output (B, N, T, Hv), zeros where a query has nothing to attend to, and, if asked for, the
+        dense weights (B, N, T, S), without the persistent ones, and the log-sum-exp (B, N, T).
+    """
+    shares = key is None or key is query
+    turned, keys = rotate_both(position, query, query if shares else key, masks.num_memory)
+    starts = document_starts(masks) if pattern.uses_starts else None
+    call = Call(shape(query)[0], shape(query)[2], shape(keys)[2], causal, masks.num_memory, starts)
+    known = [None] * len(pattern.leaves()) if known is None else known
+    inputs = Inputs(turned, turned if shares and not masks.num_memory else keys, value, known, masks, position, span)
+    options = {"hide_self": hide_self, "dropout": dropout, "return_weights": return_weights}
+    merges = return_log_sum_exp or persistent is not None
+    plans = plan_heads(pattern, query.shape[1])
+    results = [_attend_heads(plan, inputs, call, {**options, "return_log_sum_exp": merges}) for plan in plans]
+    attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
+    if persistent is not None:
+        attended = _with_persistent(attended, query, persistent, dropout)
+    return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
+
+
+def _attend_heads(plan, inputs, call, options):
+    """Returns the `Attended` of the heads of one plan: that of its leaves, merged by their log-sum-exp."""
+    inputs = inputs.of_heads(plan.heads)
+    if len(plan.leaves) > 1:
+        options = {**options, "return_log_sum_exp": True}
+    return combine_attended([_attend_leaf(leaf, inputs, call, options) for leaf in plan.leaves])
+
+
+def _attend_leaf(leaf, inputs, call, options):
+    arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
+    if not isinstance(arrangements, list):
+        return attend_arranged(arrangements, leaf, inputs, call, **options)
+    runs = [attend_arranged(each, leaf, inputs, call, **options) for each in arrangements]
+    return runs[0] if len(runs) == 1 else _join_runs(runs)
+
+
+def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=None, **returns):
+    """Computes attention inside the groups of one arrangement: arrange, attend, restore.
+
+    Args:
+        arrangement: an `ops.arrangement.Arrangement`.
+        leaf: the `Leaf` that it arranges.
+        inputs: an `Inputs`.
+        call: a `Call`.
+        hide_self: as in `attend_pattern`.
+        dropout: an `attend.Dropout`, or None.
+        **returns: `return_weights` and `return_log_sum_exp` of `attend`.
+
+    Returns:
+        An `Attended`, in the order of the sequence.
+    """
+    distances = arrangement.distances()
+    query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
+    position, masks = inputs.position, inputs.masks
+    bias = position.score_bias(query, distances)
+    if hide_self == "unless_alone":
+        bias = with_self_bias(bias, arrangement.own_key())
+    counts, span = arrangement.counts(), inputs.span if leaf.pattern.in_span else None
+    if counts is not None:
+        often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
+        bias = often if bias is None else bias + often
+    if dropout is not None and arrangement.sorts_tokens:
+        dropout = dropout.by_position(arrangement.query_positions(), arrangement.key_positions())
+    row_has_key = None
+    if masks.attention_mask is None and not leaf.excluded and hide_self != "always":
+        row_has_key = arrangement.row_has_key()
+    attended = attend(
+        query,
+        arrangement.keys(inputs.key),
+        arrangement.keys(inputs.value),
+        mask=visible_pairs(arrangement, leaf, inputs, call, hide_self == "always"),
+        bias=bias,
+        value_bias=position.value_bias(distances),
+        span=None if span is None else span.factor(distances),
+        row_has_key=row_has_key,
+        dropout=dropout,
+        **returns,
+    )
+    return attended.restored(
+        rows=arrangement.restore,
+        dense=lambda weights: dense_scores(weights, arrangement.key_positions()[..., None, :], arrangement.key_length),
+    )
+
+
+def visible_pairs(arrangement, leaf, inputs, call, hides_self):
+    """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
+    masks, conditions = inputs.masks, []
+    if not arrangement.is_exact:
+        conditions += rule_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
+    for other in leaf.excluded:
+        described = other.pattern.describe(inputs.known[other.index])
+        conditions.append(negate(merge(*rule_conditions(arrangement, other.pattern, described, call))))
+    if call.causal:
+        conditions.append(arrangement.past())
+    if hides_self:
+        conditions.append(negate(arrangement.own_key()))
+    conditions.append(arrangement.inside())
+    if not arrangement.keeps_token_masks:
+        conditions += _token_masks(arrangement, masks)
+    positions = arrangement.query_positions(), arrangement.key_positions()
+    return merge(*conditions, pick_pairs(masks.attention_mask, *positions))
+
+
+def rule_conditions(arrangement, pattern, known, call):
+    """Returns what the rule of a pattern says of the pairs that an arrangement has side by side, a list of bools."""
+    positions = arrangement.rule_positions(pattern.period)
+    beside = ({}, {}) if known is None else arrangement.known(known)
+    starts = (0, 0)
+    if call.starts is not None and pattern.uses_starts:
+        starts = (
+            arrangement.queries(call.starts[0], -1)[..., :, None],
+            arrangement.keys(call.starts[1], -1)[..., None, :],
+        )
+    places = [Place(*place) for place in zip(positions, starts, beside, strict=True)]
+    seen = pattern.visible(*places)
+    return list(seen) if isinstance(seen, tuple) else [seen]
+
+
+def _token_masks(arrangement, masks):
+    """Returns the conditions of padding and documents, of those that there are."""
+    conditions = []
+    if masks.key_mask is not None:
+        conditions.append(arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
+    if masks.query_segments is not None:
+        own = arrangement.queries(masks.query_segments[:, None], -1)[..., :, None]
+        conditions.append(own == arrangement.keys(masks.key_segments[:, None], -1)[..., None, :])
+    return conditions
+
+
+def _join_runs(runs):
+    """Returns the results of consecutive runs of queries as one."""
+    output, weights, log_sum_exp = (None if part[0] is None else part for part in zip(*runs, strict=True))
+    return Attended(
+        ops.concatenate(output, axis=-2),
+        None if weights is None else ops.concatenate(weights, axis=-2),
+        None if log_sum_exp is None else ops.concatenate(log_sum_exp, axis=-1),
+    )
+
+
+def _with_persistent(attended, query, persistent, dropout):
+    """Returns attention to keys and persistent vectors together, merged by their log-sum-exp.
+
+    Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.
+    """
+    dropout = None if dropout is None else dropout.of_persistent()
+    others = attend_shared_keys(query, *persistent, dropout=dropout, return_log_sum_exp=True)
+    weights = None if attended.weights is None else ops.zeros_like(attended.weights)  # theirs are not returned
+    return combine_attended([attended, others._replace(weights=weights)])

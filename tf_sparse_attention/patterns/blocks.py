@@ -1,0 +1,70 @@
+"""Blocks of positions."""
+
+import dataclasses
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.grid import block_grid
+from tf_sparse_attention.patterns.caches import Ring, Run
+from tf_sparse_attention.patterns.pattern import Pattern
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@dataclasses.dataclass(frozen=True)
+class Blocks(Pattern):
+    """The query's own block of `size` positions, the `before` ones before it and the `after` ones after it. O(T size).
+
+    Source: Roy et al. 2021, section 3.
+
+    Args:
+        size: positions of a block.
+        before: blocks before the own one. Default 1.
+        after: blocks after the own one, none of which a causal call shows. None: as many as before.
+        key_size: positions of a block of keys that are another sequence, whose block g goes with block g of the
+            queries; not in a causal call. None: `size`.
+    """
+
+    size: int
+    before: int = 1
+    after: int | None = None
+    key_size: int | None = None
+
+    def __post_init__(self):
+        checks.check_count("size", self.size)
+        checks.check_count("before", self.before, minimum=0)
+        checks.check_optional_count("after", self.after, minimum=0)
+        checks.check_optional_count("key_size", self.key_size)
+
+    @property
+    def period(self):
+        return self.size if self.key_size in (None, self.size) else None
+
+    @property
+    def reach(self):
+        return (max(self.before, self._after) + 1) * max(self.size, self.key_size or 0) - 1
+
+    @property
+    def takes_memory(self):
+        return self.key_size is None  # else blocks of memory and blocks of queries would not go together
+
+    @property
+    def _after(self):
+        return self.before if self.after is None else self.after
+
+    def visible(self, query, key):
+        ahead = key.position // (self.key_size or self.size) - query.position // self.size
+        return ahead >= -self.before, ahead <= self._after
+
+    def arrange(self, call, known=None):
+        around = self.before, self._after
+        lengths = call.query_length, call.key_length
+        return block_grid(*lengths, self.size, *around, call.causal, call.num_memory, self.key_size)
+
+    def cache(self):
+        return Ring((self.before + 1) * self.size) if self.key_size is None else None
+
+    def cross_cache(self):
+        size = self.key_size or self.size
+        width = (self.before + 1 + self._after) * size
+        return Run(lambda index: (index // self.size - self.before) * size, width)

@@ -1,0 +1,186 @@
+"""What decoding keeps of a sequence: a few policies, each a rule for which slots hold which positions.
+
+A policy says how many slots there are (`num_slots`), which positions they hold after a prompt (`held`), where the next
+token goes (`slot`) and which slots a query reads (`read`). What the slots hold beside keys and values, and the
+attention to it, is `patterns.decoding`'s, and which of the keys read a query sees is the pattern's own rule.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import in_range, shape
+from tf_sparse_attention.ops.columns import Columns
+from tf_sparse_attention.ops.gather import stable_order, take_numbers
+from tf_sparse_attention.ops.ring import at_most, ring_positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    """The last `size` positions: position p is in slot p mod size."""
+
+    size: int
+
+    def num_slots(self, max_length):
+        """Returns how many slots are needed, an integer, or a scalar tensor where `max_length` is one."""
+        return at_most(self.size, max_length)
+
+    def held(self, place, lengths, num_slots):
+        """Returns the positions that the slots hold after a prompt, int32 (B, 1 or n, S), outside it where none.
+
+        Args:
+            place: the `Place` of the prompt's keys; what is known of them is int32 (B, n, T).
+            lengths: int32 (B,), tokens of each row.
+            num_slots: S.
+        """
+        return ring_positions(num_slots, lengths - 1)[:, None]
+
+    def slot(self, place, num_slots):
+        """Returns the slot of the next token, int32 (B, 1 or n), and where it is kept, bool, or None for everywhere.
+
+        Args:
+            place: the `Place` of the token, (B, 1 or n).
+            num_slots: S.
+        """
+        return place.position % num_slots, None
+
+    def read(self, place, num_slots):
+        """Returns the slots that a query reads, int32 (B, 1 or n, s); None: all.
+
+        Args:
+            place: the `Place` of the query, (B, 1 or n).
+            num_slots: S.
+        """
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseRings:
+    """For each phase, position modulo `stride`, its last `size` positions; None: all of them."""
+
+    stride: int
+    size: int | None = None
+
+    def num_slots(self, max_length):
+        rows = -(-max_length // self.stride)
+        return at_most(self.stride, max_length) * (rows if self.size is None else at_most(self.size, rows))
+
+    def _sizes(self, num_slots):
+        """Returns the phases that occur, and the slots of each."""
+        phases = at_most(self.stride, num_slots)
+        return phases, num_slots // phases
+
+    def held(self, place, lengths, num_slots):
+        phases, rows = self._sizes(num_slots)
+        phase = ops.arange(phases, dtype="int32")
+        last = (lengths[:, None] - 1 - phase) // self.stride  # the last row of each phase, -1 where there is none
+        positions = phase[:, None] + self.stride * ring_positions(rows, last)  # (B, phases, rows)
+        return ops.reshape(positions, (-1, 1, num_slots))
+
+    def slot(self, place, num_slots):
+        _, rows = self._sizes(num_slots)
+        return place.position % self.stride * rows + place.position // self.stride % rows, None
+
+    def read(self, place, num_slots):
+        _, rows = self._sizes(num_slots)
+        return place.position[..., None] % self.stride * rows + ops.arange(rows, dtype="int32")
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRings:
+    """For each of `num_groups` groups its last `size` tokens: that of rank r in group g in slot g size + r mod size."""
+
+    num_groups: int
+    size: int
+
+    def num_slots(self, max_length):
+        return self.num_groups * at_most(self.size, max_length)
+
+    def held(self, place, lengths, num_slots):
+        groups, size = place.group, num_slots // self.num_groups
+        batch, heads, length = shape(groups)
+        order, _ = stable_order(groups)
+        count = group_counts(groups, self.num_groups)
+        first = ops.cumsum(count, axis=-1) - count
+        ranks = ring_positions(size, count - 1)  # (B, n, K, size)
+        at = ops.reshape(first[..., None] + ranks, (batch, heads, num_slots))
+        positions = take_numbers(order, in_range(at, length))
+        return ops.where(ops.reshape(ranks, (batch, heads, num_slots)) >= 0, positions, -1)
+
+    def slot(self, place, num_slots):
+        size = num_slots // self.num_groups
+        return place.group * size + place.rank % size, None
+
+    def read(self, place, num_slots):
+        size = num_slots // self.num_groups
+        return place.group[..., None] * size + ops.arange(size, dtype="int32")
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnSlots:
+    """The columns of every block."""
+
+    columns: Columns
+
+    def num_slots(self, max_length):
+        return self.columns.num_blocks(max_length) * self.columns.count
+
+    def held(self, place, lengths, num_slots):
+        positions = self.columns.positions(num_slots // self.columns.count)[None]
+        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
+
+    def slot(self, place, num_slots):
+        column = place.position % self.columns.block_size - self.columns.first
+        block = place.position // self.columns.block_size
+        kept = ops.logical_and(column >= 0, column < self.columns.count)
+        return block * self.columns.count + in_range(column, self.columns.count), kept
+
+    def read(self, place, num_slots):
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstSlots:
+    """The first `count` positions."""
+
+    count: int
+
+    def num_slots(self, max_length):
+        return at_most(self.count, max_length)
+
+    def held(self, place, lengths, num_slots):
+        positions = ops.arange(num_slots, dtype="int32")[None]
+        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
+
+    def slot(self, place, num_slots):
+        return in_range(place.position, num_slots), place.position < num_slots
+
+    def read(self, place, num_slots):
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Of another, complete sequence the `size` positions from `first` on, a function of the query's position."""
+
+    first: Callable
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRun:
+    """Of another, complete sequence the `size` keys of the query's group up to its position, and as many after it."""
+
+    size: Any
+
+
+def group_counts(groups, num_groups):
+    """Returns how many tokens each group has, int32 (B, n, K) of (B, n, T); groups from K on are not counted."""
+    batch, heads, _ = shape(groups)
+    rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * (num_groups + 1)
+    index = ops.reshape(rows + ops.minimum(groups, num_groups), (-1,))
+    total = batch * heads * (num_groups + 1)
+    count = ops.segment_sum(ops.ones_like(index), index, num_segments=total)
+    return ops.reshape(count, (batch, heads, num_groups + 1))[..., :num_groups]

@@ -1,0 +1,75 @@
+"""Patterns in which content decides: the tokens of a group see each other, whatever puts them into groups."""
+
+import dataclasses
+
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.gather import stable_order, take_numbers
+from tf_sparse_attention.ops.groups import NOWHERE
+from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
+from tf_sparse_attention.ops.sorted import SortedGrid
+from tf_sparse_attention.patterns.caches import GroupRings, GroupRun
+from tf_sparse_attention.patterns.pattern import Pattern
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupBand(Pattern):
+    """The last keys of the query's own group up to its position, itself included, and if not causal the next ones.
+
+    With queries that are the keys, O(T band) after two sorts of integers: a band on the order by (group, position).
+    Keys of their own cost 3 to 4 times as much. What is known of a token is its "group", of `ops.groups.groups_of`.
+
+    A subclass has the fields `num_groups` and `band`, under names of its own.
+    """
+
+    by_content = True
+
+    @property
+    def num_groups(self):
+        """How many groups there are."""
+        raise NotImplementedError(f"{type(self).__name__} must define `num_groups`.")
+
+    @property
+    def band(self):
+        """Keys of its group that a query sees on a side, counting the one at its own position."""
+        raise NotImplementedError(f"{type(self).__name__} must define `band`.")
+
+    @property
+    def reach(self):
+        return self.band - 1
+
+    def visible(self, query, key):
+        return query.group == key.group, abs(key.rank - query.rank) < self.band
+
+    def arrange(self, call, known=None):
+        arrangement = SortedGrid if known[0]["group"] is known[1]["group"] else MergedGrid
+        return arrangement(known, call.batch, self.band, call.causal)
+
+    def describe(self, known):
+        query_groups, key_groups = (x["group"] for x in known)
+        _, key_ranks = stable_order(key_groups)
+        query_ranks = key_ranks
+        if query_groups is not key_groups:
+            batch = ops.maximum(shape(query_groups)[0], shape(key_groups)[0])
+            merged = merge_orders(*(_with_batch(x, batch) for x in (query_groups, key_groups)))
+            query_ranks = take_numbers(merged.last_key, merged.query_places)
+        seen = ops.where(key_groups == NOWHERE, 0, key_groups)  # 0: the group of no query
+        return {"group": query_groups, "rank": query_ranks}, {"group": seen, "rank": key_ranks}
+
+    def cache(self):
+        return GroupRings(self.num_groups, self.band)
+
+    def cross_cache(self):
+        return GroupRun(self.band)
+
+
+def _with_batch(groups, batch):
+    return ops.broadcast_to(groups, (batch, *shape(groups)[1:]))
+
+
+def check_sizes(pattern, *names):
+    """Raises a `ValueError` unless the named fields of a pattern are positive integers."""
+    for name in names:
+        checks.check_count(name, getattr(pattern, name))

@@ -1,0 +1,60 @@
+"""Blocks of an image."""
+
+import dataclasses
+
+import keras
+
+from tf_sparse_attention.ops.images import Image, near_pixels
+from tf_sparse_attention.ops.local_2d import image_grid
+from tf_sparse_attention.patterns.caches import Ring
+from tf_sparse_attention.patterns.pattern import Pattern
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@dataclasses.dataclass(frozen=True)
+class ImageBlocks(Pattern):
+    """The query's own block of an image and the blocks around it, in O(T s) with s the pixels of these blocks.
+
+    Source: Parmar et al. 2018 (Image Transformer), section 3.3.
+
+    Args:
+        width: pixels in a row of the image.
+        block_shape: pair (h, w), rows and columns of a block. Default (8, 8).
+        before: pair, the blocks seen above and to the left. Default (1, 1).
+        after: pair, the blocks seen below, none in a causal call, and to the right. Default (1, 1).
+        order: "raster", row by row, or "blocks", block by block. Default "raster".
+        height: rows of the image; None: as many as the sequence fills.
+    """
+
+    width: int
+    block_shape: tuple = (8, 8)
+    before: tuple = (1, 1)
+    after: tuple = (1, 1)
+    order: str = "raster"
+    height: int | None = None
+
+    @property
+    def image(self):
+        """The `Image` that sequences are the first pixels of."""
+        return Image(self.width, self.block_shape, self.order, self.height)
+
+    @property
+    def reach(self):
+        return max(self._farthest(*blocks) for blocks in (self.before, self.after))
+
+    def _farthest(self, rows, columns):
+        """Returns the distance of the farthest key on a side where so many blocks are seen."""
+        height, width = self.image.block_height, self.image.block_width
+        along = min((columns + 1) * width, self.width)  # pixels of a row from end to end of what is seen
+        if self.order == "raster":
+            return ((rows + 1) * height - 1) * self.width + along - 1
+        return rows * self.image.band_size + along * height - 1
+
+    def visible(self, query, key):
+        return near_pixels(query.position, key.position, self.image, self.before, self.after)
+
+    def arrange(self, call, known=None):
+        return image_grid(call.query_length, call.key_length, self.image, self.before, self.after, call.causal)
+
+    def cache(self):
+        return Ring(self._farthest(*self.before) + 1)

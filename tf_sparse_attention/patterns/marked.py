@@ -1,0 +1,57 @@
+"""Global tokens, which a call marks: every query sees them, and they see every key."""
+
+import dataclasses
+
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.global_tokens import GlobalGrid, GlobalRows
+from tf_sparse_attention.patterns.pattern import Pattern
+
+
+@dataclasses.dataclass(frozen=True)
+class Global(Pattern):
+    """The tokens that a call marks as global, of which each counts as often as it says. O(T num_global).
+
+    What is known of the tokens is an `ops.global_tokens.GlobalTokens`. Source: Longformer (Beltagy et al. 2020),
+    BigBird (Zaheer et al. 2020).
+
+    Args:
+        num_global: M, global tokens that a row may have; of more, the first M are.
+    """
+
+    num_global: int
+    in_span = False
+
+    def __post_init__(self):
+        checks.check_count("num_global", self.num_global)
+
+    def visible(self, query, key):
+        return key.is_global == 1
+
+    def arrange(self, call, known=None):
+        return GlobalGrid(known)
+
+    def describe(self, known):
+        return {}, {"is_global": ops.cast(known.marks, "int32")[:, None]}
+
+
+@dataclasses.dataclass(frozen=True)
+class FromGlobal(Pattern):
+    """All keys, of the queries that are global tokens; other queries see nothing. O(T num_global).
+
+    Args:
+        num_global: M.
+    """
+
+    num_global: int
+    in_span = False
+
+    def visible(self, query, key):
+        return query.is_global == 1
+
+    def arrange(self, call, known=None):
+        return GlobalRows(known)
+
+    def describe(self, known):
+        return {"is_global": ops.cast(known.marks, "int32")[:, None]}, {}

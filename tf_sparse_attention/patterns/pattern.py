@@ -1,0 +1,229 @@
+"""A pattern: which keys a query sees, how to bring them side by side, and what decoding keeps of them."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from tf_sparse_attention.ops.blocks import positions_of
+from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.patterns.place import Place
+
+
+class Call(NamedTuple):
+    """What an arrangement has to know of a call.
+
+    Attributes:
+        batch: B, an integer or a scalar tensor; so are the two lengths.
+        query_length: T.
+        key_length: S.
+        causal: whether later keys are hidden.
+        num_memory: keys before the position of the first query, an integer: those of earlier text.
+        starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
+    """
+
+    batch: Any
+    query_length: Any
+    key_length: Any
+    causal: bool = False
+    num_memory: int = 0
+    starts: Any = None
+
+
+class Pattern:
+    """Which keys each query sees: a value, equal to another of the same class and fields.
+
+    A pattern of your own is a frozen dataclass derived from this class. It says three things: the rule (`visible`), how
+    to bring side by side what it allows (`arrange`) and what decoding keeps (`cache`). What concerns all patterns is
+    not its business: causality, padding, packed documents, masks, positions, dropout. Patterns compose: `a | b` lets a
+    query see in one softmax what either lets it see, each key once.
+
+    Attributes:
+        period: by how many positions a query and a key may be moved together without a change of the rule: 1 for a rule
+            of distances, the block size for one of blocks. Masks of such rules are constants. None: by none.
+        reach: the largest distance of a key that matters, which sets how many relative positions are told apart.
+        by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place.
+        in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
+        can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
+        takes_memory: whether keys of earlier text may come before the sequence.
+        uses_starts: whether `visible` reads `start` of a place.
+        causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
+        parts: the patterns that a composition is made of.
+
+    Example:
+        A window that sees every second position; see `docs/adding_a_pattern.md`.
+
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class EverySecond(Pattern):
+        ...     size: int
+        ...     period = 1
+        ...
+        ...     def visible(self, query, key):
+        ...         apart = key.position - query.position
+        ...         return apart % 2 == 0, abs(apart) < self.size
+        ...
+        ...     def arrange(self, call, known=None):
+        ...         return window_grid(call.query_length, call.key_length, self.size, call.causal, call.num_memory)
+        ...
+        ...     def cache(self):
+        ...         return Ring(self.size)
+    """
+
+    period = None
+    reach = 0
+    by_content = False
+    in_span = True
+    can_join = True
+    takes_memory = False
+    uses_starts = False
+    causal_selection = True
+    parts = ()
+
+    def visible(self, query, key):
+        """Returns which keys a query sees, without a look at causality or masks.
+
+        Args:
+            query: the `Place` of queries.
+            key: the `Place` of keys.
+
+        Returns:
+            Bool, or a tuple of bools all of which must hold, NumPy or tensors that broadcast to all pairs.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
+
+    def arrange(self, call, known=None):
+        """Returns how to bring side by side what can be visible.
+
+        Args:
+            call: a `Call`.
+            known: pair of dictionaries of what is known of queries and keys, int (B or 1, N, T) and (B or 1, N, S), of
+                a pattern that is `by_content`, else None.
+
+        Returns:
+            An `ops.arrangement.Arrangement`, or a list of them for consecutive runs of queries.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
+
+    def describe(self, known):
+        """Returns what `visible` reads beside positions, for pairs that its own arrangement does not bring together.
+
+        Args:
+            known: as in `arrange`.
+        """
+        return known
+
+    def dense(self, call, known=None):
+        """Returns the dense twin of the rule, before masks: bool broadcastable to (B, n, T, S).
+
+        A pattern with several softmaxes for a query has an axis more, (B, n, K, T, S).
+
+        Args:
+            call: a `Call`.
+            known: as in `arrange`.
+        """
+        described = self.describe(known)
+        sides = ({}, {}) if described is None else described
+        queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.num_memory
+        starts = (0, 0)
+        if call.starts is not None:
+            starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
+        query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in sides[0].items()})
+        key = Place(keys[None, :], starts[1], {name: x[..., None, :] for name, x in sides[1].items()})
+        seen = self.visible(query, key)
+        past = key.position <= query.position if call.causal else None
+        merged = merge(*(seen if isinstance(seen, tuple) else (seen,)), past)
+        return np.ones((1, 1), bool) if merged is None else merged
+
+    def cache(self):
+        """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""
+        return None
+
+    def cross_cache(self):
+        """Returns the policy by which one query reads the keys of another, complete sequence; None: all of them."""
+        return None
+
+    def cache_unsupported_reason(self):
+        """Returns why the pattern cannot decode with a cache, as text; None if it can."""
+        return None if self.cache() is not None else f"{type(self).__name__} has no cache"
+
+    def leaves(self):
+        """Returns the patterns that are no compositions, in order."""
+        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
+
+    def __or__(self, other):
+        return Union((self, other)) if isinstance(other, Pattern) else NotImplemented
+
+    def get_config(self):
+        """Returns the fields of the pattern, nested ones serialised."""
+        return {
+            field.name: keras.saving.serialize_keras_object(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Returns the pattern of a config."""
+        fields = {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+class Composition(Pattern):
+    """A pattern made of others: what it is follows from its `parts`."""
+
+    @property
+    def reach(self):
+        return max(part.reach for part in self.parts)
+
+    @property
+    def by_content(self):
+        return any(part.by_content for part in self.parts)
+
+    @property
+    def uses_starts(self):
+        return any(part.uses_starts for part in self.parts)
+
+    @property
+    def causal_selection(self):
+        return all(part.causal_selection for part in self.parts)
+
+    def cache_unsupported_reason(self):
+        reasons = (part.cache_unsupported_reason() for part in self.parts)
+        return next((reason for reason in reasons if reason is not None), None)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@dataclasses.dataclass(frozen=True)
+class Union(Composition):
+    """What any of its parts lets a query see, in one softmax: `Window(256) | First(4)`.
+
+    The parts are computed each in its own arrangement and merged exactly by their log-sum-exp; a part leaves out what
+    an earlier one shows, so that each pair of query and key counts once. The cost is that of the parts together.
+
+    Args:
+        parts: patterns, two or more, each one softmax for each query.
+        count_each: whether a pair counts as often as parts show it, as in the rounds of the Reformer. Default False.
+
+    Raises:
+        ValueError: for something that is no pattern, heads side by side (put the union inside them), and a part whose
+            queries take part in several softmaxes or share one.
+    """
+
+    parts: tuple
+    count_each: bool = False
+
+    def __post_init__(self):
+        parts = []
+        for part in self.parts:
+            if not isinstance(part, Pattern):
+                raise ValueError(f"`parts` must be patterns. Received: {part!r}.")
+            if not part.can_join:
+                raise ValueError(
+                    f"`parts` of a union must each be one softmax for each query, which {type(part).__name__} is not. "
+                    f"Give them heads of their own: tsa.patterns.Heads. Received: {part!r}."
+                )
+            flat = isinstance(part, Union) and part.count_each == self.count_each
+            parts += part.parts if flat else [part]
+        object.__setattr__(self, "parts", tuple(parts))
+        if len(parts) < 2:
+            raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")

@@ -1,0 +1,29 @@
+"""What a rule knows of a query or of a key."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """The places of queries or of keys, as `Pattern.visible` is asked about them: many at once, in arrays.
+
+    Those of queries and those of keys broadcast against each other. They are NumPy arrays where they are constants and
+    tensors otherwise; the operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
+
+    Attributes:
+        position: int, positions in the sequence; with a memory of earlier text keys before it have negative ones. A
+            pattern with a `period` gets them moved by whole periods.
+        start: int, the position at which the document of a token begins; 0 where nothing is packed.
+        known: what else is known, by name: "group" and "rank" in the group where content decides. Each is an attribute
+            too: `query.group`.
+    """
+
+    position: Any
+    start: Any = 0
+    known: Mapping = {}
+
+    def __getattr__(self, name):
+        try:
+            return self.known[name]
+        except KeyError:
+            raise AttributeError(f"Nothing known as {name!r} of this place, only {sorted(self.known)}.") from None

@@ -1,0 +1,106 @@
+"""Which heads compute which parts of a pattern, as one flat list."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.patterns.pattern import Union
+
+
+class Leaf(NamedTuple):
+    """A pattern that is no composition, as a part of one.
+
+    Attributes:
+        pattern: the `Pattern`.
+        index: its number among all leaves.
+        excluded: the leaves of the same heads whose keys it leaves out, since they show them already.
+    """
+
+    pattern: Any
+    index: int
+    excluded: tuple = ()
+
+
+class HeadPlan(NamedTuple):
+    """Heads that have one softmax over what their leaves show.
+
+    Attributes:
+        heads: range of the numbers of the heads.
+        leaves: tuple of `Leaf`.
+    """
+
+    heads: range
+    leaves: tuple
+
+
+def plan_heads(pattern, num_heads):
+    """Returns the `HeadPlan` of each set of heads, in the order of the leaves.
+
+    Raises:
+        ValueError: if the pattern is made for another number of heads.
+    """
+    return _plan(pattern, range(num_heads), first_leaf=0)
+
+
+def _plan(pattern, heads, first_leaf):
+    if not pattern.parts or isinstance(pattern, Union):
+        return [HeadPlan(heads, _leaves(pattern, first_leaf, ()))]
+    plans = []
+    for part, own in zip(pattern.parts, pattern.slices(len(heads)), strict=True):
+        plans += _plan(part, heads[own], first_leaf)
+        first_leaf += len(part.leaves())
+    return plans
+
+
+def _leaves(pattern, first_leaf, excluded):
+    """Returns the `Leaf` of each part, in the order in which they are computed."""
+    if not pattern.parts:
+        return (Leaf(pattern, first_leaf, excluded),)
+    numbered = []
+    for part in pattern.parts:
+        numbered.append((part, first_leaf))
+        first_leaf += len(part.leaves())
+    leaves = ()
+    # Rules of positions are cheap to ask in any arrangement, so they come first and are what others leave out.
+    for part, first in sorted(numbered, key=lambda pair: pair[0].by_content):
+        own = _leaves(part, first, excluded)
+        leaves += own
+        if not pattern.count_each:
+            excluded += own
+    return leaves
+
+
+def as_slice(heads):
+    """Returns a range of heads as a slice."""
+    return slice(heads.start, heads.stop, heads.step)
+
+
+def take_heads(x, heads):
+    """Returns the heads of (B, N, ...) that a range says, all of it where N is 1 and stands for all.
+
+    By slices and reshapes and not by a gather, whose gradient would be a scatter.
+    """
+    batch, num_heads, *rest = shape(x)
+    if isinstance(num_heads, int) and (num_heads == 1 or heads == range(num_heads)):
+        return x
+    axis = 1 - len(x.shape)
+    if heads.step == 1:
+        return slice_axis(x, axis, heads.start, heads.stop)
+    count, step = len(heads), heads.step
+    first = max(0, min(heads.start, num_heads - count * step))
+    turns = ops.reshape(slice_axis(x, axis, first, first + count * step), (batch, count, step, *rest))
+    at = heads.start - first
+    return ops.squeeze(slice_axis(turns, axis, at, at + 1), 2)
+
+
+def join_heads(parts, plans):
+    """Returns the heads of all plans in their order: tensors (B, n, ...) to (B, N, ...), None of None."""
+    if parts[0] is None or len(parts) == 1:
+        return parts[0]
+    order = [head for plan in plans for head in plan.heads]
+    if order == sorted(order):
+        return ops.concatenate(parts, axis=1)
+    axis = 1 - len(parts[0].shape)
+    single = [slice_axis(x, axis, i, i + 1) for x in parts for i in range(x.shape[1])]
+    return ops.concatenate([single[order.index(head)] for head in range(len(order))], axis=1)

@@ -1,0 +1,98 @@
+"""Summary columns of blocks, and the first tokens of a sequence."""
+
+import dataclasses
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.columns import Columns, FirstGrid, column_runs
+from tf_sparse_attention.ops.documents import DocumentGrid
+from tf_sparse_attention.patterns.caches import ColumnSlots, FirstSlots
+from tf_sparse_attention.patterns.pattern import Pattern
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@dataclasses.dataclass(frozen=True)
+class Summary(Pattern):
+    """The last `num_summary` positions of every block of `block_size`. O(T^2 num_summary / block_size).
+
+    Source: Child et al. 2019, section 4.3 ("fixed" attention).
+
+    Args:
+        block_size: l, positions of a block.
+        num_summary: c, columns of a block that every query sees.
+        group: g; the columns are l - (g + 1) c .. l - g c - 1, so that heads can see different ones. Default 0.
+    """
+
+    block_size: int
+    num_summary: int
+    group: int = 0
+
+    def __post_init__(self):
+        checks.check_count("block_size", self.block_size)
+        checks.check_count("num_summary", self.num_summary)
+        checks.check_count("group", self.group, minimum=0)
+        if (self.group + 1) * self.num_summary > self.block_size:
+            raise ValueError(
+                "`num_summary` times `group` + 1 must be at most `block_size`. Received: "
+                f"num_summary={self.num_summary}, group={self.group}, block_size={self.block_size}."
+            )
+
+    @property
+    def period(self):
+        return self.block_size
+
+    @property
+    def reach(self):
+        return self.block_size
+
+    @property
+    def columns(self):
+        """The `Columns` of each block."""
+        first = self.block_size - (self.group + 1) * self.num_summary
+        return Columns(self.block_size, first, self.num_summary)
+
+    def visible(self, query, key):
+        column = key.position % self.block_size - self.columns.first
+        return column >= 0, column < self.num_summary
+
+    def arrange(self, call, known=None):
+        return column_runs(call.query_length, call.key_length, self.columns, call.causal)
+
+    def cache(self):
+        return ColumnSlots(self.columns)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@dataclasses.dataclass(frozen=True)
+class First(Pattern):
+    """The first `count` tokens of the sequence; of packed documents those of the query's own. O(T count).
+
+    With a window it is the streaming pattern with attention sinks (Xiao et al. 2024): `Window(256) | First(4)`. A
+    document is a run of equal `segment_ids`.
+
+    Args:
+        count: tokens.
+    """
+
+    count: int
+    uses_starts = True
+
+    def __post_init__(self):
+        checks.check_count("count", self.count)
+
+    @property
+    def reach(self):
+        return self.count
+
+    def visible(self, query, key):
+        place = key.position - key.start
+        return place >= 0, place < self.count, key.start == query.start
+
+    def arrange(self, call, known=None):
+        if call.starts is None:
+            return FirstGrid(call.query_length, call.key_length, self.count)
+        return DocumentGrid(call.query_length, call.starts, self.count, call.causal)
+
+    def cache(self):
+        return FirstSlots(self.count)

@@ -1,0 +1,64 @@
+"""The dense twin of a pattern: which keys each query sees, from the same rule, for tests and pictures."""
+
+import functools
+
+from keras import ops
+
+from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, self_only_when_alone
+from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads
+
+
+def dense_pattern(pattern, call, num_heads, masks=TokenMasks(), known=None, span=None, hide_self=None):
+    """Returns which keys each query sees under a pattern, in O(T S) memory.
+
+    Args:
+        pattern: a `Pattern`.
+        call: a `Call`.
+        num_heads: N.
+        masks: the `TokenMasks` of the call.
+        known: as in `attend_pattern`, likewise `span` and `hide_self`.
+
+    Returns:
+        Bool (B, N, T, S).
+    """
+    known = [None] * len(pattern.leaves()) if known is None else known
+    plans = plan_heads(pattern, num_heads)
+    parts = []
+    for plan in plans:
+        own = as_slice(plan.heads)
+        settings = masks.of_heads(own), None if span is None else span.of_heads(own), hide_self
+        parts.append(_dense_heads(plan, call, known, *settings))
+    return join_heads(parts, plans)
+
+
+def _dense_heads(plan, call, known, masks, span, hide_self):
+    """Returns what the heads of a plan see, (B, n, T, S)."""
+    sizes = call.batch, len(plan.heads), call.query_length, call.key_length
+    leaves = [leaf.pattern.dense(call, known[leaf.index]) for leaf in plan.leaves]
+    if len(leaves[0].shape) > 4:
+        return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, hide_self), sizes)
+    if span is not None:
+        in_span = span.seen(call.query_length, call.key_length, call.num_memory)
+        leaves = [
+            ops.logical_and(seen, in_span) if leaf.pattern.in_span else seen
+            for seen, leaf in zip(leaves, plan.leaves, strict=True)
+        ]
+    seen = ops.convert_to_tensor(functools.reduce(ops.logical_or, leaves))
+    return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), hide_self, call.num_memory)
+
+
+def _of_several_softmaxes(seen, masks, hide_self):
+    """Returns what any of the softmaxes of a query shows it, (B, N, T, S), given what each does, (B, N, K, T, S)."""
+    allowed = dense_mask(None, masks)
+    seen = seen if allowed is None else ops.logical_and(seen, allowed[:, :, None])
+    return ops.any(_hide(seen, hide_self, 0), axis=2)
+
+
+def _hide(seen, hide_self, num_memory):
+    """Returns a dense mask without what a query must not see of its own position."""
+    if hide_self == "unless_alone":
+        return self_only_when_alone(seen)
+    if hide_self == "always":
+        sizes = ops.shape(seen)[-2:]
+        return ops.logical_and(seen, ops.logical_not(ops.eye(*sizes, k=num_memory, dtype="bool")))
+    return seen

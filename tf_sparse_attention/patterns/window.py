@@ -1,0 +1,43 @@
+"""A sliding window."""
+
+import dataclasses
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.grid import window_grid
+from tf_sparse_attention.patterns.caches import Ring, Run
+from tf_sparse_attention.patterns.pattern import Pattern
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@dataclasses.dataclass(frozen=True)
+class Window(Pattern):
+    """The positions less than `size` away: |i - j| < size, in a causal call 0 <= i - j < size. O(T size).
+
+    Args:
+        size: positions on a side, counting the query itself.
+    """
+
+    size: int
+    period = 1
+    takes_memory = True
+
+    def __post_init__(self):
+        checks.check_count("size", self.size)
+
+    @property
+    def reach(self):
+        return self.size - 1
+
+    def visible(self, query, key):
+        return abs(key.position - query.position) < self.size
+
+    def arrange(self, call, known=None):
+        return window_grid(call.query_length, call.key_length, self.size, call.causal, call.num_memory)
+
+    def cache(self):
+        return Ring(self.size)
+
+    def cross_cache(self):
+        return Run(lambda index: index - self.size + 1, 2 * self.size - 1)
