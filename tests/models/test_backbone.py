@@ -61,6 +61,33 @@ def test_dictionary_inputs_equal_keyword_inputs():
     np.testing.assert_array_equal(by_name, in_one)
 
 
+@pytest.mark.parametrize("remat", [False, True])
+def test_global_tokens_are_marked_among_the_inputs(remat):
+    wide = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 2}
+    backbone = small(attention=[LOCAL, wide], causal=False, remat=remat)
+    tokens = ids(2, 30)
+    marks = np.arange(30) == np.array([[4], [29]])
+    x = backbone.embed(tokens)
+    for block in backbone.blocks:
+        x = block(x, global_mask=marks)
+    found = ops.convert_to_numpy(backbone({"token_ids": tokens, "global_mask": marks}, training=remat))
+    np.testing.assert_allclose(found, ops.convert_to_numpy(backbone.final_norm(x)), atol=1e-5)
+    assert np.abs(found - ops.convert_to_numpy(backbone(tokens))).max() > 0.01
+
+
+def test_skipped_blocks_do_without_the_marks_that_the_others_take():
+    wide = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 2}
+    backbone = small(attention=[LOCAL, wide], causal=False, skip_first=1)
+    assert backbone({"token_ids": ids(2, 9), "global_mask": np.ones((2, 9), bool)}).shape == (2, 9, 16)
+    assert (backbone.blocks[0].attention.further_masks, backbone.further_masks) == ((), ("global_mask",))
+
+
+def test_marks_that_no_block_takes_are_refused():
+    message = r"may have 'padding_mask' and 'segment_ids'. Received: keys \['global_mask', 'token_ids'\]"
+    with pytest.raises(ValueError, match=message):
+        small()({"token_ids": ids(2, 9), "global_mask": np.ones((2, 9), bool)})
+
+
 def test_padding_on_the_right_never_matters():
     backbone, tokens = small(causal=False), ids(1, 12)
     padded = np.concatenate([tokens, np.zeros((1, 7), "int32")], axis=1)

@@ -7,7 +7,13 @@ from keras import ops
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.models.backbone_arguments import all_local, check_arguments, unpack
+from tf_sparse_attention.models.backbone_arguments import (
+    all_local,
+    check_arguments,
+    further_masks_of,
+    masks_of_block,
+    unpack,
+)
 from tf_sparse_attention.models.decoding import Decoding
 from tf_sparse_attention.models.memory import NewMemory, check_blocks, empty_memory
 from tf_sparse_attention.models.model import Model
@@ -50,8 +56,8 @@ class Backbone(Decoding, Model):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask" and
-            "segment_ids".
+        inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask", "segment_ids" and
+            masks that some attention takes beside these, as "global_mask" of a `GlobalLocalAttention`.
         padding_mask: bool (B, T), False for padding.
         segment_ids: int (B, T), the document of each token of a packed batch.
         training: whether to drop and to move centroids.
@@ -191,6 +197,11 @@ class Backbone(Decoding, Model):
         return all(block.attention.causal_selection for block in self.blocks)
 
     @property
+    def further_masks(self):
+        """Names of masks that some attention takes beside those of every layer, as "global_mask"."""
+        return further_masks_of(self.blocks)
+
+    @property
     def max_length(self):
         """The most tokens that a sequence can have; None: any number."""
         return None if self.grid_embedding is None else math.prod(self.grid_embedding.grid)
@@ -209,7 +220,7 @@ class Backbone(Decoding, Model):
         self.built = True
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        return self._run(*unpack(inputs, padding_mask, segment_ids), training)
+        return self._run(*unpack(inputs, padding_mask, segment_ids, self.further_masks), training)
 
     def init_memory(self, batch_size, masked=True):
         """Returns the memory before the first segment of `batch_size` texts, for `read_on`.
@@ -241,20 +252,21 @@ class Backbone(Decoding, Model):
         Returns:
             Pair of the vectors (B, T, D) and the memory for the next segment.
         """
-        given = unpack(inputs)
-        new = NewMemory(memory, *given)
+        given = unpack(inputs, further_masks=self.further_masks)
+        new = NewMemory(memory, *given[:3])
         x = self._run(*given, training, new)
         return x, new.finished()
 
-    def _run(self, token_ids, padding_mask, segment_ids, training, memory=None):
+    def _run(self, token_ids, padding_mask, segment_ids, further_masks, training, memory=None):
         if len(token_ids.shape) != 2:
             raise ValueError(
                 f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
             )
         x = self.embed(token_ids, training)
         for block in self.blocks:
-            remembered = {} if memory is None else memory.of_block(block, x)
-            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **remembered)
+            own = masks_of_block(block, further_masks)
+            own |= {} if memory is None else memory.of_block(block, x)
+            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **own)
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, token_ids, training=None, positions=None):

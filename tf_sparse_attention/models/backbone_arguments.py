@@ -5,21 +5,44 @@ from tf_sparse_attention import checks, layers
 EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid", "sinusoidal")
 
 
-def unpack(inputs, padding_mask=None, segment_ids=None):
-    """Returns token ids, padding mask and segment ids of a model's inputs, a tensor or a dictionary of them."""
+def unpack(inputs, padding_mask=None, segment_ids=None, further_masks=()):
+    """Returns what a model's inputs hold, a tensor or a dictionary of them.
+
+    Args:
+        inputs: token ids, or a dictionary with "token_ids" and any of "padding_mask", "segment_ids" and the names in
+            `further_masks`.
+        padding_mask: where the inputs have none.
+        segment_ids: likewise.
+        further_masks: names of masks that some attention takes.
+
+    Returns:
+        Token ids, padding mask, segment ids and a dictionary of the further masks that are not None.
+    """
     if not isinstance(inputs, dict):
-        return inputs, padding_mask, segment_ids
-    unknown = set(inputs) - {"token_ids", "padding_mask", "segment_ids"}
-    if "token_ids" not in inputs or unknown:
+        return inputs, padding_mask, segment_ids, {}
+    optional = ("padding_mask", "segment_ids", *further_masks)
+    if "token_ids" not in inputs or set(inputs) - {"token_ids", *optional}:
+        names = ", ".join(repr(name) for name in optional[:-1])
         raise ValueError(
-            "`inputs` must have the key 'token_ids' and may have 'padding_mask' and 'segment_ids'. "
+            f"`inputs` must have the key 'token_ids' and may have {names} and {optional[-1]!r}. "
             f"Received: keys {sorted(inputs)}."
         )
     return (
         inputs["token_ids"],
         inputs.get("padding_mask", padding_mask),
         inputs.get("segment_ids", segment_ids),
+        {name: inputs[name] for name in further_masks if inputs.get(name) is not None},
     )
+
+
+def further_masks_of(blocks):
+    """Returns the names of masks that the attention of some block takes beside those of every layer."""
+    return tuple(dict.fromkeys(name for block in blocks for name in block.attention.further_masks))
+
+
+def masks_of_block(block, further_masks):
+    """Returns those of some masks by name that the attention of a block takes."""
+    return {name: further_masks[name] for name in block.attention.further_masks if name in further_masks}
 
 
 def all_local(parts):
