@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.models import Encoder
+from tf_sparse_attention.models import Backbone, Encoder
 
 SIZES = {"vocabulary_size": 30, "num_layers": 2, "hidden_dim": 8, "intermediate_dim": 12, "max_length": 40}
-ATTENTION = {"num_heads": 2, "key_dim": 4, "window": 3}
+HEADS = {"num_heads": 2, "key_dim": 4, "window": 3}
+PART = {"layer": "GlobalLocalAttention", **HEADS}
+ATTENTION = [PART]
 
 
 def states(encoder, inputs):
@@ -26,7 +28,7 @@ def test_ids_alone_are_enough():
 
 
 def test_padding_changes_no_other_state():
-    encoder = Encoder(attention={**ATTENTION, "first_global": 1}, padding_id=1, **SIZES)
+    encoder = Encoder(attention=[{**PART, "first_global": 1}], padding_id=1, **SIZES)
     mask = np.arange(12)[None].repeat(2, 0) < 9
     padded = np.where(mask, np.pad(ids(9), ((0, 0), (0, 3))), 1)
     long = states(encoder, {"token_ids": padded, "padding_mask": mask})
@@ -45,17 +47,59 @@ def test_the_first_and_last_block_are_global_whole_or_not(length, blocks):
 
 
 def test_blocks_may_have_attention_of_their_own():
-    encoder = Encoder(attention=[ATTENTION, {**ATTENTION, "window": 7}], **SIZES)
+    encoder = Encoder(attention=[ATTENTION, [{**PART, "window": 7}]], **SIZES)
     assert [block.attention.window for block in encoder.blocks] == [3, 7]
     again = Encoder.from_config(encoder.get_config())
     again.set_weights(encoder.get_weights())
     np.testing.assert_array_equal(states(encoder, ids(9)), states(again, ids(9)))
 
 
+def test_blocks_are_those_of_a_backbone_with_the_same_parts():
+    parts = [PART, {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 2}]
+    encoder = Encoder(attention=parts, **SIZES)
+    backbone = Backbone(30, 2, 8, parts, 12, "exact_gelu", norm="post", causal=False, epsilon=1e-12)
+    for one, other in zip(encoder.blocks, backbone.blocks, strict=True):
+        other.set_weights(one.get_weights())
+        assert one.get_config() == other.get_config()
+    marks = np.arange(9)[None].repeat(2, 0) == 3
+    x = encoder.embedding_norm(encoder.embeddings["token"](ids(9)) + encoder.embeddings["position"](np.arange(9)[None]))
+    x = x + 0  # without the embedding of segments, which is the same for all
+    for block in backbone.blocks:
+        x = block(x, global_mask=marks)
+    encoder.embeddings["segment"].set_weights([np.zeros((1, 8))])
+    np.testing.assert_allclose(states(encoder, {"token_ids": ids(9), "global_mask": marks}), x, atol=1e-6)
+
+
+def test_attention_may_have_no_global_tokens_and_then_takes_no_marks():
+    encoder = Encoder(attention=[{**PART, "layer": "LocalAttention"}], **SIZES)
+    assert states(encoder, ids(9)).shape == (2, 9, 8)
+    with pytest.raises(ValueError, match=r"nothing else than \['padding_mask', 'segment_ids', 'token_ids'\]"):
+        encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
+
+
+@pytest.mark.parametrize("attention", [HEADS, [HEADS, {**HEADS, "window": 7}]])
+def test_the_attention_of_earlier_releases_is_the_same_in_a_config_and_warns_in_a_call(attention):
+    new = ATTENTION if attention is HEADS else [ATTENTION, [{**PART, "window": 7}]]
+    encoder = Encoder(attention=new, **SIZES)
+    loaded = Encoder.from_config({**encoder.get_config(), "attention": attention})
+    with pytest.warns(DeprecationWarning, match=r"`attention` of `Encoder` without 'layer'"):
+        made = Encoder(attention=attention, **SIZES)
+    for other in (loaded, made):
+        assert other.get_config()["attention"] == new
+        other.set_weights(encoder.get_weights())
+        np.testing.assert_array_equal(states(other, ids(9)), states(encoder, ids(9)))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": [ATTENTION]}, "`attention` must be a dictionary or a list of 2 of them"),
+        ({"attention": [ATTENTION]}, "`attention` must be a list of .*, one for each of the 2 blocks. Received"),
+        ({"attention": PART}, "`attention` must be a list of dictionaries or attention layers"),
+        ({"attention": ATTENTION, "intermediate_dim": None}, "`intermediate_dim` must be"),
+        (
+            {"attention": [{**PART, "layer": "LocalAttention"}], "global_block": 4},
+            "`global_block` must be None unless `attention` has a part with global tokens",
+        ),
         ({"attention": ATTENTION, "num_segments": 0}, "`num_segments` must be"),
         ({"attention": ATTENTION, "dropout": 1.5}, "`dropout` must be"),
         ({"attention": ATTENTION, "global_block": 0}, "`global_block` must be"),

@@ -97,6 +97,7 @@ def encoder_arguments(config, num_global):
 
 def _heads(config):
     return {
+        "layer": "GlobalLocalAttention",
         "num_heads": config["num_attention_heads"],
         "key_dim": config["hidden_size"] // config["num_attention_heads"],
         "dropout": config["attention_probs_dropout_prob"],
@@ -113,7 +114,7 @@ def _longformer(config, num_global):
         )
     common = {**_heads(config), "num_global": num_global, "own_projections": True}
     # Half the window to a side, and the token itself.
-    attention = [{**common, "window": window // 2 + 1} for window in windows]
+    attention = [[{**common, "window": window // 2 + 1}] for window in windows]
     return {"attention": attention, "padding_id": config["pad_token_id"]}
 
 
@@ -126,7 +127,7 @@ def _big_bird(config):
     else:
         attention["dense_length"] = config["max_position_embeddings"]
     return {
-        "attention": attention,
+        "attention": [attention],
         "embedding_scale": config["hidden_size"] ** 0.5 if config.get("rescale_embeddings") else 1.0,
         "global_block": block,
         "first_block_count": 1 + copies,

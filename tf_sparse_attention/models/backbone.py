@@ -7,19 +7,15 @@ from keras import ops
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.models.backbone_arguments import (
-    all_local,
-    check_arguments,
-    further_masks_of,
-    masks_of_block,
-    unpack,
-)
+from tf_sparse_attention.models.attention_parts import plain_attention
+from tf_sparse_attention.models.backbone_arguments import check_arguments, further_masks_of, masks_of_block, unpack
+from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.decoding import Decoding
 from tf_sparse_attention.models.memory import NewMemory, check_blocks, empty_memory
 from tf_sparse_attention.models.model import Model
 
-# First the block's own seed, then those of its attention's parts; that of its feed-forward in the middle.
-SEEDS_OF_A_BLOCK = 1000
+ARGUMENTS_OF_BLOCKS = ("attention", "num_layers", "skip_first", "intermediate_dim", "activation", "activation_dropout")
+ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "epsilon", "remat", "seed")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -30,12 +26,15 @@ class Backbone(Decoding, Model):
         vocabulary_size: V, number of token ids.
         num_layers: number of blocks.
         hidden_dim: D, channels of the residual stream.
-        attention: the parts of each block's attention, as plain data: a list of dictionaries, each with the name of a
-            class of `tf_sparse_attention.layers` under "layer" and its arguments, in the order of their heads.
+        attention: the parts of each block's attention, in the order of their heads: a list of dictionaries, each with
+            the name of a class of `tf_sparse_attention.layers` under "layer" and its arguments. A part may also be an
+            attention layer, so one of a class of your own, or what `keras.saving.serialize_keras_object` makes of it:
+            each block has a new layer of its config, which computes in the dtype of the model. Blocks that differ: a
+            list of such lists, one for each.
         intermediate_dim: size inside the feed-forward. None: blocks have none.
         activation: of the feed-forward, see `FeedForward`. Default "gelu".
-        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
-            `num_layers`. Default 0.
+        skip_first: blocks, from the first on, in which the part `LocalAttention` takes over the heads of all parts,
+            fewer than `num_layers`. Default 0, and 0 where `attention` has a list for each block.
         embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by
             frequency, "grid", the shape of a `GridEmbedding` of positions that is added, and "sinusoidal", True to
             add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
@@ -106,6 +105,7 @@ class Backbone(Decoding, Model):
     ):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        arguments["attention"] = plain_attention(attention)
         check_arguments(arguments)
         self._arguments = arguments
         self.vocabulary_size = vocabulary_size
@@ -125,7 +125,7 @@ class Backbone(Decoding, Model):
         self.embedding_projection = None
         if embedding_dim is not None:
             self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
-        self.blocks = [self._block(index) for index in range(num_layers)]
+        self.blocks = make_blocks(dtype=self.dtype_policy, **{name: arguments[name] for name in ARGUMENTS_OF_BLOCKS})
         check_blocks(self.blocks, memory_length)
         self.sinusoidal_embedding = None
         if self._embedding_options.get("sinusoidal"):
@@ -149,42 +149,6 @@ class Backbone(Decoding, Model):
             return layers.AdaptiveEmbedding(*sizes, **clusters, seed=given["seed"], **common)
         start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=given["seed"])
         return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
-
-    def _block(self, index):
-        given = self._arguments
-        seed = None if given["seed"] is None else given["seed"] + SEEDS_OF_A_BLOCK * (index + 1)
-        feed_forward = None
-        if given["intermediate_dim"] is not None:
-            feed_forward = layers.FeedForward(
-                given["intermediate_dim"],
-                given["activation"],
-                dropout=given["activation_dropout"],
-                seed=None if seed is None else seed + SEEDS_OF_A_BLOCK // 2,
-                dtype=self.dtype_policy,
-                name="feed_forward",
-            )
-        return layers.TransformerBlock(
-            self._attention(index, seed),
-            feed_forward,
-            **{name: given[name] for name in ("norm", "causal", "dropout", "epsilon", "remat")},
-            seed=seed,
-            dtype=self.dtype_policy,
-            name=f"block_{index}",
-        )
-
-    def _attention(self, index, seed):
-        parts = self._arguments["attention"]
-        if index < self._arguments["skip_first"]:
-            parts = all_local(parts)
-        made = []
-        for number, part in enumerate(parts):
-            arguments = {name: value for name, value in part.items() if name != "layer"}
-            arguments.setdefault("seed", None if seed is None else seed + number + 1)
-            if part.get("heads") == "interleaved":
-                arguments.setdefault("layer_index", index)
-            arguments.setdefault("name", f"{part['layer'].removesuffix('Attention').lower()}_{number}")
-            made.append(getattr(layers, part["layer"])(**arguments, dtype=self.dtype_policy))
-        return layers.MixedAttention(made, dtype=self.dtype_policy, name="attention")
 
     @property
     def causal(self):

@@ -1,6 +1,7 @@
 """The arguments and inputs of a backbone, checked and taken apart."""
 
-from tf_sparse_attention import checks, layers
+from tf_sparse_attention import checks
+from tf_sparse_attention.models.attention_parts import parts_of_blocks
 
 EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid", "sinusoidal")
 
@@ -45,16 +46,6 @@ def masks_of_block(block, further_masks):
     return {name: further_masks[name] for name in block.attention.further_masks if name in further_masks}
 
 
-def all_local(parts):
-    """Returns the local part alone with the heads of all `parts`."""
-    local = next(part for part in parts if part["layer"] == "LocalAttention")
-    return [{**local, "num_heads": sum(part["num_heads"] for part in parts)}]
-
-
-def _is_pattern(layer):
-    return issubclass(layer, layers.AttentionLayer) and layer is not layers.AttentionLayer
-
-
 def check_arguments(arguments):
     """Raises a `ValueError` for a wrong argument of `Backbone`, given by name."""
     for name in ("vocabulary_size", "num_layers", "hidden_dim"):
@@ -66,28 +57,7 @@ def check_arguments(arguments):
     _check_embedding(arguments["embedding"], arguments["memory_length"])
     for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
         checks.check_rate(name, arguments[name])
-    parts = arguments["attention"]
-    if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"`attention` must be a list of dictionaries, one a part. Received: attention={parts!r}.")
-    names = [name for name in layers.__all__ if _is_pattern(getattr(layers, name))]
-    for part in parts:
-        if not isinstance(part, dict) or part.get("layer") not in names:
-            raise ValueError(
-                f"`attention` must be a list of dictionaries, each with one of {names} under 'layer'. "
-                f"Received: {part!r}."
-            )
-    if any("dtype" in part for part in parts):
-        raise ValueError(f"`attention` must leave the dtype to `dtype` of the whole. Received: attention={parts!r}.")
-    if arguments["skip_first"] >= arguments["num_layers"] and len(parts) > 1:
-        raise ValueError(
-            "`skip_first` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
-            f"skip_first={arguments['skip_first']}, num_layers={arguments['num_layers']}."
-        )
-    if arguments["skip_first"] and not any(part["layer"] == "LocalAttention" for part in parts):
-        raise ValueError(
-            "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
-            f"Received: skip_first={arguments['skip_first']}, attention={parts!r}."
-        )
+    parts_of_blocks(*(arguments[name] for name in ("attention", "num_layers", "skip_first")))
 
 
 def _check_embedding(embedding, memory_length):

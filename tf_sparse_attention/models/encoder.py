@@ -1,16 +1,18 @@
 """A bidirectional encoder of long texts with global tokens: Longformer's and BigBird's."""
 
+import warnings
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.feed_forward import FeedForward
-from tf_sparse_attention.layers.global_local_attention import GlobalLocalAttention
-from tf_sparse_attention.layers.transformer_block import TransformerBlock
+from tf_sparse_attention.models.attention_parts import plain_attention
+from tf_sparse_attention.models.backbone_arguments import further_masks_of, masks_of_block
+from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.ops.blocks import shape
 
-INPUTS = {"token_ids", "padding_mask", "segment_ids", "global_mask"}
+INPUTS = ("token_ids", "padding_mask", "segment_ids")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -25,7 +27,9 @@ class Encoder(Model):
         num_layers: number of blocks.
         hidden_dim: D, channels.
         intermediate_dim: channels inside the feed-forward layers.
-        attention: dictionary of arguments of `GlobalLocalAttention`, or a list of one for each block.
+        attention: the parts of each block's attention, as in `Backbone`: a list of dictionaries with the name of a
+            class of `tf_sparse_attention.layers` under "layer" and its arguments, or of attention layers; or a list of
+            such lists, one for each block. Longformer and BigBird have one part, `GlobalLocalAttention`.
         max_length: positions that have an embedding; with `padding_id` the longest text has `padding_id + 1` fewer.
         num_segments: ids of segments. Default 1.
         activation: of `FeedForward`. Default "exact_gelu".
@@ -53,8 +57,8 @@ class Encoder(Model):
         ValueError: for a wrong argument, unknown inputs, and texts longer than `max_length`.
 
     Example:
-        >>> attention = {"num_heads": 2, "key_dim": 8, "window": 5, "first_global": 1}
-        >>> encoder = Encoder(100, 2, 16, 32, attention, max_length=64)
+        >>> part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "first_global": 1}
+        >>> encoder = Encoder(100, 2, 16, 32, [part], max_length=64)
         >>> tuple(encoder(keras.ops.ones((1, 40), "int32"))["sequence_output"].shape)
         (1, 40, 16)
     """
@@ -88,8 +92,9 @@ class Encoder(Model):
         checks.check_optional_count("global_block", global_block)
         checks.check_rate("dropout", dropout)
         checks.check_switch("use_pooler", use_pooler)
+        checks.check_count("intermediate_dim", intermediate_dim)
         self.intermediate_dim = intermediate_dim
-        self.attention = _of_layers(attention, num_layers)
+        self.attention = plain_attention(_as_parts(attention, warn=True))
         self.activation = activation
         self.epsilon = epsilon
         self.dropout = dropout
@@ -99,6 +104,11 @@ class Encoder(Model):
         self.use_pooler = use_pooler
         self._make_layers()
         self.built = True
+        if global_block and "global_mask" not in self.further_masks:
+            raise ValueError(
+                "`global_block` must be None unless `attention` has a part with global tokens, as "
+                f"'GlobalLocalAttention'. Received: global_block={global_block}, attention={self.attention!r}."
+            )
 
     def _make_layers(self):
         common = {"dtype": self.dtype_policy}
@@ -110,44 +120,43 @@ class Encoder(Model):
         self.embedding_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, name="embedding_norm", **common)
         self.embedding_norm.build((None, None, self.hidden_dim))
         self.embedding_dropout = keras.layers.Dropout(self.dropout, name="embedding_dropout", **common)
-        self.blocks = [self._make_block(index, options) for index, options in enumerate(self.attention)]
+        names = ("attention", "num_layers", "intermediate_dim", "activation", "dropout", "epsilon")
+        own = {name: getattr(self, name) for name in names}
+        # Not mixed: weights of blocks of one part have the names, in files too, that they had before there were others.
+        self.blocks = make_blocks(dtype=self.dtype_policy, norm="post", mixed=False, **own)
+        for block in self.blocks:
+            block.build((None, None, self.hidden_dim))
         self.pooler = None
         if self.use_pooler:
             self.pooler = keras.layers.Dense(self.hidden_dim, activation="tanh", name="pooler", **common)
             self.pooler.build((None, self.hidden_dim))
 
-    def _make_block(self, index, options):
-        common = {"dtype": self.dtype_policy}
-        block = TransformerBlock(
-            GlobalLocalAttention(**{"name": "attention", **common, **options}),
-            FeedForward(self.intermediate_dim, self.activation, name="feed_forward", **common),
-            norm="post",
-            dropout=self.dropout,
-            epsilon=self.epsilon,
-            name=f"block_{index}",
-            **common,
-        )
-        block.build((None, None, self.hidden_dim))
-        return block
-
     def call(self, inputs, training=None):
         given = self._checked(inputs if isinstance(inputs, dict) else {"token_ids": inputs})
         mask = None if given["padding_mask"] is None else ops.cast(given["padding_mask"], "bool")
-        marks = self._global_blocks(given["token_ids"]) if self.global_block else given["global_mask"]
+        further = {name: given[name] for name in self.further_masks if given[name] is not None}
+        if self.global_block:
+            further["global_mask"] = self._global_blocks(given["token_ids"])
         x = self._embed(given["token_ids"], given["segment_ids"])
         x = self.embedding_dropout(self.embedding_norm(x), training=training)
         for block in self.blocks:
-            x = block(x, mask=mask, global_mask=marks, training=training)
+            x = block(x, mask=mask, **masks_of_block(block, further), training=training)
         pooled = {} if self.pooler is None else {"pooled_output": self.pooler(x[:, 0])}
         return {"sequence_output": x, **pooled}
 
+    @property
+    def further_masks(self):
+        """Names of masks that some attention takes beside those of every layer, as "global_mask"."""
+        return further_masks_of(self.blocks)
+
     def _checked(self, inputs):
         """Returns all inputs by name, None where there is none."""
-        if "token_ids" not in inputs or set(inputs) - INPUTS:
+        names = {*INPUTS, *self.further_masks}
+        if "token_ids" not in inputs or set(inputs) - names:
             raise ValueError(
-                f'`inputs` must have "token_ids" and nothing else than {sorted(INPUTS)}. Received: {sorted(inputs)}.'
+                f'`inputs` must have "token_ids" and nothing else than {sorted(names)}. Received: {sorted(inputs)}.'
             )
-        given = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in INPUTS}
+        given = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in names}
         given["token_ids"] = ops.cast(given["token_ids"], "int32")
         length, longest = given["token_ids"].shape[1], self.max_length
         longest -= 0 if self.padding_id is None else self.padding_id + 1
@@ -186,14 +195,27 @@ class Encoder(Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**config)
+        return cls(**{**config, "attention": _as_parts(config["attention"])})
 
 
-def _of_layers(attention, num_layers):
-    """Returns a dictionary of arguments for each block."""
-    listed = [attention] * num_layers if isinstance(attention, dict) else attention
-    if not isinstance(listed, (list, tuple)) or len(listed) != num_layers:
-        raise ValueError(
-            f"`attention` must be a dictionary or a list of {num_layers} of them. Received: attention={attention!r}."
+def _as_parts(attention, warn=False):
+    """Returns the `attention` of earlier releases as parts, what is none of them as it is.
+
+    It was a dictionary of arguments of `GlobalLocalAttention`, or a list of one for each block.
+    """
+    each = [attention] if isinstance(attention, dict) else attention
+    if not isinstance(each, (list, tuple)) or not each or not all(map(_is_without_class, each)):
+        return attention
+    if warn:
+        warnings.warn(
+            "`attention` of `Encoder` without 'layer' will be refused by the next release: write "
+            "[{'layer': 'GlobalLocalAttention', ...}], and a list of such lists where blocks differ.",
+            DeprecationWarning,
+            stacklevel=3,
         )
-    return [dict(options) for options in listed]
+    parts = [[{"layer": "GlobalLocalAttention", **arguments}] for arguments in each]
+    return parts[0] if isinstance(attention, dict) else parts
+
+
+def _is_without_class(part):
+    return isinstance(part, dict) and not {"layer", "class_name"} & set(part)
