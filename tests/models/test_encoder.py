@@ -1,5 +1,6 @@
 """The encoder's inputs; what it computes is compared with torch in tests/convert/test_hugging_face.py."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -63,7 +64,7 @@ def test_blocks_are_those_of_a_backbone_with_the_same_parts():
         assert one.get_config() == other.get_config()
     marks = np.arange(9)[None].repeat(2, 0) == 3
     x = encoder.embedding_norm(encoder.embeddings["token"](ids(9)) + encoder.embeddings["position"](np.arange(9)[None]))
-    x = x + 0  # without the embedding of segments, which is the same for all
+    x = x + 0
     for block in backbone.blocks:
         x = block(x, global_mask=marks)
     encoder.embeddings["segment"].set_weights([np.zeros((1, 8))])
@@ -73,7 +74,9 @@ def test_blocks_are_those_of_a_backbone_with_the_same_parts():
 def test_attention_may_have_no_global_tokens_and_then_takes_no_marks():
     encoder = Encoder(attention=[{**PART, "layer": "LocalAttention"}], **SIZES)
     assert states(encoder, ids(9)).shape == (2, 9, 8)
-    with pytest.raises(ValueError, match=r"nothing else than \['padding_mask', 'segment_ids', 'token_ids'\]"):
+    with pytest.raises(
+        ValueError, match=r"nothing else than \['padding_mask', 'segment_ids', 'token_ids', 'token_type_ids'\]"
+    ):
         encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
 
 
@@ -100,7 +103,7 @@ def test_the_attention_of_earlier_releases_is_the_same_in_a_config_and_warns_in_
             {"attention": [{**PART, "layer": "LocalAttention"}], "global_block": 4},
             "`global_block` must be None unless `attention` has a part with global tokens",
         ),
-        ({"attention": ATTENTION, "num_segments": 0}, "`num_segments` must be"),
+        ({"attention": ATTENTION, "num_token_types": 0}, "`num_token_types` must be"),
         ({"attention": ATTENTION, "dropout": 1.5}, "`dropout` must be"),
         ({"attention": ATTENTION, "global_block": 0}, "`global_block` must be"),
     ],
@@ -133,3 +136,64 @@ def test_marks_beside_global_blocks_are_refused():
     encoder = Encoder(attention=ATTENTION, global_block=4, **SIZES)
     with pytest.raises(ValueError, match="`global_mask` must be left out with `global_block`"):
         encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
+
+
+def test_marks_and_documents_go_into_a_text_of_several_types_only_with_the_types():
+    encoder = Encoder(attention=ATTENTION, num_token_types=2, **SIZES)
+    documents, types = np.arange(9)[None].repeat(2, 0) // 5, np.arange(9)[None].repeat(2, 0) % 2
+    with pytest.raises(ValueError, match=r"`token_type_ids` must be given with `segment_ids`.* num_token_types=2"):
+        encoder({"token_ids": ids(9), "segment_ids": documents})
+    both = states(encoder, {"token_ids": ids(9), "segment_ids": documents, "token_type_ids": types})
+    assert np.abs(both - states(encoder, {"token_ids": ids(9), "token_type_ids": types})).max() > 0.01
+
+
+@pytest.mark.parametrize("padding_id", [None, 1])
+@pytest.mark.parametrize("own", [{}, {"first_global": 2}, {"first_global": 1, "own_projections": True}])
+def test_packed_documents_are_what_they_are_alone(own, padding_id):
+    encoder = Encoder(attention=[{**PART, **own}], num_token_types=2, padding_id=padding_id, **SIZES)
+    lengths, length = (7, 1, 12), 24
+    tokens, types = ids(length), ids(length, 1) % 2
+    tokens[:, 20:] = 1
+    documents = np.repeat([3, 0, 5, 7], [*lengths, 4])[None].repeat(2, 0)
+    documents[1] += 1
+    marks = np.isin(np.arange(length), (4, 10, 19))[None].repeat(2, 0)
+    packed = {"token_ids": tokens, "token_type_ids": types, "global_mask": marks, "padding_mask": tokens != 1}
+    found = encoder({**packed, "segment_ids": documents})
+    for start, end in ((0, 7), (7, 8), (8, 20)):
+        alone = encoder({name: x[:, start:end] for name, x in packed.items()})
+        rows = found["sequence_output"][:, start:end]
+        np.testing.assert_allclose(rows, alone["sequence_output"], atol=1e-5)
+        pooled = np.broadcast_to(alone["pooled_output"][:, None], rows.shape)
+        np.testing.assert_allclose(found["pooled_output"][:, start:end], pooled, atol=1e-5)
+    assert np.abs(found["sequence_output"] - encoder(packed)["sequence_output"])[:, 7:20].max() > 0.01
+
+
+def test_documents_are_inputs_of_unknown_length_in_a_saved_model(tmp_path):
+    encoder = Encoder(attention=[{**PART, "first_global": 1}], **SIZES)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids")}
+    model = keras.Model(inputs, encoder(inputs))
+    model.save(tmp_path / "model.keras")
+    packed = {"token_ids": ids(9), "segment_ids": np.arange(9)[None].repeat(2, 0) // 4}
+    found = keras.models.load_model(tmp_path / "model.keras").predict(packed, verbose=0)
+    for name, expected in encoder(packed).items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+
+
+def test_documents_beside_global_blocks_are_refused():
+    encoder = Encoder(attention=ATTENTION, global_block=4, **SIZES)
+    with pytest.raises(ValueError, match=r"`segment_ids` must be left out with `global_block`.* global_block=4"):
+        encoder({"token_ids": ids(9), "segment_ids": np.ones((2, 9))})
+
+
+def test_documents_where_first_tokens_differ_within_a_block_are_refused():
+    encoder = Encoder(attention=[PART, {**PART, "first_global": 1}], **SIZES)
+    with pytest.raises(ValueError, match=r"same `first_global`.* parts of block_0 with first_global \[0, 1\]"):
+        encoder({"token_ids": ids(9), "segment_ids": np.ones((2, 9))})
+
+
+def test_token_types_had_another_name():
+    with pytest.warns(DeprecationWarning, match="`num_segments` of `Encoder` is now `num_token_types`"):
+        encoder = Encoder(attention=ATTENTION, num_segments=3, **SIZES)
+    config = encoder.get_config()
+    assert config.pop("num_token_types") == 3
+    assert Encoder.from_config({**config, "num_segments": 3}).num_token_types == 3

@@ -38,7 +38,8 @@ def from_hugging_face(folder, num_global=64, dtype=None):
         dtype: policy of the model. None: that of Keras.
 
     Returns:
-        An `Encoder`. A Longformer takes "global_mask" beside "token_ids" and "padding_mask".
+        An `Encoder`. What `transformers` calls input_ids, attention_mask and token_type_ids are its "token_ids",
+        "padding_mask" and "token_type_ids"; a Longformer takes "global_mask" too.
 
     Raises:
         ValueError: for another kind of model, settings that have no counterpart here, and names that are missing or
@@ -87,7 +88,7 @@ def encoder_arguments(config, num_global):
         "hidden_dim": config["hidden_size"],
         "intermediate_dim": config["intermediate_size"],
         "max_length": config["max_position_embeddings"],
-        "num_segments": config["type_vocab_size"],
+        "num_token_types": config["type_vocab_size"],
         "activation": ACTIVATIONS[config["hidden_act"]],
         "epsilon": config["layer_norm_eps"],
         "dropout": config["hidden_dropout_prob"],
