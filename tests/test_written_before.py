@@ -42,7 +42,7 @@ def test_a_language_model_gives_the_logits_it_gave(numbers):
 
 
 def test_an_encoder_gives_the_vectors_it_gave(numbers):
-    inputs = {"token_ids": numbers["ids"], "segment_ids": numbers["kinds"]}
+    inputs = {"token_ids": numbers["ids"], "token_type_ids": numbers["kinds"]}
     outputs = keras.saving.load_model(FOLDER / "encoder.keras")(inputs)
     for name in ("sequence_output", "pooled_output"):
         np.testing.assert_allclose(keras.ops.convert_to_numpy(outputs[name]), numbers[name], rtol=0, atol=CLOSE)

@@ -17,7 +17,7 @@ GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "hugging_face"
 NAMES = {
     "token_ids": "input_ids",
     "padding_mask": "attention_mask",
-    "segment_ids": "token_type_ids",
+    "token_type_ids": "token_type_ids",
     "global_mask": "global_attention_mask",
 }
 

@@ -9,7 +9,13 @@ from tests.convert.swap_models import Block, Classifier, difference, ids, local,
 from tests.convert.swap_models import transformer as make_transformer
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.convert import arguments_of, replace_attention
-from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention, SwappedAttention
+from tf_sparse_attention.layers import (
+    AllAttention,
+    ClusteredAttention,
+    LocalAttention,
+    RoutingAttention,
+    SwappedAttention,
+)
 
 
 def reported(model, make_layer, **options):
@@ -248,6 +254,74 @@ def test_arguments_of_are_those_that_both_have():
     assert (layer.use_bias, layer.name, layer.compute_output_shape((2, 3, 16))) == (False, "dense", (2, 3, 5))
     with pytest.raises(ValueError, match="`attention` must be a"):
         arguments_of(layer)
+
+
+def test_arguments_of_have_the_smaller_of_two_windows_where_one_is_asked_for():
+    dense = keras.layers.MultiHeadAttention(4, 8, sliding_window=5)
+    assert "window" not in arguments_of(dense)
+    windows = [LocalAttention(**arguments_of(dense, window=asked)).window for asked in (3, 5, 9)]
+    assert windows == [3, 5, 5]
+    assert arguments_of(keras.layers.MultiHeadAttention(4, 8), window=9)["window"] == 9
+    with pytest.raises(ValueError, match="`window` must be"):
+        arguments_of(dense, window=0)
+
+
+@pytest.mark.parametrize("use_causal_mask", [False, True])
+@pytest.mark.parametrize("asked", [2, 4, 12])
+def test_the_smaller_of_the_own_window_and_the_one_asked_for_is_applied_and_reported(asked, use_causal_mask):
+    model = make_transformer(use_causal_mask, sliding_window=4)
+    sparse, lines = reported(model, local(asked))
+    assert sparse.get_layer("attention_0").window == min(asked, 4)
+    remark = "" if asked <= 4 else f"; LocalAttention with window=4 in place of {asked}: its sliding_window is 4"
+    assert lines[0] == f"replaced  attention_0: MultiHeadAttention by LocalAttention{remark}"
+    assert (difference(model(ids()), sparse(ids())) < 1e-5) == (asked >= 4)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class NearBlock(Block):
+    """A block whose attention has a window of its own."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = keras.layers.MultiHeadAttention(2, 8, sliding_window=3)
+
+
+def test_the_own_window_is_applied_inside_of_layers_too_wherever_the_same_one_stands(tmp_path):
+    inputs, block = keras.Input((12,), dtype="int32"), NearBlock(name="block")
+    x = block(block(keras.layers.Embedding(30, 16)(inputs)))
+    model = randomized(keras.Model(inputs, x))
+    sparse, lines = reported(model, local())
+    assert lines == [
+        "replaced  block.attention: MultiHeadAttention by LocalAttention; "
+        "LocalAttention with window=3 in place of 12: its sliding_window is 3"
+    ]
+    assert difference(model(ids()), sparse(ids())) < 1e-5
+    assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
+
+
+def test_layers_without_a_window_in_place_of_one_with_it_are_reported():
+    model = make_transformer(sliding_window=2, num_layers=1)
+    further = "may see further than the sliding_window of 2"
+    assert reported(model, routed)[1] == [
+        f"replaced  attention_0: MultiHeadAttention by RoutingAttention; RoutingAttention has no window: it {further}"
+    ]
+    sparse, lines = reported(model, mixed)
+    assert lines == [
+        "replaced  attention_0: MultiHeadAttention by MixedAttention; LocalAttention with window=2 in place of 4: "
+        f"its sliding_window is 2; RoutingAttention has no window: it {further}"
+    ]
+    assert [part.name for part in sparse.layers[2].parts] == ["near", "far"]
+
+
+def test_a_window_that_does_not_count_the_query_is_one_less():
+    def all_attention(see_self):
+        return lambda dense: AllAttention(**arguments_of(dense), num_persistent=1, window=9, see_self=see_self)
+
+    model = make_transformer(sliding_window=4, num_layers=1)
+    windows = [reported(model, all_attention(own))[0].get_layer("attention_0").window for own in (True, False)]
+    assert windows == [4, 3]
+    with pytest.raises(ValueError, match=r"as little as the sliding_window of 1\. Received: attention_0 with window=9"):
+        reported(make_transformer(sliding_window=1, num_layers=1), all_attention(False))
 
 
 @pytest.mark.parametrize(

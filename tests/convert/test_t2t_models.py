@@ -123,6 +123,21 @@ def test_heads_that_cannot_be_made_causal_are_refused():
         tsa.convert.with_causal_routing(model)
 
 
+def test_heads_that_were_given_as_layers_or_block_by_block_become_causal():
+    heads = {"num_heads": 1, "key_dim": 4}
+    routing = {**heads, "num_clusters": 2, "cluster_size": 4, "selection": "top_k"}
+    blocks = [
+        [{"layer": "LocalAttention", **heads, "window": 3}, tsa.layers.RoutingAttention(**routing)],
+        [{"layer": "RoutingAttention", **routing}],
+    ]
+    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 2, 8, blocks))
+    causal = tsa.convert.with_causal_routing(model)
+    parts = [part for block in causal.backbone.blocks for part in block.attention.parts]
+    assert [getattr(part, "selection", None) for part in parts] == [None, "nearest", "nearest"]
+    assert [getattr(part, "mask_self", None) for part in parts] == [None, False, False]
+    tsa.analysis.assert_causal(causal, sequence_length=16)
+
+
 def test_only_language_models_become_causal():
     with pytest.raises(ValueError, match="must be a `LanguageModel`"):
         tsa.convert.with_causal_routing(keras.Sequential([]))

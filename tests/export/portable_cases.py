@@ -60,6 +60,17 @@ CASES = {
     "local, two dimensions": {"attention": [IMAGE]},
 }
 
+# Which of them have no file: model, target and signature.
+REFUSED = {
+    ("routing, top_k", "LiteRT", "score"),
+    ("routing, top_k", "LiteRT", "decode"),
+    ("routing, top_k", "ONNX", "decode"),
+    ("routing, random", "LiteRT", "decode"),
+    ("hashing (LSH), chunks", "LiteRT", "decode"),
+    ("hashing (LSH), chunks", "ONNX", "decode"),
+    ("local, two dimensions", "LiteRT", "score"),
+}
+
 
 def make(num_layers=2, intermediate_dim=24, **settings):
     """Returns a `LanguageModel` with weights that are all random."""

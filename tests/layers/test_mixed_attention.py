@@ -103,3 +103,37 @@ def test_heads_of_a_dense_layer_reach_global_tokens_in_a_mixture():
         layer.copy_projections(keras.layers.MultiHeadAttention(3, 4))
     with pytest.raises(ValueError, match="`attention` must have one projection of each name"):
         LocalAttention(2, 4).copy_projections(layer)
+
+
+def test_a_mask_that_one_part_takes_reaches_it_and_no_other():
+    layer = ready(MixedAttention([local(), GlobalLocalAttention(2, 4, window=3, own_projections=True)]))
+    marks = np.arange(9) % 4 == 1
+    marks = np.stack([marks, ~marks])
+    _, weights = layer(X, global_mask=marks, return_attention_scores=True)
+    near, wide = (
+        part(X, return_attention_scores=True, **own)
+        for part, own in zip(layer.parts, ({}, {"global_mask": marks}), strict=True)
+    )
+    assert_close(to_numpy(weights), np.concatenate([to_numpy(near[1]), to_numpy(wide[1])], axis=1), 0)
+    seen = to_numpy(layer.attention_pattern(X, global_mask=marks))
+    np.testing.assert_array_equal(seen, to_numpy(weights) > 0)
+    assert layer.further_masks == ("global_mask",)
+
+
+def test_a_mask_that_no_part_takes_is_refused():
+    layer = ready(MixedAttention([local(), routing()]))
+    message = r"`global_mask` must be left out .* Received: \['global_mask'\]"
+    for call in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match=message):
+            call(X, global_mask=np.ones((2, 9), bool))
+
+
+def test_a_mask_that_a_part_takes_is_an_input_of_a_saved_model(tmp_path):
+    inputs = {"x": keras.Input((None, SIZE), name="x"), "marks": keras.Input((None,), dtype="bool", name="marks")}
+    layer = MixedAttention([local(), GlobalLocalAttention(2, 4, window=3)])
+    model = keras.Model(inputs, layer(inputs["x"], global_mask=inputs["marks"]))
+    model.save(tmp_path / "model.keras")
+    given = {"x": X, "marks": np.arange(18).reshape(2, 9) % 5 == 0}
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_close(to_numpy(loaded(given)), to_numpy(layer(X, global_mask=given["marks"])), 0)
+    assert np.abs(to_numpy(loaded(given)) - to_numpy(layer(X))).max() > 1e-3

@@ -10,6 +10,7 @@ from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import (
     ClusteredAttention,
     FeedForward,
+    GlobalLocalAttention,
     LocalAttention,
     MixedAttention,
     RoutingAttention,
@@ -90,6 +91,23 @@ def test_masks_and_segments_are_passed_on(of_block, of_attention, remat):
     normed = ops.convert_to_tensor(norms(layer)[0](X))
     assert_close(change, to_numpy(layer.attention(normed, **(of_attention or of_block))), 1e-5)
     assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.1
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_mask_that_the_attention_takes_is_passed_on(remat):
+    parts = [LocalAttention(2, 4, window=3), GlobalLocalAttention(2, 4, window=3)]
+    layer = TransformerBlock(MixedAttention(parts), remat=remat)
+    layer.build(X.shape)
+    with_random_weights(layer)
+    change = to_numpy(layer(X, global_mask=~MASK, training=remat)) - X
+    normed = ops.convert_to_tensor(norms(layer)[0](X))
+    assert_close(change, to_numpy(layer.attention(normed, global_mask=~MASK)), 1e-5)
+    assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.01
+
+
+def test_a_mask_that_the_attention_does_not_take_is_refused():
+    with pytest.raises(ValueError, match=r"`global_mask` must be left out .* Received: \['global_mask'\]"):
+        block()(X, global_mask=MASK)
 
 
 @pytest.mark.parametrize("others", [{}, {"segment_ids": SEGMENTS}])

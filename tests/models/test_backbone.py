@@ -1,10 +1,13 @@
 """The backbone: its blocks, inputs, configuration and state."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models import Backbone
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
@@ -37,6 +40,65 @@ def test_skipped_blocks_give_all_heads_to_the_local_part():
     assert len(blocks[1].attention.parts) == 2
 
 
+def test_blocks_may_have_parts_of_their_own():
+    backbone = small(attention=[[LOCAL], [ROUTING, {**LOCAL, "window": 3}]])
+    kinds = [[type(part).__name__ for part in block.attention.parts] for block in backbone.blocks]
+    assert kinds == [["LocalAttention"], ["RoutingAttention", "LocalAttention"]]
+    again = Backbone.from_config(backbone.get_config())
+    again.set_weights(backbone.get_weights())
+    np.testing.assert_array_equal(again(ids(2, 12)), backbone(ids(2, 12)))
+    assert again.get_config() == backbone.get_config()
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Near(LocalAttention):
+    """A layer of one's own: its window is given by the tokens before the query, and its config says no more."""
+
+    def __init__(self, num_before, **kwargs):
+        super().__init__(num_heads=2, key_dim=8, window=num_before + 1, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        own = {name: config[name] for name in ("name", "trainable", "dtype", "dropout", "seed")}
+        return {**own, "num_before": self.window - 1}
+
+
+def near():
+    return Near(5, name="near")
+
+
+@pytest.mark.parametrize("as_config", [False, True])
+def test_a_part_may_be_a_layer_of_ones_own(as_config, tmp_path):
+    part = keras.saving.serialize_keras_object(near()) if as_config else near()
+    backbone = small(attention=[part, LOCAL])
+    made = [block.attention.parts[0] for block in backbone.blocks]
+    assert [(type(layer), layer.window, layer.name) for layer in made] == [(Near, 6, "near")] * 2
+    assert made[0] is not made[1]
+    backbone.save(tmp_path / "backbone.keras")
+    again = keras.models.load_model(tmp_path / "backbone.keras")
+    np.testing.assert_array_equal(again(ids(2, 12)), backbone(ids(2, 12)))
+    assert json.loads(json.dumps(backbone.get_config()["attention"])) == again.get_config()["attention"]
+
+
+def test_layers_as_parts_compute_what_parts_of_plain_data_do():
+    arguments = {name: value for name, value in LOCAL.items() if name != "layer"}
+    layer = LocalAttention(**arguments, dropout=0.1, name="local_0", dtype="float64")
+    plain, of_layer = small(attention=[{**LOCAL, "dropout": 0.1}]), small(attention=[layer])
+    paths = [[weight.path.split("/", 1)[1] for weight in model.weights] for model in (of_layer, plain)]
+    assert paths[0] == paths[1]
+    assert of_layer.blocks[1].attention.parts[0].seed == plain.blocks[1].attention.parts[0].seed
+    assert of_layer.blocks[1].attention.parts[0].compute_dtype == "float32"
+    of_layer.set_weights(plain.get_weights())
+    np.testing.assert_array_equal(of_layer(ids(2, 12)), plain(ids(2, 12)))
+
+
+def test_a_local_layer_takes_over_the_heads_in_skipped_blocks():
+    layer = LocalAttention(2, 8, window=8)
+    blocks = small(attention=[near(), layer], skip_first=1).blocks
+    assert [(type(part), part.num_heads) for part in blocks[0].attention.parts] == [(LocalAttention, 4)]
+    assert [type(part) for part in blocks[1].attention.parts] == [Near, LocalAttention]
+
+
 def test_embedding_dim_adds_a_projection_even_where_the_sizes_agree():
     assert small().embedding_projection is None
     assert small(embedding_dim=16).embedding_projection.kernel.shape == (16, 16)
@@ -59,6 +121,33 @@ def test_dictionary_inputs_equal_keyword_inputs():
     by_name = backbone(tokens, padding_mask=mask, segment_ids=segments)
     in_one = backbone({"token_ids": tokens, "padding_mask": mask, "segment_ids": segments})
     np.testing.assert_array_equal(by_name, in_one)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_global_tokens_are_marked_among_the_inputs(remat):
+    wide = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 2}
+    backbone = small(attention=[LOCAL, wide], causal=False, remat=remat)
+    tokens = ids(2, 30)
+    marks = np.arange(30) == np.array([[4], [29]])
+    x = backbone.embed(tokens)
+    for block in backbone.blocks:
+        x = block(x, global_mask=marks)
+    found = ops.convert_to_numpy(backbone({"token_ids": tokens, "global_mask": marks}, training=remat))
+    np.testing.assert_allclose(found, ops.convert_to_numpy(backbone.final_norm(x)), atol=1e-5)
+    assert np.abs(found - ops.convert_to_numpy(backbone(tokens))).max() > 0.01
+
+
+def test_skipped_blocks_do_without_the_marks_that_the_others_take():
+    wide = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 2}
+    backbone = small(attention=[LOCAL, wide], causal=False, skip_first=1)
+    assert backbone({"token_ids": ids(2, 9), "global_mask": np.ones((2, 9), bool)}).shape == (2, 9, 16)
+    assert (backbone.blocks[0].attention.further_masks, backbone.further_masks) == ((), ("global_mask",))
+
+
+def test_marks_that_no_block_takes_are_refused():
+    message = r"may have 'padding_mask' and 'segment_ids'. Received: keys \['global_mask', 'token_ids'\]"
+    with pytest.raises(ValueError, match=message):
+        small()({"token_ids": ids(2, 9), "global_mask": np.ones((2, 9), bool)})
 
 
 def test_padding_on_the_right_never_matters():
@@ -157,7 +246,19 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ({"attention": [{**LOCAL, "dtype": "float32"}]}, "`attention` must leave the dtype to"),
         ({"skip_first": 2}, "`skip_first` must be smaller than `num_layers`.* Received: skip_first=2, num_layers=2"),
         ({"attention": [ROUTING], "skip_first": 1}, "`skip_first` must be 0 unless .* Received: skip_first=1"),
-        ({"norm": "none"}, "`norm` must be one of"),
+        ({"attention": [ROUTING, LOCAL], "norm": "none"}, "`norm` must be one of"),
+        ({"attention": [[LOCAL]]}, r"one for each of the 2 blocks. Received: attention=\[\[{'layer': 'Local"),
+        ({"attention": [[LOCAL], []]}, "one for each of the 2 blocks"),
+        ({"attention": [[LOCAL], LOCAL]}, "one for each of the 2 blocks"),
+        ({"attention": [[LOCAL], [LOCAL]], "skip_first": 1}, "`skip_first` must be 0 where .* for each block"),
+        (
+            {"attention": [keras.layers.Dense(3)]},
+            r"a list of attention layers \(instances of `tsa.layers.AttentionLayer`",
+        ),
+        (
+            {"attention": [{"class_name": "Unknown", "config": {}, "module": None, "registered_name": "my>Unknown"}]},
+            "`attention` must have layers of classes that are known: import the module that registers them",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(changes, message):

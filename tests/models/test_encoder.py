@@ -1,13 +1,16 @@
 """The encoder's inputs; what it computes is compared with torch in tests/convert/test_hugging_face.py."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.models import Encoder
+from tf_sparse_attention.models import Backbone, Encoder
 
 SIZES = {"vocabulary_size": 30, "num_layers": 2, "hidden_dim": 8, "intermediate_dim": 12, "max_length": 40}
-ATTENTION = {"num_heads": 2, "key_dim": 4, "window": 3}
+HEADS = {"num_heads": 2, "key_dim": 4, "window": 3}
+PART = {"layer": "GlobalLocalAttention", **HEADS}
+ATTENTION = [PART]
 
 
 def states(encoder, inputs):
@@ -26,7 +29,7 @@ def test_ids_alone_are_enough():
 
 
 def test_padding_changes_no_other_state():
-    encoder = Encoder(attention={**ATTENTION, "first_global": 1}, padding_id=1, **SIZES)
+    encoder = Encoder(attention=[{**PART, "first_global": 1}], padding_id=1, **SIZES)
     mask = np.arange(12)[None].repeat(2, 0) < 9
     padded = np.where(mask, np.pad(ids(9), ((0, 0), (0, 3))), 1)
     long = states(encoder, {"token_ids": padded, "padding_mask": mask})
@@ -45,18 +48,62 @@ def test_the_first_and_last_block_are_global_whole_or_not(length, blocks):
 
 
 def test_blocks_may_have_attention_of_their_own():
-    encoder = Encoder(attention=[ATTENTION, {**ATTENTION, "window": 7}], **SIZES)
+    encoder = Encoder(attention=[ATTENTION, [{**PART, "window": 7}]], **SIZES)
     assert [block.attention.window for block in encoder.blocks] == [3, 7]
     again = Encoder.from_config(encoder.get_config())
     again.set_weights(encoder.get_weights())
     np.testing.assert_array_equal(states(encoder, ids(9)), states(again, ids(9)))
 
 
+def test_blocks_are_those_of_a_backbone_with_the_same_parts():
+    parts = [PART, {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 2}]
+    encoder = Encoder(attention=parts, **SIZES)
+    backbone = Backbone(30, 2, 8, parts, 12, "exact_gelu", norm="post", causal=False, epsilon=1e-12)
+    for one, other in zip(encoder.blocks, backbone.blocks, strict=True):
+        other.set_weights(one.get_weights())
+        assert one.get_config() == other.get_config()
+    marks = np.arange(9)[None].repeat(2, 0) == 3
+    x = encoder.embedding_norm(encoder.embeddings["token"](ids(9)) + encoder.embeddings["position"](np.arange(9)[None]))
+    x = x + 0
+    for block in backbone.blocks:
+        x = block(x, global_mask=marks)
+    encoder.embeddings["segment"].set_weights([np.zeros((1, 8))])
+    np.testing.assert_allclose(states(encoder, {"token_ids": ids(9), "global_mask": marks}), x, atol=1e-6)
+
+
+def test_attention_may_have_no_global_tokens_and_then_takes_no_marks():
+    encoder = Encoder(attention=[{**PART, "layer": "LocalAttention"}], **SIZES)
+    assert states(encoder, ids(9)).shape == (2, 9, 8)
+    with pytest.raises(
+        ValueError, match=r"nothing else than \['padding_mask', 'segment_ids', 'token_ids', 'token_type_ids'\]"
+    ):
+        encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
+
+
+@pytest.mark.parametrize("attention", [HEADS, [HEADS, {**HEADS, "window": 7}]])
+def test_the_attention_of_earlier_releases_is_the_same_in_a_config_and_warns_in_a_call(attention):
+    new = ATTENTION if attention is HEADS else [ATTENTION, [{**PART, "window": 7}]]
+    encoder = Encoder(attention=new, **SIZES)
+    loaded = Encoder.from_config({**encoder.get_config(), "attention": attention})
+    with pytest.warns(DeprecationWarning, match=r"`attention` of `Encoder` without 'layer'"):
+        made = Encoder(attention=attention, **SIZES)
+    for other in (loaded, made):
+        assert other.get_config()["attention"] == new
+        other.set_weights(encoder.get_weights())
+        np.testing.assert_array_equal(states(other, ids(9)), states(encoder, ids(9)))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": [ATTENTION]}, "`attention` must be a dictionary or a list of 2 of them"),
-        ({"attention": ATTENTION, "num_segments": 0}, "`num_segments` must be"),
+        ({"attention": [ATTENTION]}, "`attention` must be a list of .*, one for each of the 2 blocks. Received"),
+        ({"attention": PART}, "`attention` must be a list of dictionaries or attention layers"),
+        ({"attention": ATTENTION, "intermediate_dim": None}, "`intermediate_dim` must be"),
+        (
+            {"attention": [{**PART, "layer": "LocalAttention"}], "global_block": 4},
+            "`global_block` must be None unless `attention` has a part with global tokens",
+        ),
+        ({"attention": ATTENTION, "num_token_types": 0}, "`num_token_types` must be"),
         ({"attention": ATTENTION, "dropout": 1.5}, "`dropout` must be"),
         ({"attention": ATTENTION, "global_block": 0}, "`global_block` must be"),
     ],
@@ -89,3 +136,64 @@ def test_marks_beside_global_blocks_are_refused():
     encoder = Encoder(attention=ATTENTION, global_block=4, **SIZES)
     with pytest.raises(ValueError, match="`global_mask` must be left out with `global_block`"):
         encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
+
+
+def test_marks_and_documents_go_into_a_text_of_several_types_only_with_the_types():
+    encoder = Encoder(attention=ATTENTION, num_token_types=2, **SIZES)
+    documents, types = np.arange(9)[None].repeat(2, 0) // 5, np.arange(9)[None].repeat(2, 0) % 2
+    with pytest.raises(ValueError, match=r"`token_type_ids` must be given with `segment_ids`.* num_token_types=2"):
+        encoder({"token_ids": ids(9), "segment_ids": documents})
+    both = states(encoder, {"token_ids": ids(9), "segment_ids": documents, "token_type_ids": types})
+    assert np.abs(both - states(encoder, {"token_ids": ids(9), "token_type_ids": types})).max() > 0.01
+
+
+@pytest.mark.parametrize("padding_id", [None, 1])
+@pytest.mark.parametrize("own", [{}, {"first_global": 2}, {"first_global": 1, "own_projections": True}])
+def test_packed_documents_are_what_they_are_alone(own, padding_id):
+    encoder = Encoder(attention=[{**PART, **own}], num_token_types=2, padding_id=padding_id, **SIZES)
+    lengths, length = (7, 1, 12), 24
+    tokens, types = ids(length), ids(length, 1) % 2
+    tokens[:, 20:] = 1
+    documents = np.repeat([3, 0, 5, 7], [*lengths, 4])[None].repeat(2, 0)
+    documents[1] += 1
+    marks = np.isin(np.arange(length), (4, 10, 19))[None].repeat(2, 0)
+    packed = {"token_ids": tokens, "token_type_ids": types, "global_mask": marks, "padding_mask": tokens != 1}
+    found = encoder({**packed, "segment_ids": documents})
+    for start, end in ((0, 7), (7, 8), (8, 20)):
+        alone = encoder({name: x[:, start:end] for name, x in packed.items()})
+        rows = found["sequence_output"][:, start:end]
+        np.testing.assert_allclose(rows, alone["sequence_output"], atol=1e-5)
+        pooled = np.broadcast_to(alone["pooled_output"][:, None], rows.shape)
+        np.testing.assert_allclose(found["pooled_output"][:, start:end], pooled, atol=1e-5)
+    assert np.abs(found["sequence_output"] - encoder(packed)["sequence_output"])[:, 7:20].max() > 0.01
+
+
+def test_documents_are_inputs_of_unknown_length_in_a_saved_model(tmp_path):
+    encoder = Encoder(attention=[{**PART, "first_global": 1}], **SIZES)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids")}
+    model = keras.Model(inputs, encoder(inputs))
+    model.save(tmp_path / "model.keras")
+    packed = {"token_ids": ids(9), "segment_ids": np.arange(9)[None].repeat(2, 0) // 4}
+    found = keras.models.load_model(tmp_path / "model.keras").predict(packed, verbose=0)
+    for name, expected in encoder(packed).items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+
+
+def test_documents_beside_global_blocks_are_refused():
+    encoder = Encoder(attention=ATTENTION, global_block=4, **SIZES)
+    with pytest.raises(ValueError, match=r"`segment_ids` must be left out with `global_block`.* global_block=4"):
+        encoder({"token_ids": ids(9), "segment_ids": np.ones((2, 9))})
+
+
+def test_documents_where_first_tokens_differ_within_a_block_are_refused():
+    encoder = Encoder(attention=[PART, {**PART, "first_global": 1}], **SIZES)
+    with pytest.raises(ValueError, match=r"same `first_global`.* parts of block_0 with first_global \[0, 1\]"):
+        encoder({"token_ids": ids(9), "segment_ids": np.ones((2, 9))})
+
+
+def test_token_types_had_another_name():
+    with pytest.warns(DeprecationWarning, match="`num_segments` of `Encoder` is now `num_token_types`"):
+        encoder = Encoder(attention=ATTENTION, num_segments=3, **SIZES)
+    config = encoder.get_config()
+    assert config.pop("num_token_types") == 3
+    assert Encoder.from_config({**config, "num_segments": 3}).num_token_types == 3

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 
 import keras
 import numpy as np
@@ -348,11 +349,19 @@ def test_a_model_of_both_sides_is_refused():
 def test_a_small_vocabulary_of_a_multiple_of_eight_compiles_with_full_effort(run_python):
     # An argmax fused with its noise took XLA's compiler minutes there, but not at the effort of the other tests.
     code = """
+import json
 import signal
 import tf_sparse_attention as tsa
+from tf_sparse_attention.models.generator import Generator
 signal.alarm(120)
 part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
-model = tsa.models.LanguageModel(tsa.models.Backbone(48, 1, 8, [part], intermediate_dim=8))
-print(len(model.generate([3, 4], max_length=6)))
+model = tsa.models.LanguageModel(tsa.models.Backbone(48, 1, 8, [part], intermediate_dim=8, seed=0))
+results = [model.generate([3, 4], max_length=6, stop_ids=None, seed=seed).tolist() for seed in range(4)]
+model._generator = Generator(model, run_eagerly=True)
+results += [model.generate([3, 4], max_length=6, stop_ids=None, seed=seed).tolist() for seed in range(4)]
+print(json.dumps(results))
 """
-    assert int(run_python(code, XLA_FLAGS="")) <= 6
+    results = json.loads(run_python(code, XLA_FLAGS=""))
+    assert all(len(result) == 6 and result[:2] == [3, 4] and min(result) > 0 for result in results)
+    assert results[:4] == results[4:]  # compiled and not
+    assert len({tuple(result) for result in results[:4]}) > 1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from trainers import components
+from trainers import components, workdir
 from trainers.configs import base
 
 PARTS = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]
@@ -32,6 +32,23 @@ def test_a_model_is_made_of_the_settings_that_are_given():
     assert model.tie_embeddings
     assert model.backbone.vocabulary_size == 9
     assert model.dtype_policy.name == model.backbone.dtype_policy.name == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_parts_may_be_layers_in_the_form_that_keras_saves_and_blocks_may_differ(differ, tmp_path):
+    local = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 3}
+    layer = keras.saving.serialize_keras_object(tsa.layers.LocalAttention2D(2, 4, width=5, block_shape=(2, 3)))
+    config = make_config()
+    config.model.num_layers = 2
+    config.model.attention = [[local], [layer]] if differ else [local, layer]
+    workdir.save_config(tmp_path, config)
+    for given in (config, workdir.load_config(tmp_path)):
+        blocks = components.make_model(given, vocabulary_size=9).backbone.blocks
+        kinds = [[type(part).__name__ for part in block.attention.parts] for block in blocks]
+        assert kinds == (
+            [["LocalAttention"], ["LocalAttention2D"]] if differ else [["LocalAttention", "LocalAttention2D"]] * 2
+        )
+        assert tuple(blocks[1].attention.parts[-1].block_shape) == (2, 3)
 
 
 def test_two_models_of_one_seed_are_equal():

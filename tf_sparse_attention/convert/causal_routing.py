@@ -2,6 +2,7 @@
 
 from tf_sparse_attention.convert.weights import rebuilt
 from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models.attention_parts import all_parts, class_name, map_parts
 
 
 def with_causal_routing(model):
@@ -30,22 +31,29 @@ def with_causal_routing(model):
     if not isinstance(model, LanguageModel):
         raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
     parts = model.backbone.get_config()["attention"]
-    changed = [_causal(part) for part in parts]
+    changed = map_parts(_causal, parts)
     if changed == parts:
-        listed = [part["layer"] for part in parts]
+        listed = [class_name(part) for part in all_parts(parts)]
         raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
     causal = rebuilt(model, attention=changed)
     if not causal.backbone.causal_selection:
-        others = [part["selection"] for part in changed if part in parts and "selection" in part]
+        others = [_arguments(part).get("selection") for part in all_parts(changed)]
+        others = [selection for selection in others if selection not in (None, "nearest")]
         raise ValueError(
             f"`model` must have no heads that choose without centroids and look ahead. Received: {others}."
         )
     return causal
 
 
+def _arguments(part):
+    return part["config"] if "class_name" in part else part
+
+
 def _causal(part):
-    published = {"top_k", "strided"}
-    if part["layer"] != "RoutingAttention" or part.get("selection") not in published:
+    """Returns a part of plain data, routed heads that look ahead made causal."""
+    published, given = {"top_k", "strided"}, _arguments(part)
+    if class_name(part) != "RoutingAttention" or given.get("selection") not in published:
         return part
-    part = {name: value for name, value in part.items() if name not in ("reproduce_reference", "revive_after")}
-    return {**part, "selection": "nearest", "mask_self": False}
+    given = {name: value for name, value in given.items() if name not in ("reproduce_reference", "revive_after")}
+    given |= {"selection": "nearest", "mask_self": False}
+    return {**part, "config": given} if "class_name" in part else given

@@ -38,7 +38,8 @@ def from_hugging_face(folder, num_global=64, dtype=None):
         dtype: policy of the model. None: that of Keras.
 
     Returns:
-        An `Encoder`. A Longformer takes "global_mask" beside "token_ids" and "padding_mask".
+        An `Encoder`. What `transformers` calls input_ids, attention_mask and token_type_ids are its "token_ids",
+        "padding_mask" and "token_type_ids"; a Longformer takes "global_mask" too.
 
     Raises:
         ValueError: for another kind of model, settings that have no counterpart here, and names that are missing or
@@ -87,7 +88,7 @@ def encoder_arguments(config, num_global):
         "hidden_dim": config["hidden_size"],
         "intermediate_dim": config["intermediate_size"],
         "max_length": config["max_position_embeddings"],
-        "num_segments": config["type_vocab_size"],
+        "num_token_types": config["type_vocab_size"],
         "activation": ACTIVATIONS[config["hidden_act"]],
         "epsilon": config["layer_norm_eps"],
         "dropout": config["hidden_dropout_prob"],
@@ -97,6 +98,7 @@ def encoder_arguments(config, num_global):
 
 def _heads(config):
     return {
+        "layer": "GlobalLocalAttention",
         "num_heads": config["num_attention_heads"],
         "key_dim": config["hidden_size"] // config["num_attention_heads"],
         "dropout": config["attention_probs_dropout_prob"],
@@ -113,7 +115,7 @@ def _longformer(config, num_global):
         )
     common = {**_heads(config), "num_global": num_global, "own_projections": True}
     # Half the window to a side, and the token itself.
-    attention = [{**common, "window": window // 2 + 1} for window in windows]
+    attention = [[{**common, "window": window // 2 + 1}] for window in windows]
     return {"attention": attention, "padding_id": config["pad_token_id"]}
 
 
@@ -126,7 +128,7 @@ def _big_bird(config):
     else:
         attention["dense_length"] = config["max_position_embeddings"]
     return {
-        "attention": attention,
+        "attention": [attention],
         "embedding_scale": config["hidden_size"] ** 0.5 if config.get("rescale_embeddings") else 1.0,
         "global_block": block,
         "first_block_count": 1 + copies,

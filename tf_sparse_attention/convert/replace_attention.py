@@ -11,7 +11,9 @@ def replace_attention(model, make_layer, causal=False, print_fn=print):
     Every `keras.layers.MultiHeadAttention` of self-attention is replaced, whether it is a node of a functional model or
     stands inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`, whose cached attention
     goes on decoding with KerasHub's caches. Calls and masks stay as they are, the model keeps its methods, `generate`
-    too, and it can be saved, and loaded where this library is imported. A window as long as the sequence gives the
+    too, and it can be saved, and loaded where this library is imported. Where a dense attention has a `sliding_window`,
+    the smaller of it and the new layer's window is applied, and the report says so; it also says where a new layer has
+    no window. A window as long as the sequence gives the
     results of the dense model. Not replaced are attention to another sequence and classes that compute something else.
 
     Args:

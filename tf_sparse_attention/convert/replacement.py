@@ -4,7 +4,13 @@ import tempfile
 
 import keras
 
-from tf_sparse_attention.convert.dense_attention import is_sparse, looks_like_attention, reason_against
+from tf_sparse_attention.convert.dense_attention import (
+    is_sparse,
+    looks_like_attention,
+    own_window,
+    reason_against,
+    with_window,
+)
 from tf_sparse_attention.convert.weights import zeros_at_first
 from tf_sparse_attention.layers.swapped_attention import SwappedAttention
 from tf_sparse_attention.models.places import places_of
@@ -22,7 +28,7 @@ class Replacement:
         causal: whether to tell every new layer that later positions are hidden.
 
     Attributes:
-        replaced: by address, pairs of names of the classes: the dense layer's and the new layer's.
+        replaced: by address, the names of the classes of the dense and the new layer, and remarks, as text.
         left: by address, pairs of the name of the class and the reason.
     """
 
@@ -35,7 +41,9 @@ class Replacement:
 
     def report(self):
         """Returns a line for each attention, as text."""
-        lines = [f"replaced  {address}: {old} by {new}" for address, (old, new) in self.replaced.items()]
+        lines = []
+        for address, (old, new, *remarks) in self.replaced.items():
+            lines.append("; ".join([f"replaced  {address}: {old} by {new}", *remarks]))
         lines += [f"left      {address}: {old}, {reason}" for address, (old, reason) in self.left.items()]
         return "\n".join(lines or ["no attention found"])
 
@@ -66,6 +74,9 @@ class Replacement:
                 "`make_layer` must return an attention layer of this library or None. "
                 f"Received: {layer!r} for {address}."
             )
+        remarks = []
+        if own_window(dense) is not None:
+            layer, remarks = with_window(layer, own_window(dense))
         try:
             layer.copy_projections(dense)
         except ValueError as error:
@@ -74,7 +85,7 @@ class Replacement:
                 f"and layers whose queries serve as keys want `share_qk=False`. {error}"
             ) from error
         layer.trainable = dense.trainable
-        self.replaced[address] = type(dense).__name__, type(layer).__name__
+        self.replaced[address] = type(dense).__name__, type(layer).__name__, *remarks
         return layer
 
     def sublayers_swapped(self, model):
@@ -98,12 +109,14 @@ class Replacement:
         dense = place.layer
         if id(dense) not in by_dense:
             layer = self.sparse_layer(place.address, dense)
-            by_dense[id(dense)] = layer and SwappedAttention(
+            swapped = layer and SwappedAttention(
                 layer, self.causal, name=dense.name, dtype=dense.dtype_policy, trainable=dense.trainable
             )
-        if by_dense[id(dense)] is not None:
-            swap(place, by_dense[id(dense)])
-            self.replaced[place.address] = type(dense).__name__, type(by_dense[id(dense)].attention).__name__
+            by_dense[id(dense)] = swapped, self.replaced.get(place.address)
+        swapped, said = by_dense[id(dense)]
+        if swapped is not None:
+            swap(place, swapped)
+            self.replaced[place.address] = said
 
     def _note_others(self, places):
         """Notes layers that call themselves attention and have nothing in them that can be replaced."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models.attention_parts import all_parts, class_name
 from tf_sparse_attention.models.metrics import nats_of
 
 SIGNATURES = ("score", "decode")
@@ -77,7 +78,7 @@ def check_answers(model, functions, runtime, answer):
 def refusal(model, runtime, reason):
     """Returns the `ValueError` for a model that a runtime has no operations for, of a converter's long reason."""
     reason = str(reason).strip().partition("\n")[0][:200].rstrip(".")
-    patterns = ", ".join(sorted({part["layer"] for part in model.backbone.get_config()["attention"]}))
+    patterns = ", ".join(sorted({class_name(part) for part in all_parts(model.backbone.get_config()["attention"])}))
     return ValueError(
         f"`model` must be one that {runtime} has operations for, as docs/portable.md lists them. A SavedModel has "
         f"them all: `export_saved_model`. Received: heads of {patterns}; the reason: {reason}."

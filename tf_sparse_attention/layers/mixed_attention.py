@@ -25,14 +25,15 @@ class MixedAttention(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`. The parts compute in their own dtypes, the result has that of the sum.
 
     Call arguments:
-        Those of `AttentionLayer`, handed to every part.
+        Those of `AttentionLayer`, handed to every part, and the masks that single parts take beside them, by name
+        (`further_masks`): "global_mask" of `GlobalLocalAttention` reaches the parts that have global tokens.
 
     Returns:
         Float (B, T, D); with `return_attention_scores` also the weights (B, N, T, S), parts one after the other.
 
     Raises:
         ValueError: if `parts` is empty or holds something else, a part from the second on is built with an output bias,
-            or the outputs of the parts differ in size.
+            or the outputs of the parts differ in size; in a call for a mask that no part takes.
 
     Example:
         >>> layer = MixedAttention([
@@ -83,6 +84,11 @@ class MixedAttention(keras.layers.Layer):
         """Whether every part takes the inputs of earlier positions as further keys."""
         return all(part.supports_memory for part in self.parts)
 
+    @property
+    def further_masks(self):
+        """Names of masks that some part takes beside those of every layer."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.further_masks))
+
     def copy_projections(self, attention):
         """Takes over the projections of a built `keras.layers.MultiHeadAttention`, its heads in the order of the parts.
 
@@ -129,10 +135,11 @@ class MixedAttention(keras.layers.Layer):
         memory=None,
         memory_segment_ids=None,
         mask=None,
+        **further_masks,
     ):
         # Keras hands over the mask of a lone query under the name `mask`.
         query_mask = mask if query_mask is None else query_mask
-        further = {} if memory is None else {"memory": memory, "memory_segment_ids": memory_segment_ids}
+        remembered = {} if memory is None else {"memory": memory, "memory_segment_ids": memory_segment_ids}
         results = [
             part(
                 query,
@@ -146,9 +153,15 @@ class MixedAttention(keras.layers.Layer):
                 training=training,
                 use_causal_mask=use_causal_mask,
                 segment_ids=segment_ids,
+                **remembered,
                 **further,
             )
-            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask, query, value), strict=True)
+            for part, heads, further in zip(
+                self.parts,
+                self._masks_of_parts(attention_mask, query, value),
+                self._further_masks_of_parts(further_masks),
+                strict=True,
+            )
         ]
         if not return_attention_scores:
             return self._sum(results)
@@ -218,6 +231,13 @@ class MixedAttention(keras.layers.Layer):
             return [attention_mask] * len(self.parts)
         return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]
 
+    def _further_masks_of_parts(self, given):
+        """Returns for each part those of some masks by name that it takes."""
+        check_further_masks(self, given)
+        return [
+            {name: given[name] for name in part.further_masks if given.get(name) is not None} for part in self.parts
+        ]
+
     def _heads_of_parts(self):
         """Returns for each part the slice of its heads among all of them."""
         ends = np.cumsum([part.num_heads for part in self.parts])
@@ -225,9 +245,15 @@ class MixedAttention(keras.layers.Layer):
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, attention_mask=None, **masks):
         """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""
+        common = {
+            name: masks.pop(name) for name in ("query_mask", "value_mask", "key_mask", "segment_ids") if name in masks
+        }
+        heads_and_further = zip(
+            self._masks_of_parts(attention_mask, query, value), self._further_masks_of_parts(masks), strict=True
+        )
         patterns = [
-            part.attention_pattern(query, value, key, use_causal_mask, attention_mask=heads, **masks)
-            for part, heads in zip(self.parts, self._masks_of_parts(attention_mask, query, value), strict=True)
+            part.attention_pattern(query, value, key, use_causal_mask, attention_mask=heads, **common, **further)
+            for part, (heads, further) in zip(self.parts, heads_and_further, strict=True)
         ]
         return ops.concatenate(patterns, axis=1)
 
@@ -248,3 +274,19 @@ class MixedAttention(keras.layers.Layer):
     def from_config(cls, config):
         parts = [keras.saving.deserialize_keras_object(part) for part in config["parts"]]
         return cls(**{**config, "parts": parts})
+
+
+def check_further_masks(attention, given):
+    """Raises a `ValueError` for a mask by name that an attention does not take.
+
+    Args:
+        attention: an attention layer or a `MixedAttention`.
+        given: dictionary of masks beside those of every layer; None counts as no mask.
+    """
+    unknown = {name for name, mask in given.items() if mask is not None} - set(attention.further_masks)
+    if unknown:
+        raise ValueError(
+            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. "
+            f"The masks that one takes beside those of every layer: {list(attention.further_masks)}. "
+            f"Received: {sorted(unknown)}."
+        )

@@ -7,7 +7,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.call_masks import implicit_mask
-from tf_sparse_attention.layers.mixed_attention import MixedAttention
+from tf_sparse_attention.layers.mixed_attention import MixedAttention, check_further_masks
 from tf_sparse_attention.layers.remat import remat_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
 
@@ -39,14 +39,16 @@ class TransformerBlock(keras.layers.Layer):
         segment_ids: int (B, T), as in `AttentionLayer`.
         memory: float (B, L, D), inputs of this block at the L positions before, see `AttentionLayer`.
         memory_segment_ids: int (B, L), likewise.
-        global_mask: bool or int (B, T), for a `GlobalLocalAttention`.
         training: whether to drop and to update state.
+        **further_masks: masks by name that the attention takes beside those of every layer, as "global_mask" of a
+            `GlobalLocalAttention`.
 
     Returns:
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument, and for a sublayer whose output has another size than its input.
+        ValueError: for a wrong argument, for a sublayer whose output has another size than its input, and in a call for
+            a mask that the attention does not take.
 
     Example:
         >>> block = TransformerBlock(LocalAttention(4, 16, window=128), FeedForward(256), causal=True)
@@ -116,9 +118,9 @@ class TransformerBlock(keras.layers.Layer):
         segment_ids=None,
         memory=None,
         memory_segment_ids=None,
-        global_mask=None,
         training=None,
         inputs_mask=None,
+        **further_masks,
     ):
         # Keras hands over the mask of `inputs` as `mask` where they are the only tensor, else as `inputs_mask`.
         mask = inputs_mask if mask is None else mask
@@ -127,8 +129,8 @@ class TransformerBlock(keras.layers.Layer):
         if memory is not None:
             memory = self._attention_norm(memory) if self.norm == "pre" else memory
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
-        if global_mask is not None:
-            given |= {"global_mask": global_mask}
+        check_further_masks(self.attention, further_masks)
+        given |= {name: further for name, further in further_masks.items() if further is not None}
 
         def attend(x):
             return self._run(self.attention, x, training, use_causal_mask=self.causal, **given)

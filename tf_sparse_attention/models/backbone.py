@@ -7,13 +7,15 @@ from keras import ops
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.models.backbone_arguments import all_local, check_arguments, unpack
+from tf_sparse_attention.models.attention_parts import plain_attention
+from tf_sparse_attention.models.backbone_arguments import check_arguments, further_masks_of, masks_of_block, unpack
+from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.decoding import Decoding
 from tf_sparse_attention.models.memory import NewMemory, check_blocks, empty_memory
 from tf_sparse_attention.models.model import Model
 
-# First the block's own seed, then those of its attention's parts; that of its feed-forward in the middle.
-SEEDS_OF_A_BLOCK = 1000
+ARGUMENTS_OF_BLOCKS = ("attention", "num_layers", "skip_first", "intermediate_dim", "activation", "activation_dropout")
+ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "epsilon", "remat", "seed")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -24,12 +26,15 @@ class Backbone(Decoding, Model):
         vocabulary_size: V, number of token ids.
         num_layers: number of blocks.
         hidden_dim: D, channels of the residual stream.
-        attention: the parts of each block's attention, as plain data: a list of dictionaries, each with the name of a
-            class of `tf_sparse_attention.layers` under "layer" and its arguments, in the order of their heads.
+        attention: the parts of each block's attention, in the order of their heads: a list of dictionaries, each with
+            the name of a class of `tf_sparse_attention.layers` under "layer" and its arguments. A part may also be an
+            attention layer, so one of a class of your own, or what `keras.saving.serialize_keras_object` makes of it:
+            each block has a new layer of its config, which computes in the dtype of the model. Blocks that differ: a
+            list of such lists, one for each.
         intermediate_dim: size inside the feed-forward. None: blocks have none.
         activation: of the feed-forward, see `FeedForward`. Default "gelu".
-        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts, fewer than
-            `num_layers`. Default 0.
+        skip_first: blocks, from the first on, in which the part `LocalAttention` takes over the heads of all parts,
+            fewer than `num_layers`. Default 0, and 0 where `attention` has a list for each block.
         embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by
             frequency, "grid", the shape of a `GridEmbedding` of positions that is added, and "sinusoidal", True to
             add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
@@ -50,8 +55,8 @@ class Backbone(Decoding, Model):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask" and
-            "segment_ids".
+        inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask", "segment_ids" and
+            masks that some attention takes beside these, as "global_mask" of a `GlobalLocalAttention`.
         padding_mask: bool (B, T), False for padding.
         segment_ids: int (B, T), the document of each token of a packed batch.
         training: whether to drop and to move centroids.
@@ -100,6 +105,7 @@ class Backbone(Decoding, Model):
     ):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        arguments["attention"] = plain_attention(attention)
         check_arguments(arguments)
         self._arguments = arguments
         self.vocabulary_size = vocabulary_size
@@ -119,7 +125,7 @@ class Backbone(Decoding, Model):
         self.embedding_projection = None
         if embedding_dim is not None:
             self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
-        self.blocks = [self._block(index) for index in range(num_layers)]
+        self.blocks = make_blocks(dtype=self.dtype_policy, **{name: arguments[name] for name in ARGUMENTS_OF_BLOCKS})
         check_blocks(self.blocks, memory_length)
         self.sinusoidal_embedding = None
         if self._embedding_options.get("sinusoidal"):
@@ -144,42 +150,6 @@ class Backbone(Decoding, Model):
         start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=given["seed"])
         return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
 
-    def _block(self, index):
-        given = self._arguments
-        seed = None if given["seed"] is None else given["seed"] + SEEDS_OF_A_BLOCK * (index + 1)
-        feed_forward = None
-        if given["intermediate_dim"] is not None:
-            feed_forward = layers.FeedForward(
-                given["intermediate_dim"],
-                given["activation"],
-                dropout=given["activation_dropout"],
-                seed=None if seed is None else seed + SEEDS_OF_A_BLOCK // 2,
-                dtype=self.dtype_policy,
-                name="feed_forward",
-            )
-        return layers.TransformerBlock(
-            self._attention(index, seed),
-            feed_forward,
-            **{name: given[name] for name in ("norm", "causal", "dropout", "epsilon", "remat")},
-            seed=seed,
-            dtype=self.dtype_policy,
-            name=f"block_{index}",
-        )
-
-    def _attention(self, index, seed):
-        parts = self._arguments["attention"]
-        if index < self._arguments["skip_first"]:
-            parts = all_local(parts)
-        made = []
-        for number, part in enumerate(parts):
-            arguments = {name: value for name, value in part.items() if name != "layer"}
-            arguments.setdefault("seed", None if seed is None else seed + number + 1)
-            if part.get("heads") == "interleaved":
-                arguments.setdefault("layer_index", index)
-            arguments.setdefault("name", f"{part['layer'].removesuffix('Attention').lower()}_{number}")
-            made.append(getattr(layers, part["layer"])(**arguments, dtype=self.dtype_policy))
-        return layers.MixedAttention(made, dtype=self.dtype_policy, name="attention")
-
     @property
     def causal(self):
         """Whether later tokens are hidden."""
@@ -189,6 +159,11 @@ class Backbone(Decoding, Model):
     def causal_selection(self):
         """Whether, with later tokens hidden, which tokens a head sees is independent of them too."""
         return all(block.attention.causal_selection for block in self.blocks)
+
+    @property
+    def further_masks(self):
+        """Names of masks that some attention takes beside those of every layer, as "global_mask"."""
+        return further_masks_of(self.blocks)
 
     @property
     def max_length(self):
@@ -209,7 +184,7 @@ class Backbone(Decoding, Model):
         self.built = True
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        return self._run(*unpack(inputs, padding_mask, segment_ids), training)
+        return self._run(*unpack(inputs, padding_mask, segment_ids, self.further_masks), training)
 
     def init_memory(self, batch_size, masked=True):
         """Returns the memory before the first segment of `batch_size` texts, for `read_on`.
@@ -241,20 +216,21 @@ class Backbone(Decoding, Model):
         Returns:
             Pair of the vectors (B, T, D) and the memory for the next segment.
         """
-        given = unpack(inputs)
-        new = NewMemory(memory, *given)
+        given = unpack(inputs, further_masks=self.further_masks)
+        new = NewMemory(memory, *given[:3])
         x = self._run(*given, training, new)
         return x, new.finished()
 
-    def _run(self, token_ids, padding_mask, segment_ids, training, memory=None):
+    def _run(self, token_ids, padding_mask, segment_ids, further_masks, training, memory=None):
         if len(token_ids.shape) != 2:
             raise ValueError(
                 f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
             )
         x = self.embed(token_ids, training)
         for block in self.blocks:
-            remembered = {} if memory is None else memory.of_block(block, x)
-            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **remembered)
+            own = masks_of_block(block, further_masks)
+            own |= {} if memory is None else memory.of_block(block, x)
+            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **own)
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, token_ids, training=None, positions=None):

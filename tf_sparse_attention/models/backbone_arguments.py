@@ -1,35 +1,49 @@
 """The arguments and inputs of a backbone, checked and taken apart."""
 
-from tf_sparse_attention import checks, layers
+from tf_sparse_attention import checks
+from tf_sparse_attention.models.attention_parts import parts_of_blocks
 
 EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid", "sinusoidal")
 
 
-def unpack(inputs, padding_mask=None, segment_ids=None):
-    """Returns token ids, padding mask and segment ids of a model's inputs, a tensor or a dictionary of them."""
+def unpack(inputs, padding_mask=None, segment_ids=None, further_masks=()):
+    """Returns what a model's inputs hold, a tensor or a dictionary of them.
+
+    Args:
+        inputs: token ids, or a dictionary with "token_ids" and any of "padding_mask", "segment_ids" and the names in
+            `further_masks`.
+        padding_mask: where the inputs have none.
+        segment_ids: likewise.
+        further_masks: names of masks that some attention takes.
+
+    Returns:
+        Token ids, padding mask, segment ids and a dictionary of the further masks that are not None.
+    """
     if not isinstance(inputs, dict):
-        return inputs, padding_mask, segment_ids
-    unknown = set(inputs) - {"token_ids", "padding_mask", "segment_ids"}
-    if "token_ids" not in inputs or unknown:
+        return inputs, padding_mask, segment_ids, {}
+    optional = ("padding_mask", "segment_ids", *further_masks)
+    if "token_ids" not in inputs or set(inputs) - {"token_ids", *optional}:
+        names = ", ".join(repr(name) for name in optional[:-1])
         raise ValueError(
-            "`inputs` must have the key 'token_ids' and may have 'padding_mask' and 'segment_ids'. "
+            f"`inputs` must have the key 'token_ids' and may have {names} and {optional[-1]!r}. "
             f"Received: keys {sorted(inputs)}."
         )
     return (
         inputs["token_ids"],
         inputs.get("padding_mask", padding_mask),
         inputs.get("segment_ids", segment_ids),
+        {name: inputs[name] for name in further_masks if inputs.get(name) is not None},
     )
 
 
-def all_local(parts):
-    """Returns the local part alone with the heads of all `parts`."""
-    local = next(part for part in parts if part["layer"] == "LocalAttention")
-    return [{**local, "num_heads": sum(part["num_heads"] for part in parts)}]
+def further_masks_of(blocks):
+    """Returns the names of masks that the attention of some block takes beside those of every layer."""
+    return tuple(dict.fromkeys(name for block in blocks for name in block.attention.further_masks))
 
 
-def _is_pattern(layer):
-    return issubclass(layer, layers.AttentionLayer) and layer is not layers.AttentionLayer
+def masks_of_block(block, further_masks):
+    """Returns those of some masks by name that the attention of a block takes."""
+    return {name: further_masks[name] for name in block.attention.further_masks if name in further_masks}
 
 
 def check_arguments(arguments):
@@ -43,28 +57,7 @@ def check_arguments(arguments):
     _check_embedding(arguments["embedding"], arguments["memory_length"])
     for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
         checks.check_rate(name, arguments[name])
-    parts = arguments["attention"]
-    if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"`attention` must be a list of dictionaries, one a part. Received: attention={parts!r}.")
-    names = [name for name in layers.__all__ if _is_pattern(getattr(layers, name))]
-    for part in parts:
-        if not isinstance(part, dict) or part.get("layer") not in names:
-            raise ValueError(
-                f"`attention` must be a list of dictionaries, each with one of {names} under 'layer'. "
-                f"Received: {part!r}."
-            )
-    if any("dtype" in part for part in parts):
-        raise ValueError(f"`attention` must leave the dtype to `dtype` of the whole. Received: attention={parts!r}.")
-    if arguments["skip_first"] >= arguments["num_layers"] and len(parts) > 1:
-        raise ValueError(
-            "`skip_first` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
-            f"skip_first={arguments['skip_first']}, num_layers={arguments['num_layers']}."
-        )
-    if arguments["skip_first"] and not any(part["layer"] == "LocalAttention" for part in parts):
-        raise ValueError(
-            "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
-            f"Received: skip_first={arguments['skip_first']}, attention={parts!r}."
-        )
+    parts_of_blocks(*(arguments[name] for name in ("attention", "num_layers", "skip_first")))
 
 
 def _check_embedding(embedding, memory_length):

@@ -57,7 +57,7 @@ class Decoding:
         Raises:
             ValueError: for segment ids: a cache holds one document a row.
         """
-        token_ids, mask, segment_ids = unpack(inputs, mask)
+        token_ids, mask, segment_ids, _ = unpack(inputs, mask)
         if segment_ids is not None:
             raise ValueError("`inputs` must have no 'segment_ids': a cache holds one document a row. Received: some.")
         return self._decoded(self.embed(token_ids), cache, lambda block, x, own: block.prefill(x, own, mask))

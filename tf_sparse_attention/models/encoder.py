@@ -1,23 +1,26 @@
 """A bidirectional encoder of long texts with global tokens: Longformer's and BigBird's."""
 
+import warnings
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.feed_forward import FeedForward
-from tf_sparse_attention.layers.global_local_attention import GlobalLocalAttention
-from tf_sparse_attention.layers.transformer_block import TransformerBlock
+from tf_sparse_attention.models.attention_parts import plain_attention
+from tf_sparse_attention.models.backbone_arguments import further_masks_of, masks_of_block
+from tf_sparse_attention.models.blocks import make_blocks
+from tf_sparse_attention.models.documents import document_starts, token_positions, with_first_global
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.ops.blocks import shape
 
-INPUTS = {"token_ids", "padding_mask", "segment_ids", "global_mask"}
+INPUTS = ("token_ids", "padding_mask", "segment_ids", "token_type_ids")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Encoder(Model):
-    """BERT with local attention and global tokens: post-norm blocks over embeddings of tokens, positions and segments.
+    """BERT with local attention and global tokens: post-norm blocks over embeddings of tokens, positions and types.
 
-    x = LN(tokens + positions + segments), then blocks LN(x + f(x)). Sources: Devlin et al. 2019 for the blocks,
+    x = LN(tokens + positions + token types), then blocks LN(x + f(x)). Sources: Devlin et al. 2019 for the blocks,
     Longformer (Beltagy et al. 2020) and BigBird (Zaheer et al. 2020) for their attention; `tsa.convert` loads both.
 
     Args:
@@ -25,9 +28,11 @@ class Encoder(Model):
         num_layers: number of blocks.
         hidden_dim: D, channels.
         intermediate_dim: channels inside the feed-forward layers.
-        attention: dictionary of arguments of `GlobalLocalAttention`, or a list of one for each block.
+        attention: the parts of each block's attention, as in `Backbone`: a list of dictionaries with the name of a
+            class of `tf_sparse_attention.layers` under "layer" and its arguments, or of attention layers; or a list of
+            such lists, one for each block. Longformer and BigBird have one part, `GlobalLocalAttention`.
         max_length: positions that have an embedding; with `padding_id` the longest text has `padding_id + 1` fewer.
-        num_segments: ids of segments. Default 1.
+        num_token_types: number of token types, such as first and second sentence. Default 1.
         activation: of `FeedForward`. Default "exact_gelu".
         epsilon: of the layer norms. Default 1e-12.
         dropout: rate after embeddings and sublayers, in training. Default 0.
@@ -41,20 +46,29 @@ class Encoder(Model):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T), token ids; or a dictionary with "token_ids" and any of "padding_mask" (B, T), zero for
-            padding, "segment_ids" (B, T) and "global_mask" (B, T), not zero for global tokens.
+        inputs: int (B, T), token ids; or a dictionary with "token_ids" and any of
+            "padding_mask" (B, T), zero for padding;
+            "token_type_ids" int (B, T), the type of each token, 0 without them;
+            "segment_ids" int (B, T), the document of each token of packed rows, whose documents stand one after the
+            other: attention stays inside of a document, positions count from its start, and its first tokens are global
+            where `first_global` of the attention says so;
+            "global_mask" (B, T), not zero for global tokens. A row has places for `num_global` of them, for all of its
+            documents together.
         training: whether to drop.
 
     Returns:
         Dictionary of "sequence_output", float (B, T, D), and with a pooler "pooled_output", float (B, D): tanh of a
-        dense layer on the first token.
+        dense layer on the first token. With "segment_ids" it is float (B, T, D), and each token has that of its
+        document.
 
     Raises:
-        ValueError: for a wrong argument, unknown inputs, and texts longer than `max_length`.
+        ValueError: for a wrong argument, unknown inputs, rows longer than `max_length`, "segment_ids" with
+            `global_block`, whose blocks are of a row, and "segment_ids" without "token_type_ids" where there are
+            several types.
 
     Example:
-        >>> attention = {"num_heads": 2, "key_dim": 8, "window": 5, "first_global": 1}
-        >>> encoder = Encoder(100, 2, 16, 32, attention, max_length=64)
+        >>> part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "first_global": 1}
+        >>> encoder = Encoder(100, 2, 16, 32, [part], max_length=64)
         >>> tuple(encoder(keras.ops.ones((1, 40), "int32"))["sequence_output"].shape)
         (1, 40, 16)
     """
@@ -67,7 +81,7 @@ class Encoder(Model):
         intermediate_dim,
         attention,
         max_length,
-        num_segments=1,
+        num_token_types=1,
         activation="exact_gelu",
         epsilon=1e-12,
         dropout=0.0,
@@ -78,9 +92,17 @@ class Encoder(Model):
         use_pooler=True,
         **kwargs,
     ):
+        if "num_segments" in kwargs:
+            warnings.warn(
+                "`num_segments` of `Encoder` is now `num_token_types`; the next release will refuse the old name.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            num_token_types = kwargs.pop("num_segments")
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         counts = {"vocabulary_size": vocabulary_size, "num_layers": num_layers, "hidden_dim": hidden_dim}
-        counts |= {"max_length": max_length, "num_segments": num_segments, "first_block_count": first_block_count}
+        counts |= {"max_length": max_length, "num_token_types": num_token_types}
+        counts |= {"first_block_count": first_block_count}
         for name, count in counts.items():
             checks.check_count(name, count)
             setattr(self, name, count)
@@ -88,8 +110,9 @@ class Encoder(Model):
         checks.check_optional_count("global_block", global_block)
         checks.check_rate("dropout", dropout)
         checks.check_switch("use_pooler", use_pooler)
+        checks.check_count("intermediate_dim", intermediate_dim)
         self.intermediate_dim = intermediate_dim
-        self.attention = _of_layers(attention, num_layers)
+        self.attention = plain_attention(_as_parts(attention, warn=True))
         self.activation = activation
         self.epsilon = epsilon
         self.dropout = dropout
@@ -99,10 +122,16 @@ class Encoder(Model):
         self.use_pooler = use_pooler
         self._make_layers()
         self.built = True
+        if global_block and "global_mask" not in self.further_masks:
+            raise ValueError(
+                "`global_block` must be None unless `attention` has a part with global tokens, as "
+                f"'GlobalLocalAttention'. Received: global_block={global_block}, attention={self.attention!r}."
+            )
 
     def _make_layers(self):
         common = {"dtype": self.dtype_policy}
-        sizes = {"token": self.vocabulary_size, "position": self.max_length, "segment": self.num_segments}
+        # Token types were called segments; the names of weights stay.
+        sizes = {"token": self.vocabulary_size, "position": self.max_length, "segment": self.num_token_types}
         self.embeddings = {}
         for name, size in sizes.items():
             self.embeddings[name] = keras.layers.Embedding(size, self.hidden_dim, name=f"{name}_embedding", **common)
@@ -110,44 +139,53 @@ class Encoder(Model):
         self.embedding_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, name="embedding_norm", **common)
         self.embedding_norm.build((None, None, self.hidden_dim))
         self.embedding_dropout = keras.layers.Dropout(self.dropout, name="embedding_dropout", **common)
-        self.blocks = [self._make_block(index, options) for index, options in enumerate(self.attention)]
+        names = ("attention", "num_layers", "intermediate_dim", "activation", "dropout", "epsilon")
+        own = {name: getattr(self, name) for name in names}
+        # Not mixed: weights of blocks of one part have the names, in files too, that they had before there were others.
+        self.blocks = make_blocks(dtype=self.dtype_policy, norm="post", mixed=False, **own)
+        for block in self.blocks:
+            block.build((None, None, self.hidden_dim))
         self.pooler = None
         if self.use_pooler:
             self.pooler = keras.layers.Dense(self.hidden_dim, activation="tanh", name="pooler", **common)
             self.pooler.build((None, self.hidden_dim))
 
-    def _make_block(self, index, options):
-        common = {"dtype": self.dtype_policy}
-        block = TransformerBlock(
-            GlobalLocalAttention(**{"name": "attention", **common, **options}),
-            FeedForward(self.intermediate_dim, self.activation, name="feed_forward", **common),
-            norm="post",
-            dropout=self.dropout,
-            epsilon=self.epsilon,
-            name=f"block_{index}",
-            **common,
-        )
-        block.build((None, None, self.hidden_dim))
-        return block
-
     def call(self, inputs, training=None):
         given = self._checked(inputs if isinstance(inputs, dict) else {"token_ids": inputs})
         mask = None if given["padding_mask"] is None else ops.cast(given["padding_mask"], "bool")
-        marks = self._global_blocks(given["token_ids"]) if self.global_block else given["global_mask"]
-        x = self._embed(given["token_ids"], given["segment_ids"])
+        further = {name: given[name] for name in self.further_masks if given[name] is not None}
+        if self.global_block:
+            further["global_mask"] = self._global_blocks(given["token_ids"])
+        starts = None if given["segment_ids"] is None else document_starts(given["segment_ids"])
+        x = self._embed(given["token_ids"], given["token_type_ids"], starts)
         x = self.embedding_dropout(self.embedding_norm(x), training=training)
         for block in self.blocks:
-            x = block(x, mask=mask, global_mask=marks, training=training)
-        pooled = {} if self.pooler is None else {"pooled_output": self.pooler(x[:, 0])}
+            own = self._masks_of_block(block, further, starts)
+            x = block(x, mask=mask, segment_ids=given["segment_ids"], **own, training=training)
+        pooled = {} if self.pooler is None else {"pooled_output": self.pooler(_first_tokens(x, starts))}
         return {"sequence_output": x, **pooled}
+
+    def _masks_of_block(self, block, further, starts):
+        """Returns the masks that the attention of a block takes beside those of every layer."""
+        masks = masks_of_block(block, further)
+        if starts is None or "global_mask" not in block.attention.further_masks:
+            return masks
+        marks = with_first_global(block, masks.get("global_mask"), starts)
+        return masks if marks is None else {**masks, "global_mask": marks}
+
+    @property
+    def further_masks(self):
+        """Names of masks that some attention takes beside those of every layer, as "global_mask"."""
+        return further_masks_of(self.blocks)
 
     def _checked(self, inputs):
         """Returns all inputs by name, None where there is none."""
-        if "token_ids" not in inputs or set(inputs) - INPUTS:
+        names = {*INPUTS, *self.further_masks}
+        if "token_ids" not in inputs or set(inputs) - names:
             raise ValueError(
-                f'`inputs` must have "token_ids" and nothing else than {sorted(INPUTS)}. Received: {sorted(inputs)}.'
+                f'`inputs` must have "token_ids" and nothing else than {sorted(names)}. Received: {sorted(inputs)}.'
             )
-        given = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in INPUTS}
+        given = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in names}
         given["token_ids"] = ops.cast(given["token_ids"], "int32")
         length, longest = given["token_ids"].shape[1], self.max_length
         longest -= 0 if self.padding_id is None else self.padding_id + 1
@@ -155,18 +193,33 @@ class Encoder(Model):
             raise ValueError(f"`token_ids` must have at most {longest} positions. Received: {length}.")
         if self.global_block and given["global_mask"] is not None:
             raise ValueError("`global_mask` must be left out with `global_block`, which decides it. Received: a mask.")
+        if given["segment_ids"] is not None:
+            self._check_packed(given)
         return given
 
-    def _embed(self, ids, segments):
-        x = self.embeddings["token"](ids) * self.embedding_scale
-        segments = ops.zeros_like(ids) if segments is None else segments
-        return x + self.embeddings["position"](self._positions(ids)) + self.embeddings["segment"](segments)
+    def _check_packed(self, given):
+        if self.global_block:
+            raise ValueError(
+                "`segment_ids` must be left out with `global_block`: the first and the last block are those of a row, "
+                f"not of its documents. Received: segment_ids, global_block={self.global_block}."
+            )
+        if self.num_token_types > 1 and given["token_type_ids"] is None:
+            raise ValueError(
+                "`token_type_ids` must be given with `segment_ids` to an encoder of several token types: `segment_ids` "
+                "are the documents of packed rows, no types. For rows of one document pass the types as "
+                f"`token_type_ids` alone. Received: segment_ids, num_token_types={self.num_token_types}."
+            )
 
-    def _positions(self, ids):
-        if self.padding_id is None:
-            return ops.broadcast_to(ops.arange(shape(ids)[1], dtype="int32"), shape(ids))
-        real = ops.cast(ids != self.padding_id, "int32")
-        return ops.cumsum(real, axis=1) * real + self.padding_id
+    def _embed(self, ids, types, starts):
+        x = self.embeddings["token"](ids) * self.embedding_scale
+        types = ops.zeros_like(ids) if types is None else types
+        return x + self.embeddings["position"](self._positions(ids, starts)) + self.embeddings["segment"](types)
+
+    def _positions(self, ids, starts):
+        if self.padding_id is not None:
+            return token_positions(ids != self.padding_id, starts) + self.padding_id
+        places = ops.broadcast_to(ops.arange(shape(ids)[1], dtype="int32"), shape(ids))
+        return places if starts is None else places - starts
 
     def _global_blocks(self, ids):
         """Returns how often each token counts, int (B, T): those of the first and last block, whole or not."""
@@ -178,7 +231,15 @@ class Encoder(Model):
 
     def get_config(self):
         names = ("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "attention", "max_length")
-        names += ("num_segments", "activation", "epsilon", "dropout", "embedding_scale", "padding_id", "global_block")
+        names += (
+            "num_token_types",
+            "activation",
+            "epsilon",
+            "dropout",
+            "embedding_scale",
+            "padding_id",
+            "global_block",
+        )
         names += ("first_block_count", "use_pooler")
         kept = ("name", "trainable", "dtype")
         config = {name: value for name, value in super().get_config().items() if name in kept}
@@ -186,14 +247,37 @@ class Encoder(Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
+        config = {**config, "attention": _as_parts(config["attention"])}
+        if "num_segments" in config:
+            config["num_token_types"] = config.pop("num_segments")
         return cls(**config)
 
 
-def _of_layers(attention, num_layers):
-    """Returns a dictionary of arguments for each block."""
-    listed = [attention] * num_layers if isinstance(attention, dict) else attention
-    if not isinstance(listed, (list, tuple)) or len(listed) != num_layers:
-        raise ValueError(
-            f"`attention` must be a dictionary or a list of {num_layers} of them. Received: attention={attention!r}."
+def _first_tokens(x, starts):
+    """Returns the first token (B, D) of each row, or (B, T, D) of the document of each token."""
+    if starts is None:
+        return x[:, 0]
+    return ops.take_along_axis(x, ops.broadcast_to(starts[..., None], shape(x)), axis=1)
+
+
+def _as_parts(attention, warn=False):
+    """Returns the `attention` of earlier releases as parts, what is none of them as it is.
+
+    It was a dictionary of arguments of `GlobalLocalAttention`, or a list of one for each block.
+    """
+    each = [attention] if isinstance(attention, dict) else attention
+    if not isinstance(each, (list, tuple)) or not each or not all(map(_is_without_class, each)):
+        return attention
+    if warn:
+        warnings.warn(
+            "`attention` of `Encoder` without 'layer' will be refused by the next release: write "
+            "[{'layer': 'GlobalLocalAttention', ...}], and a list of such lists where blocks differ.",
+            DeprecationWarning,
+            stacklevel=3,
         )
-    return [dict(options) for options in listed]
+    parts = [[{"layer": "GlobalLocalAttention", **arguments}] for arguments in each]
+    return parts[0] if isinstance(attention, dict) else parts
+
+
+def _is_without_class(part):
+    return isinstance(part, dict) and not {"layer", "class_name"} & set(part)

@@ -55,7 +55,9 @@ def _model():
         "embedding_dim": placeholder(int),
         "intermediate_dim": placeholder(int),
         "activation": placeholder(str),
-        "attention": [],  # parts, each a dictionary with "layer" and its arguments
+        # Parts, each a dictionary with "layer" and its arguments, or what keras.saving.serialize_keras_object makes of
+        # a layer, so of one of your own; a list of such lists where blocks differ.
+        "attention": [],
         "skip_first": placeholder(int),
         "causal": True,
         "memory_length": 0,  # positions of earlier segments that are seen; rows then go on in the next batch

@@ -1,0 +1,70 @@
+"""Weights that begin as zeros because they are overwritten: where, and where not."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from tf_sparse_attention.convert.weights import zeros_at_first
+from tf_sparse_attention.layers import LocalAttention
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends draw random numbers")
+INITIALIZERS = [
+    "glorot_uniform",
+    "he_normal",
+    "orthogonal",
+    keras.initializers.RandomNormal(seed=3),
+    keras.initializers.TruncatedNormal(seed=keras.random.SeedGenerator(4)),
+]
+
+
+def kernel(initializer="glorot_uniform"):
+    layer = keras.layers.Dense(3, kernel_initializer=initializer)
+    layer.build((None, 4))
+    return keras.ops.convert_to_numpy(layer.kernel)
+
+
+@pytest.mark.parametrize("initializer", INITIALIZERS[:4])
+def test_random_numbers_are_zeros_inside_of_the_block_alone(initializer):
+    with zeros_at_first():
+        inside = kernel(initializer)
+    assert inside.shape == (4, 3) and not inside.any()
+    assert kernel(initializer).any()
+
+
+@pytest.mark.parametrize("initializer", ["ones", keras.initializers.Constant(0.5), keras.initializers.Identity()])
+def test_what_is_not_random_begins_as_it_always_does(initializer):
+    with zeros_at_first():
+        inside = kernel(initializer)
+    np.testing.assert_array_equal(inside, kernel(initializer))
+
+
+def test_random_numbers_of_a_state_are_drawn_all_the_same():
+    with zeros_at_first():
+        assert kernel(INITIALIZERS[4]).any()
+
+
+def test_layers_inside_of_layers_begin_with_zeros():
+    with zeros_at_first():
+        layer = LocalAttention(2, 4, window=3, position="relative")
+        layer.build((None, 5, 8))
+    assert not any(np.any(keras.ops.convert_to_numpy(weight)) for weight in layer.weights)
+
+
+def test_layers_that_another_thread_makes_meanwhile_are_random():
+    original, found = keras.layers.Layer.add_weight, []
+    with zeros_at_first():
+        thread = threading.Thread(target=lambda: found.append(kernel()))
+        thread.start()
+        thread.join()
+        assert keras.layers.Layer.add_weight is original
+        assert not kernel().any()
+    assert found[0].any()
+
+
+def test_an_initializer_that_takes_the_numbers_of_the_process_leaves_them_usable():
+    keras.utils.clear_session()  # their generator is made at first use
+    with zeros_at_first():
+        assert kernel(lambda shape, dtype: keras.random.normal(shape, dtype=dtype)).any()
+    assert keras.ops.convert_to_numpy(keras.random.normal((3,))).any()

@@ -1,0 +1,186 @@
+"""The parts of a model's attention: what users write, the plain data of a config, and the layers made of it."""
+
+import dataclasses
+
+import keras
+
+from tf_sparse_attention import layers
+
+FORMS = (
+    "a list of dictionaries or attention layers, one a part, or a list of such lists, one for each of the "
+    "{num_layers} blocks"
+)
+SERIALIZED = ("module", "class_name", "config", "registered_name")  # what names a layer in a config of Keras
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part of an attention.
+
+    Attributes:
+        kind: class of its layer.
+        arguments: of the constructor; or, of a part that was given as a layer, its config.
+        num_heads: its heads.
+        is_config: whether the arguments are a config, in which everything is said.
+    """
+
+    kind: type
+    arguments: dict
+    num_heads: int | None
+    is_config: bool = False
+
+    def with_heads(self, num_heads):
+        """Returns the part with another number of heads."""
+        arguments = {**self.arguments, "num_heads": num_heads}
+        return dataclasses.replace(self, arguments=arguments, num_heads=num_heads)
+
+    def make(self, index, name, seed, dtype):
+        """Returns a new layer for block number `index`; name and seed are for parts that have none of their own."""
+        arguments = dict(self.arguments)
+        if self.is_config:
+            if "seed" in arguments and arguments["seed"] is None:
+                arguments["seed"] = seed
+            return self.kind.from_config({**arguments, "dtype": dtype})
+        arguments.setdefault("seed", seed)
+        if arguments.get("heads") == "interleaved":
+            arguments.setdefault("layer_index", index)
+        arguments.setdefault("name", name)
+        return self.kind(**arguments, dtype=dtype)
+
+
+def plain_attention(attention):
+    """Returns the `attention` of a model as plain data: layers in it become what Keras makes of them in a config.
+
+    What is no list of parts stays as it is, for `parts_of_blocks` to refuse.
+    """
+    if isinstance(attention, keras.layers.Layer):
+        serialized = keras.saving.serialize_keras_object(attention)
+        return {name: serialized[name] for name in SERIALIZED}
+    if isinstance(attention, (list, tuple)):
+        return [plain_attention(part) for part in attention]
+    return dict(attention) if isinstance(attention, dict) else attention
+
+
+def map_parts(function, attention):
+    """Returns the plain data of an attention with `function` of each part in place of it."""
+    return [
+        [function(one) for one in part] if isinstance(part, (list, tuple)) else function(part) for part in attention
+    ]
+
+
+def all_parts(attention):
+    """Returns the parts in the plain data of an attention, those of all blocks one after the other."""
+    return [one for part in attention for one in (part if isinstance(part, (list, tuple)) else [part])]
+
+
+def class_name(part):
+    """Returns the name of the class of a part of plain data."""
+    return part["class_name"] if "class_name" in part else part["layer"]
+
+
+def parts_of_blocks(attention, num_layers, skip_first=0):
+    """Returns a list of `Part` for each block.
+
+    Args:
+        attention: plain data: a list of parts, or a list of such lists, one for each block.
+        num_layers: number of blocks.
+        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts.
+
+    Raises:
+        ValueError: for something else, and for a `skip_first` that does not go with it.
+    """
+    listed = isinstance(attention, (list, tuple)) and len(attention) > 0
+    differ = listed and any(isinstance(part, (list, tuple)) for part in attention)
+    blocks = attention if differ else [attention]
+    whole = listed and all(isinstance(parts, (list, tuple)) and len(parts) > 0 for parts in blocks)
+    if not whole or (differ and len(blocks) != num_layers):
+        raise ValueError(
+            f"`attention` must be {FORMS.format(num_layers=num_layers)}. Received: attention={attention!r}."
+        )
+    made = [[part_of(part) for part in parts] for parts in blocks]
+    _check_skip_first(skip_first, num_layers, differ, made[0], attention)
+    if differ:
+        return made
+    return [all_local(made[0]) if index < skip_first else made[0] for index in range(num_layers)]
+
+
+def part_of(part):
+    """Returns the `Part` of its plain data.
+
+    Raises:
+        ValueError: if it names no attention layer, or has a dtype of its own.
+    """
+    names = [name for name in layers.__all__ if _is_pattern(getattr(layers, name))]
+    if isinstance(part, dict) and part.get("layer") in names:
+        if "dtype" in part:
+            raise ValueError(f"`attention` must leave the dtype to `dtype` of the whole. Received: attention={part!r}.")
+        arguments = {name: value for name, value in part.items() if name != "layer"}
+        return Part(getattr(layers, part["layer"]), arguments, arguments.get("num_heads"))
+    if isinstance(part, dict) and "class_name" in part:
+        layer = _deserialized(part)
+        if isinstance(layer, layers.AttentionLayer):
+            return Part(type(layer), part["config"], layer.num_heads, is_config=True)
+    raise ValueError(
+        "`attention` must be a list of attention layers (instances of `tsa.layers.AttentionLayer`, or what "
+        "`keras.saving.serialize_keras_object` makes of one) or of dictionaries, each with one of "
+        f"{names} under 'layer'. Received: {part!r}."
+    )
+
+
+def all_local(parts):
+    """Returns the local part alone with the heads of all `parts`."""
+    local = next(part for part in parts if part.kind is layers.LocalAttention)
+    return [local.with_heads(sum(part.num_heads for part in parts))]
+
+
+def make_attention(parts, index, seed, dtype, name="attention", mixed=True):
+    """Returns the attention of block `index`.
+
+    Args:
+        parts: list of `Part`.
+        index: number of the block.
+        seed: integer or None; the parts take the numbers after it.
+        dtype: dtype policy.
+        name: of the attention.
+        mixed: whether a single part is a `MixedAttention` as well, and not the layer itself.
+    """
+    seeds = [None if seed is None else seed + number + 1 for number in range(len(parts))]
+    if len(parts) == 1 and not mixed:
+        return parts[0].make(index, name, seeds[0], dtype)
+    made = [
+        part.make(index, f"{part.kind.__name__.removesuffix('Attention').lower()}_{number}", seeds[number], dtype)
+        for number, part in enumerate(parts)
+    ]
+    return layers.MixedAttention(made, dtype=dtype, name=name)
+
+
+def _is_pattern(kind):
+    return issubclass(kind, layers.AttentionLayer) and kind is not layers.AttentionLayer
+
+
+def _deserialized(part):
+    try:
+        return keras.saving.deserialize_keras_object(part)
+    except (TypeError, KeyError) as error:
+        raise ValueError(
+            "`attention` must have layers of classes that are known: import the module that registers them with "
+            f"`keras.saving.register_keras_serializable` before. Received: {part!r}. {error}"
+        ) from error
+
+
+def _check_skip_first(skip_first, num_layers, differ, parts, attention):
+    if differ and skip_first:
+        raise ValueError(
+            "`skip_first` must be 0 where `attention` has a list of parts for each block. "
+            f"Received: skip_first={skip_first}."
+        )
+    if skip_first >= num_layers and len(parts) > 1:
+        raise ValueError(
+            "`skip_first` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
+            f"skip_first={skip_first}, num_layers={num_layers}."
+        )
+    if skip_first and not any(part.kind is layers.LocalAttention for part in parts):
+        raise ValueError(
+            "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
+            f"Received: skip_first={skip_first}, attention={attention!r}."
+        )

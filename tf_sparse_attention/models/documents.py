@@ -1,0 +1,61 @@
+"""Where the documents of packed rows begin, and what counts from there."""
+
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import shape
+
+
+def document_starts(segment_ids):
+    """Returns the position at which the document of each token begins, int32 (B, T).
+
+    Args:
+        segment_ids: int (B, T), the document of each token; the tokens of one stand together.
+    """
+    segment_ids = ops.convert_to_tensor(segment_ids)
+    batch, length = shape(segment_ids)
+    begins = ops.concatenate(
+        [ops.ones((batch, 1), "bool"), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1
+    )  # (B, T)
+    positions = ops.arange(length, dtype="int32")
+    starts = ops.sort(ops.where(begins, positions, length), axis=1)  # those of the documents in order, then T
+    return ops.take_along_axis(starts, ops.cumsum(ops.cast(begins, "int32"), axis=1) - 1, axis=1)
+
+
+def token_positions(is_token, starts=None):
+    """Returns the place of each token among those of its document, from 1 on, and 0 elsewhere: int32 (B, T).
+
+    Args:
+        is_token: bool (B, T).
+        starts: what `document_starts` returned. None: a row is one document.
+    """
+    is_token = ops.cast(is_token, "int32")
+    counts = ops.cumsum(is_token, axis=1)
+    if starts is not None:
+        counts = counts - ops.take_along_axis(counts - is_token, starts, axis=1)
+    return counts * is_token
+
+
+def with_first_global(block, global_mask, starts):
+    """Returns how often each token of packed rows counts for a block: int (B, T), or None where no token is global.
+
+    An attention layer marks the first tokens of a row itself; those of the documents after the first are added here.
+
+    Args:
+        block: a `TransformerBlock`.
+        global_mask: bool or int (B, T), or None.
+        starts: what `document_starts` returned.
+
+    Raises:
+        ValueError: if parts of the block have first tokens of different numbers.
+    """
+    parts = getattr(block.attention, "parts", [block.attention])
+    counts = {getattr(part, "first_global", 0) for part in parts if "global_mask" in part.further_masks}
+    if len(counts) > 1:
+        raise ValueError(
+            "`segment_ids` must be left out unless all parts with global tokens have the same `first_global`. "
+            f"Received: segment_ids, and parts of {block.name} with first_global {sorted(counts)}."
+        )
+    if not any(counts):
+        return global_mask
+    first = ops.cast(ops.arange(shape(starts)[1], dtype="int32") - starts < counts.pop(), "int32")
+    return first if global_mask is None else ops.maximum(first, ops.cast(global_mask, "int32"))
