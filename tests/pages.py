@@ -50,12 +50,22 @@ def broken_links(page, text):
 
 @functools.cache
 def public_names():
-    """Returns {package: its public names} of the library, read from `__all__` without importing anything."""
+    """Returns {package: {public name: path that the API reference calls it by}}, read without importing anything.
+
+    The path is `tf_sparse_attention.PACKAGE.NAME`. Where a module of the package has that name too, the tool would
+    describe the module, and the path is the one that the package imports the name from.
+    """
     found = {}
     for path in sorted((ROOT / LIBRARY).glob("*/__init__.py")):
+        package, origins = f"{LIBRARY}.{path.parent.name}", {}
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                origins |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                found[path.parent.name] = ast.literal_eval(node.value)
+                modules = {module.stem for module in path.parent.iterdir()}
+                names = ast.literal_eval(node.value)
+                paths = {name: origins[name] if name in modules else f"{package}.{name}" for name in names}
+                found[path.parent.name] = paths
     return found
 
 
