@@ -93,13 +93,32 @@ tpu-check: ## Compile layers and a training step for a TPU, without having one
 	then KERAS_BACKEND=jax $(TPU_VENV)/bin/python -m benchmarks.tpu_check; \
 	else echo "tpu-check skipped: jax[tpu] cannot be installed here:"; tail -n 3 $(TPU_VENV)/pip.log; fi
 
+# The site is built by tools in an environment of their own. They read the source without importing it.
+DOCS_LOCK := requirements/docs.txt
+DOCS_VENV := .venv-docs
+DOCS_READY := $(DOCS_VENV)/.ready
+DOCS_EXTRA := $(PYTHON) -c 'import tomllib; \
+  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")'
+
+$(DOCS_READY): pyproject.toml $(DOCS_LOCK)
+	$(call new_environment,$(DOCS_VENV))
+	$(DOCS_EXTRA) | $(DOCS_VENV)/bin/python -m pip install --quiet --constraint $(DOCS_LOCK) --requirement /dev/stdin
+	@touch $@
+
 .PHONY: docs
-docs: $(READY) ## Draw the pictures of the patterns
+docs: $(READY) $(DOCS_READY) ## Draw the pictures of the patterns and build the pages into site/; a broken link is an error
 	$(RUN) -m docs.draw_patterns
+	@# Not --quiet, which also keeps warnings from --strict.
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" $(DOCS_VENV)/bin/python -m mkdocs build --strict
+	@echo "The pages are in site/index.html."
 
 .PHONY: lock
-lock: ## Write requirements/lock.txt from the newest versions that pyproject.toml allows
+lock: ## Write requirements/ from the newest versions that pyproject.toml allows
 	$(call new_environment,.venv-lock)
 	.venv-lock/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
 	{ sed -n '/^#/p' $(LOCK); .venv-lock/bin/python -m pip freeze --exclude-editable; } > $(LOCK).new
 	mv $(LOCK).new $(LOCK)
+	$(call new_environment,.venv-lock-docs)
+	$(DOCS_EXTRA) | .venv-lock-docs/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --requirement /dev/stdin
+	{ sed -n '/^#/p' $(DOCS_LOCK); .venv-lock-docs/bin/python -m pip freeze; } > $(DOCS_LOCK).new
+	mv $(DOCS_LOCK).new $(DOCS_LOCK)

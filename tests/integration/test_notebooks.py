@@ -16,10 +16,10 @@ from tf_sparse_attention.data import SubwordTokenizer
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
 SIZES = {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "LAYERS": 1, "WIDTH": 16}
 TINY = {
-    "sparse_attention_in_keras": SIZES,
-    "published_checkpoint": {"LENGTH": 64, "MAX_LENGTH": 120},
-    "generate_and_look": {**SIZES, "MODEL": None, "MAX_LENGTH": 30},
-    "dense_model_made_sparse": {"PRESET": None, "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
+    "1_sparse_attention_in_keras": SIZES,
+    "4_published_checkpoint": {"LENGTH": 64, "MAX_LENGTH": 120},
+    "2_generate_and_look": {**SIZES, "MODEL": None, "MAX_LENGTH": 30},
+    "3_dense_model_made_sparse": {"PRESET": None, "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
 }
 # A vocabulary: the characters of its first entries, of escapes, and some more.
 SUBWORDS = ["<pad>_", "<EOS>_", *"<>pdEOS", *"\\_u;0123456789", *"etaoinsrhl"]
@@ -41,7 +41,7 @@ def tiny(tmp_path):
 
     def parameters(name):
         values = dict(TINY[name])
-        if name == "published_checkpoint":
+        if name == "4_published_checkpoint":
             SubwordTokenizer(SUBWORDS).to_file(tmp_path / "vocabulary")
             values |= {"CHECKPOINT": str(checkpoint_of(len(SUBWORDS)).write(tmp_path)), "HPARAMS": None}
             values["VOCABULARY"] = str(tmp_path / "vocabulary")

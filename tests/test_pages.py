@@ -1,0 +1,150 @@
+"""The pages: their Python runs, their commands and links lead somewhere, and the API reference is complete."""
+
+import re
+
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.pages import (
+    DOCS,
+    PAGES,
+    ROOT,
+    anchors,
+    api_entries,
+    blocks,
+    broken_links,
+    links,
+    name_of,
+    public_names,
+)
+
+README = ROOT / "README.md"
+TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in PAGES}
+# Pages whose Python is run, or compared with what it makes, by tests of their own.
+OWN_TESTS = {
+    "docs/adding_an_attention.md": "tests/integration/test_adding_an_attention.py",
+    "docs/portable.md": "tests/export/test_portable.py",
+    "docs/serving.md": "tests/export/test_serving_page.py",
+}
+WITH_PYTHON = [name for name, text in TEXTS.items() if blocks(text, "python") and name not in OWN_TESTS]
+# Smaller numbers where the page's own would take minutes; each must occur on its page.
+LAYER = {"keras.Input((None, 512))": "keras.Input((None, 32))"}
+SMALLER = {
+    "README.md": {**LAYER, "num_layers=4, hidden_dim=128": "num_layers=1, hidden_dim=16"},
+    "docs/start.md": {**LAYER, "(None, None, 512)": "(None, None, 32)"},
+    "docs/decoding.md": {"Backbone(258, 4, 128,": "Backbone(258, 1, 16,"},
+    "docs/models.md": {
+        "vocabulary_size=32768": "vocabulary_size=300, hidden_dim=32, embedding_dim=32",
+        "hidden_dim=32, embedding_dim=32)": "hidden_dim=32, embedding_dim=32, num_layers=2, skip_first=1)",
+        "sequence_length=2048": "sequence_length=64",
+        "sequence_length=512": "sequence_length=64",
+        "steps_per_epoch=1000": "steps_per_epoch=1",
+        "tsa.data.open_source()": "tsa.data.open_source(path=FOLDER, data_dir=FOLDER / 'prepared')",
+        "Backbone(258, 4, 128,": "Backbone(258, 1, 16,",
+    },
+}
+
+
+@pytest.mark.parametrize("name", WITH_PYTHON)
+def test_the_python_of_a_page_runs(name, tmp_path):
+    for number in range(3):  # a file for each split
+        (tmp_path / f"{number}.txt").write_text(f"Text number {number}. " * 300, encoding="utf-8")
+    text = TEXTS[name]
+    for long, short in SMALLER.get(name, {}).items():
+        assert long in text
+        text = text.replace(long, short)
+    names = {"FOLDER": tmp_path}
+    for block in blocks(text, "python"):
+        exec(block, names)  # the page is the repository's own
+
+
+def test_the_pages_with_python_are_found():
+    assert {"README.md", "docs/start.md", "docs/models.md", "docs/decoding.md", "docs/converting.md"} <= {*WITH_PYTHON}
+
+
+@pytest.mark.parametrize(("name", "test"), OWN_TESTS.items())
+def test_a_page_that_is_left_out_is_read_by_its_own_test(name, test):
+    assert name.removeprefix("docs/") in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_the_audit_of_the_readme_is_long_enough_to_find_a_leak():
+    code = next(block for block in blocks(TEXTS["README.md"], "python") if "assert_causal" in block)
+    for true, changed in {**LAYER, "cluster_size=128": "cluster_size=128, selection='top_k'"}.items():
+        assert true in code
+        code = code.replace(true, changed)
+    with pytest.warns(UserWarning, match="is not causal"), pytest.raises(tsa.analysis.CausalityError):
+        exec(code, {})
+
+
+def test_the_readme_is_short():
+    assert len(TEXTS["README.md"].splitlines()) <= 150
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results():
+    figures = TEXTS["README.md"].partition("## Figures\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .*`.* \|$", figures, re.MULTILINE)
+    assert len(rows) >= 3 and all(row in TEXTS["docs/results.md"].splitlines() for row in rows)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_relative_links_lead_to_files_and_headings(name):
+    assert not broken_links(ROOT / name, TEXTS[name])
+
+
+def test_a_broken_link_is_found():
+    text = "# One\n[a](README.md) [b](NONE.md) [c](#one) [d](#two) [e](README.md#figures) [f](README.md#none) ![g](h)"
+    assert broken_links(ROOT / "CHANGELOG.md", text) == ["NONE.md", "#two", "README.md#none", "h"]
+
+
+def test_links_in_code_and_to_other_sites_are_left_out():
+    text = "[a](https://example.org) `[b](c)`\n```\n[d](e)\n```\n[f](g.md#h-i)"
+    assert links(text) == [("g.md", "h-i")]
+
+
+def test_anchors_are_made_as_github_makes_them():
+    assert anchors("# `tsa.layers`, and more\n```\n# a comment\n```\n## In 3 steps\n") == {
+        "tsalayers-and-more",
+        "in-3-steps",
+    }
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_programs_and_targets_that_a_page_names_exist(name):
+    code = "\n".join([*blocks(TEXTS[name]), *re.findall(r"`([^`\n]*)`", TEXTS[name])])
+    for module in re.findall(r"python -m ([\w.]+)", code):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file() or module == "pytest", module
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (?:[A-Z_]+=\S* )*([a-z-]+)", code, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_page_of_docs_is_in_the_navigation_of_the_site():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r": (\S+\.md)\b", site.partition("\nnav:\n")[2].partition("\n\n")[0])
+    outside = {"index.md", "contributing.md", "changelog.md"}
+    assert {*listed} == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} | outside
+    assert len(listed) == len({*listed})
+
+
+@pytest.mark.parametrize("package", public_names())
+def test_the_api_reference_has_every_public_name_of_a_package(package):
+    entries = api_entries((DOCS / "api" / f"{package}.md").read_text(encoding="utf-8"))
+    assert sorted(entries) == sorted(public_names()[package].values())
+
+
+def test_the_packages_are_those_of_the_library():
+    known = {"layers", "models", "generation", "optimizers", "data", "analysis", "convert", "export"}
+    assert known <= {*public_names()}
+    assert {page.stem for page in (DOCS / "api").glob("*.md")} == {*public_names()}
+
+
+def test_public_names_are_those_that_are_imported():
+    for package in ("analysis", "generation", "layers", "models", "optimizers"):
+        assert [*public_names()[package]] == getattr(tsa, package).__all__
+
+
+def test_a_function_with_the_name_of_a_module_is_called_by_its_origin():
+    paths = public_names()["convert"]
+    assert paths["replace_attention"] == "tf_sparse_attention.convert.replace_attention.replace_attention"
+    assert paths["arguments_of"] == "tf_sparse_attention.convert.arguments_of"
