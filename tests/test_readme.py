@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.pages
 PAGE = Path(__file__).parents[1] / "README.md"
 SMALLER = {
     "keras.Input((None, 512))": "keras.Input((None, 32))",

@@ -1,33 +1,61 @@
 """Keys, samplers, the loop and generation from a model on JAX: the same checks, in a process with that backend."""
 
-import os
+import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
+
 pytest.importorskip("jax")
-TESTS = Path(__file__).parents[1]
-FILES = [f"generation/test_{name}.py" for name in ("random_keys", "samplers", "loop")] + ["models/test_generation.py"]
 # JAX compiles every operation of every shape; each of these takes it a few seconds at most.
-SHORT = "known_answers or published or different_lengths or state_goes or every_backend or one_pass or modulo"
+SHORT = [
+    "generation/test_random_keys.py::test_threefry_gives_the_known_answers_of_its_authors",
+    "generation/test_random_keys.py::test_seeds_count_modulo_two_to_the_32",
+    "generation/test_samplers.py::test_the_nucleus_is_the_published_one",
+    "generation/test_samplers.py::test_for_one_row_the_published_top_k_drops_its_threshold_and_is_our_k_less_1",
+    "generation/test_samplers.py::test_for_one_row_the_published_top_1_keeps_nothing_and_ours_keeps_the_best",
+    "generation/test_samplers.py::test_for_a_batch_the_published_top_k_takes_one_threshold_and_ours_keeps_k_a_row",
+    "generation/test_loop.py::test_rows_of_different_lengths_go_on_from_their_own_ends",
+    "generation/test_loop.py::test_state_goes_from_step_to_step",
+    "generation/test_loop.py::test_samples_are_the_same_on_every_backend",
+    "models/test_generation.py::test_each_greedy_token_is_the_best_of_one_pass_over_the_text",
+    "models/test_generation.py::test_seeds_count_modulo_two_to_the_32",
+]
+LONG = ["models/test_generation.py::test_log_probabilities_are_those_of_one_pass"]
+CODE = """
+import json, pytest
+
+class Outcomes(dict):
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or not report.passed:
+            self.setdefault(report.nodeid.removeprefix("tests/").split("[")[0], []).append(report.outcome)
+
+outcomes = Outcomes()
+pytest.main(["-q", "-p", "no:cacheprovider", *{tests!r}], plugins=[outcomes])
+print("outcomes:", json.dumps(outcomes))
+"""
 
 
-def run_on_jax(*arguments):
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    command += [str(TESTS / name) for name in FILES]
-    return subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False)
+def outcomes_on_jax(run_jax, names):
+    """Runs tests by name and returns {name: outcomes}, one for each of its cases, and all that pytest said."""
+    said = run_jax(CODE.format(tests=[f"tests/{name}" for name in names]))
+    return json.loads(said.rpartition("outcomes:")[2]), said
 
 
-def test_the_main_checks_hold_on_jax():
-    result = run_on_jax("-k", SHORT)
-    assert result.returncode == 0, result.stdout
-    assert "26 passed" in result.stdout
+@pytest.mark.parametrize("names", [SHORT, pytest.param(LONG, marks=pytest.mark.full)], ids=["short", "long"])
+def test_the_main_checks_hold_on_jax(run_jax, names):
+    found, said = outcomes_on_jax(run_jax, names)
+    assert set(found) == set(names), said
+    assert {outcome for outcomes in found.values() for outcome in outcomes} == {"passed"}, said
 
 
 @pytest.mark.large
-def test_all_checks_hold_on_jax():
-    result = run_on_jax()
+def test_all_checks_hold_on_jax(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    files = sorted({f"tests/{name.split('::')[0]}" for name in SHORT})
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout

@@ -164,8 +164,8 @@ def test_several_replicas_are_an_error(two_replicas):
         StatefulModel(make(), 2)
 
 
-@pytest.mark.large
-def test_on_jax_it_trains_and_segments_give_what_the_whole_text_gives(run_python):
+@pytest.mark.full
+def test_on_jax_it_trains_and_segments_give_what_the_whole_text_gives(run_jax):
     code = textwrap.dedent(
         """
         import keras, numpy as np
@@ -184,4 +184,4 @@ def test_on_jax_it_trains_and_segments_give_what_the_whole_text_gives(run_python
         np.testing.assert_allclose(read, model(ids[:, :48]), rtol=0, atol=1e-5)
         """
     )
-    run_python(code, KERAS_BACKEND="jax")
+    run_jax(code)

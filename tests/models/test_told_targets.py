@@ -10,7 +10,7 @@ from keras import ops
 from tf_sparse_attention.models import Backbone, BitsPerByte, LanguageModel, StatefulModel, language_model_loss
 
 NEAR = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
-LARGE = pytest.mark.large
+FULL = pytest.mark.full
 FREQUENT = 20  # words of the first cluster, of 40
 EVERY_WORD = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
 
@@ -36,7 +36,7 @@ def trained(model, loss, steps=3, **options):
 
 @pytest.mark.parametrize(
     ("tied", "jit_compile"),
-    [(False, False), (True, True), pytest.param(False, True, marks=LARGE), pytest.param(True, False, marks=LARGE)],
+    [(False, False), (True, True), pytest.param(False, True, marks=FULL), pytest.param(True, False, marks=FULL)],
 )
 def test_training_is_that_with_the_probabilities_of_all_words(tied, jit_compile):
     quick, whole = make(tied), make(tied)
@@ -120,8 +120,8 @@ def test_the_loss_is_that_of_keras_and_comes_back_from_its_configuration():
         np.testing.assert_allclose(loss(targets, logits, weights), EVERY_WORD(targets, logits, weights), rtol=1e-6)
 
 
-@LARGE
-def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_python):
+@FULL
+def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_jax):
     code = textwrap.dedent(
         """
         import numpy as np
@@ -136,4 +136,4 @@ def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_python)
         assert np.isfinite(quick.train_on_batch(*batch(words=FREQUENT)))
         """
     )
-    run_python(code, KERAS_BACKEND="jax")
+    run_jax(code)
