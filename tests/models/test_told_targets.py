@@ -90,7 +90,7 @@ def test_a_call_with_targets_answers_with_their_nats():
 
 def test_a_compiled_model_trains_on_once_it_is_loaded(tmp_path):
     model = make()
-    trained(model, language_model_loss())
+    trained(model, language_model_loss(), run_eagerly=True)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.train_on_batch(*batch()) == pytest.approx(model.train_on_batch(*batch()), rel=1e-5)
@@ -100,7 +100,10 @@ def test_a_compiled_model_trains_on_once_it_is_loaded(tmp_path):
 
 def test_a_model_that_goes_on_tells_its_targets_too():
     readers = [StatefulModel(make(memory_length=6), 4) for _ in range(2)]
-    losses = [trained(reader, loss) for reader, loss in zip(readers, (language_model_loss(), EVERY_WORD), strict=True)]
+    losses = [
+        trained(reader, loss, run_eagerly=True)
+        for reader, loss in zip(readers, (language_model_loss(), EVERY_WORD), strict=True)
+    ]
     np.testing.assert_allclose(*losses, rtol=1e-5)
     readers[0].reset_state()
     forbid_rare_words(readers[0].model)
