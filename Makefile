@@ -4,7 +4,7 @@
 #   PYTHON=python3.12   the interpreter the environment is made with (3.11 or later)
 #   VENV=.venv          where the environment lies
 #   RUNS=runs           where demo runs keep checkpoints, logs and exports
-#   ARGS="-n 2"         arguments for pytest; two processes unless told otherwise
+#   ARGS="-n 2"         arguments for pytest; two processes unless told otherwise, see CONTRIBUTING.md
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv

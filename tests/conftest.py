@@ -62,11 +62,23 @@ def pytest_xdist_make_scheduler(config, log):
     return None
 
 
+# What takes longest comes first, so that no process has it still before it when the others are done.
+ORDER = ("jax", "export", "integration", "trainers", "convert", "layers", "models", "ops")
+
+
 def pytest_collection_modifyitems(items):
-    """Begins with what takes longest, so that no process has it before it when the others are done."""
+    """Puts the tests that share the JAX process into one group, and groups and folders into the order of `ORDER`."""
     for item in items:
         if "run_jax" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("jax"))
+    items.sort(key=place_in_order)
+
+
+def place_in_order(item):
+    group = item.get_closest_marker("xdist_group")
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    names = (group.args[0] if group else folder, folder)
+    return min((ORDER.index(name) for name in names if name in ORDER), default=len(ORDER))
 
 
 def pytest_collection_finish():

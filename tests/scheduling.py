@@ -1,10 +1,14 @@
-"""How pytest-xdist shares the tests out: a file, or what is marked as one group, to one process, the slowest first."""
+"""How pytest-xdist shares the tests out: a file, or what is marked as one group, to one process."""
 
 from xdist.scheduler import LoadGroupScheduling
 
 
 class ByFileOrGroup(LoadGroupScheduling):
-    """Sends each file whole to one process, but for tests marked `xdist_group`, which go by their group."""
+    """Sends each file whole to one process, but tests marked `xdist_group` by their group, in the order of collection."""
+
+    def __init__(self, config, log=None):
+        config.option.loadscopereorder = False  # by the number of tests, which says little of their time
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid):
         group = super()._split_scope(nodeid)
