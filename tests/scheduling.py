@@ -4,7 +4,7 @@ from xdist.scheduler import LoadGroupScheduling
 
 
 class ByFileOrGroup(LoadGroupScheduling):
-    """Sends each file whole to one process, but tests marked `xdist_group` by their group, in the order of collection."""
+    """Sends each file whole to one process, but tests of an `xdist_group` with their group, in collection order."""
 
     def __init__(self, config, log=None):
         config.option.loadscopereorder = False  # by the number of tests, which says little of their time
