@@ -9,7 +9,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUNS ?= runs
-ARGS ?= -n 2 --dist loadgroup
+ARGS ?= -n 2 --dist loadfile
 # Most programs of the tests run for a moment and take seconds to compile, most of them for machine code that is fast.
 # XLA's own passes stay, and `make test-large`, which measures too, has it all.
 TEST_XLA_FLAGS ?= --xla_backend_optimization_level=0

@@ -54,31 +54,20 @@ def pytest_sessionstart(session):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Gives pytest-xdist the scheduler of `scheduling.py` for `--dist loadgroup`."""
-    if config.getoption("dist") == "loadgroup":
-        from tests.scheduling import ByFileOrGroup
+    """Gives pytest-xdist the scheduler of `scheduling.py` for `--dist loadfile`."""
+    if config.getoption("dist") == "loadfile":
+        from tests.scheduling import ByGroup
 
-        return ByFileOrGroup(config, log)
+        return ByGroup(config, log)
     return None
 
 
-# What takes longest comes first, so that no process has it still before it when the others are done.
-ORDER = ("jax", "export", "integration", "trainers", "convert", "layers", "models", "ops")
+def pytest_collection_modifyitems(config, items):
+    """Begins with what takes longest, if the tests are shared out."""
+    if hasattr(config, "workerinput"):
+        from tests.scheduling import place_in_order
 
-
-def pytest_collection_modifyitems(items):
-    """Puts the tests that share the JAX process into one group, and groups and folders into the order of `ORDER`."""
-    for item in items:
-        if "run_jax" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("jax"))
-    items.sort(key=place_in_order)
-
-
-def place_in_order(item):
-    group = item.get_closest_marker("xdist_group")
-    folder = item.path.relative_to(ROOT / "tests").parts[0]
-    names = (group.args[0] if group else folder, folder)
-    return min((ORDER.index(name) for name in names if name in ORDER), default=len(ORDER))
+        items.sort(key=place_in_order)
 
 
 def pytest_collection_finish():
@@ -121,8 +110,8 @@ def run_python():
 def run_jax():
     """Function that runs Python code on the JAX backend and returns what it printed.
 
-    All code of a session runs in one process, see `jax_worker.py`, each piece with names and seeds of its own. With
-    several processes of tests, one of them gets all tests that take this fixture.
+    All code of a session runs in one process, see `jax_worker.py`, each piece with names and seeds of its own. Have
+    `jax` in the name of the test, so that one process of tests gets all of them (`scheduling.py`).
     """
     pytest.importorskip("jax")
     with tempfile.TemporaryFile("w+") as said:

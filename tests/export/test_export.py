@@ -30,8 +30,6 @@ from tf_sparse_attention.export import export_saved_model
 from tf_sparse_attention.export.weights import quantized
 from tf_sparse_attention.models import Backbone, LanguageModel
 
-# One export serves the tests of three files.
-pytestmark = pytest.mark.xdist_group("export")
 # Makes every import of the library fail, as where it is not installed.
 ALONE = """
 import sys

@@ -11,9 +11,6 @@ from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 
-# One export serves the tests of three files.
-pytestmark = pytest.mark.xdist_group("export")
-
 
 def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
     prompts = [text[:12] for text in TEXTS]

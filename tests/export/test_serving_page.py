@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-# One export serves the tests of three files.
-pytestmark = pytest.mark.xdist_group("export")
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 EXCHANGES = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 REQUESTS = {request["signature_name"]: request["inputs"] for request in EXCHANGES[::2]}
