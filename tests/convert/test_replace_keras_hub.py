@@ -141,10 +141,10 @@ def test_generation_equals_the_dense_model_where_the_window_is_long_enough(gpt2)
     sparse = replace_attention(gpt2, local(), print_fn=None)
     texts = []
     for model in (gpt2, sparse):
-        model.compile(sampler=keras_hub.samplers.TopKSampler(k=5, seed=3))
+        model.compile(sampler=keras_hub.samplers.TopKSampler(k=5, seed=3), run_eagerly=True)
         texts.append(ops.convert_to_numpy(model.generate(prompts, stop_token_ids=None)["token_ids"]))
     np.testing.assert_array_equal(*texts)
-    sparse.compile(sampler=keras_hub.samplers.BeamSampler(num_beams=2))
+    sparse.compile(sampler=keras_hub.samplers.BeamSampler(num_beams=2), run_eagerly=True)
     assert np.asarray(sparse.generate(prompts, stop_token_ids=None)["token_ids"]).shape == (2, LENGTH)
 
 
@@ -156,7 +156,7 @@ def test_a_task_keeps_its_tokenizer_and_generates_from_text(gpt2, tmp_path):
     preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=8)
     task = keras_hub.models.GPT2CausalLM(gpt2.backbone, preprocessor=preprocessor)
     sparse = replace_attention(task, local(4), print_fn=None)
-    sparse.compile(sampler="greedy")
+    sparse.compile(sampler="greedy", run_eagerly=True)
     assert sparse.generate("a quick fox", max_length=8).startswith("a quick fox")
     assert sparse.preprocessor is not task.preprocessor
     again = replace_attention(task, local(8), print_fn=None)  # also when the preprocessor has been at work

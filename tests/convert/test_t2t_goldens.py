@@ -78,9 +78,8 @@ def test_the_loss_of_the_clusters_is_the_published_one_which_tells_means_from_th
     equal(sum(model.losses), published.arrays["extra_loss"], atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.full if case != CASES[0] else ()) for case in CASES]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("case", CASES)
 def test_the_models_are_the_same_on_jax(case, shared_goldens, run_jax):
     far = run_jax(
         f"""
