@@ -4,7 +4,7 @@
 #   PYTHON=python3.12   the interpreter the environment is made with (3.11 or later)
 #   VENV=.venv          where the environment lies
 #   RUNS=runs           where demo runs keep checkpoints, logs and exports
-#   ARGS="-n 2"         arguments for pytest; two processes unless told otherwise
+#   ARGS="-n 2"         arguments for pytest; two processes unless told otherwise, see CONTRIBUTING.md
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -17,6 +17,7 @@ TEST_XLA_FLAGS ?= --xla_backend_optimization_level=0
 LOCK := requirements/lock.txt
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
+PYTEST = XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q
 DEMO := trainers/configs/demo.py
 
 .DEFAULT_GOAL := help
@@ -55,11 +56,19 @@ demo-compare: $(READY) ## Train the demo model with and without routed heads and
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
 
 .PHONY: test
-test: $(READY) ## Run the tests (15 to 25 minutes on 2 cores)
-	XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q $(ARGS)
+test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
+	$(PYTEST) $(ARGS)
+
+.PHONY: test-pages
+test-pages: $(READY) ## Run the notebooks, the README, the pages and the examples of docstrings (3 minutes)
+	$(PYTEST) -m 'pages and not full and not large' $(ARGS)
+
+.PHONY: test-full
+test-full: $(READY) ## Run all tests and pages but the slow proofs, with more drawn examples (40 minutes)
+	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS)
 
 .PHONY: test-large
-test-large: $(READY) ## Run the slow proofs that `make test` leaves out
+test-large: $(READY) ## Run the slow proofs, that some process survives being killed for example
 	$(RUN) -m pytest -q -m large $(ARGS)
 
 .PHONY: lint

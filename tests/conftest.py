@@ -1,6 +1,7 @@
 """Settings and fixtures of the whole test suite.
 
-What must be decided before Keras, TensorFlow or JAX starts is decided at the top of this file.
+What must be decided before Keras, TensorFlow or JAX starts is decided at the top of this file and in
+`pytest_sessionstart`.
 """
 
 import gc
@@ -13,11 +14,13 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import hypothesis
-import keras
 import pytest
+
+from tests.jax_worker import JaxWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -30,31 +33,63 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
+# The same with more examples where a test asks for them, see `tests/draws.py`; `make test-full` takes it.
+hypothesis.settings.register_profile("full", hypothesis.settings.get_profile("fixed"))
 hypothesis.settings.load_profile("fixed")
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
 
-    # Possible only before TensorFlow's first operation, hence here and not in a fixture.
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+def pytest_sessionstart(session):
+    """Cuts TensorFlow's CPU in two, which is possible only before its first operation."""
+    if session.config.pluginmanager.hasplugin("dsession"):
+        return  # the process that hands out the tests runs none, and need not wait for TensorFlow
+    import keras
 
-# Hundreds of thousands of objects that the imports made stay; the collector need not look at them again and again.
-gc.collect()
-gc.freeze()
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Gives pytest-xdist the scheduler of `scheduling.py` for `--dist loadfile`."""
+    if config.getoption("dist") == "loadfile":
+        from tests.scheduling import ByGroup
+
+        return ByGroup(config, log)
+    return None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Begins with what takes longest, if the tests are shared out."""
+    if hasattr(config, "workerinput"):
+        from tests.scheduling import place_in_order
+
+        items.sort(key=place_in_order)
+
+
+def pytest_collection_finish():
+    """Takes the million objects that the imports made out of the collector's sight: they stay anyway."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def fresh_keras():
     """Starts each test with the same seeds, layer names and dtype policy, alone or after any other test."""
+    import keras
+
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(0)
 
 
 @pytest.fixture(scope="session")
 def run_python():
-    """Function that runs Python code in a process of its own and returns what it printed.
+    """Function that runs Python code in a process of its own and returns what it printed; it takes seconds to start.
+
+    For code that asks nothing but the JAX backend there is `run_jax`.
 
     The process starts in the checkout with the variables of this one, changed by keyword:
     `run_python("import keras", KERAS_BACKEND="jax")`. An error there fails the test with its traceback.
@@ -72,8 +107,24 @@ def run_python():
 
 
 @pytest.fixture(scope="session")
+def run_jax():
+    """Function that runs Python code on the JAX backend and returns what it printed.
+
+    All code of a session runs in one process, see `jax_worker.py`, each piece with names and seeds of its own. Have
+    `jax` in the name of the test, so that one process of tests gets all of them (`scheduling.py`).
+    """
+    pytest.importorskip("jax")
+    with tempfile.TemporaryFile("w+") as said:
+        worker = JaxWorker(said)
+        yield worker
+        worker.close()
+
+
+@pytest.fixture(scope="session")
 def two_replicas():
     """The one strategy of two replicas in this process, on its two logical CPUs; skipped on other backends."""
+    import keras
+
     if keras.backend.backend() != "tensorflow":
         pytest.skip("needs two logical CPUs, which the suite makes on the TensorFlow backend only")
     from trainers.strategy import mirrored_cpus

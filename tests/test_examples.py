@@ -13,6 +13,7 @@ from keras import ops
 import tf_sparse_attention as tsa
 from tests.convert.t2t_cases import small
 
+pytestmark = pytest.mark.pages
 PARTS = (tsa.layers, tsa.models, tsa.optimizers, tsa.data, tsa.generation, tsa.analysis, tsa.convert)
 NAMES = {name: getattr(part, name) for part in PARTS for name in part.__all__}
 SMALLER = {

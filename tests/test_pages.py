@@ -18,6 +18,8 @@ from tests.pages import (
     public_names,
 )
 
+pytestmark = pytest.mark.pages
+
 README = ROOT / "README.md"
 TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in PAGES}
 # Pages whose Python is run, or compared with what it makes, by tests of their own.

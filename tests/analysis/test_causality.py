@@ -32,7 +32,7 @@ def test_a_look_ahead_fails(name):
         assert_causal(LOOKING_AHEAD[name](), sequence_length=12, hidden_dim=6)
 
 
-def test_verdicts_are_the_same_on_jax(run_python):
+def test_verdicts_are_the_same_on_jax(run_jax):
     code = """
 from tests.analysis.audited_layers import *
 from tf_sparse_attention.analysis import causality_report
@@ -54,7 +54,7 @@ try:
 except ValueError as error:
     print(error)
 """
-    assert "JAX needs `jax_enable_x64` for float64. Received: dtype='float64'." in run_python(code, KERAS_BACKEND="jax")
+    assert "JAX needs `jax_enable_x64` for float64. Received: dtype='float64'." in run_jax(code)
 
 
 def test_a_leak_through_selection_has_no_gradient_and_is_found_by_perturbation():

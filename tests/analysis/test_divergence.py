@@ -226,7 +226,7 @@ def drawn_table():
     return str(tsa.analysis.head_divergence(model, ids_of()))
 
 
-@pytest.mark.large
-def test_jax_gives_the_same_table(run_python):
+@pytest.mark.full
+def test_jax_gives_the_same_table(run_jax):
     code = "from tests.analysis.test_divergence import drawn_table; print(drawn_table())"
-    assert run_python(code, KERAS_BACKEND="jax").strip() == drawn_table()
+    assert run_jax(code).strip() == drawn_table()

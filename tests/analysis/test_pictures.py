@@ -105,6 +105,7 @@ def test_weights_of_random_numbers_fit_a_layer_built_or_not():
     assert layer.num_features == 7 and shown(draw_weights(layer, 6))[0].shape == (6, 6)
 
 
+@pytest.mark.pages
 def test_all_pictures_are_drawn_by_their_command(tmp_path):
     draw_patterns.main(tmp_path)
     assert 10_000 < (tmp_path / "patterns.png").stat().st_size < 150_000

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
+from tests.draws import first
 from tf_sparse_attention.convert.t2t_files import open_checkpoint
 
 SCOPE = "sparse_transformer/body/"
@@ -59,6 +60,7 @@ def test_a_converted_model_trains_on(pg19_like):
     assert int(model.optimizer.iterations) == 308
 
 
+@pytest.mark.full
 def test_a_saved_model_goes_on_from_the_same_state(pg19_like, tmp_path):
     model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix, {"layer_prepostprocess_dropout": 0.0})
     model.save(tmp_path / "model.keras")
@@ -71,6 +73,7 @@ def test_a_saved_model_goes_on_from_the_same_state(pg19_like, tmp_path):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.full
 def test_a_converted_model_is_exported(pg19_like, tmp_path):
     import tensorflow as tf
 
@@ -89,6 +92,9 @@ def test_other_settings_of_the_optimizer_leave_the_model_uncompiled(small_checkp
     assert "adam" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "published", first(["pg19_like", "pg19_local_like", "enwik8_like", "eli5_like"], 2), indirect=True
+)
 def test_routed_heads_become_causal_with_the_same_weights(published):
     model = tsa.convert.from_t2t_checkpoint(published.prefix)
     if not published.routed:

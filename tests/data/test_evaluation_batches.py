@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.draws import draws
 from tf_sparse_attention.data import distribute_batches, evaluation_batches
 
 
@@ -14,7 +15,7 @@ def scored(dataset):
 
 
 @given(length=st.integers(1, 70), batch_size=st.integers(1, 5), seed=st.integers(0, 2))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(draws(5, 15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_targets_of_weight_one_are_exactly_the_token_stream(length, batch_size, seed, random_store):
     store = random_store(count=6, longest=30, seed=seed)
     np.testing.assert_array_equal(scored(evaluation_batches(store, batch_size, length)), store.tokens)
@@ -90,7 +91,7 @@ def test_sizes_must_be_positive(arguments, random_store):
 
 
 @given(length=st.integers(2, 40), share=st.floats(0, 0.99), batch_size=st.integers(1, 5), seed=st.integers(0, 2))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(draws(5, 15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_overlapping_windows_score_every_token_once(length, share, batch_size, seed, random_store):
     store = random_store(count=6, longest=30, seed=seed)
     batches = evaluation_batches(store, batch_size, length, overlap=int(share * length))

@@ -8,9 +8,10 @@ import unicodedata
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.draws import draws
 from tests.goldens import read_case
 from tf_sparse_attention.data import SubwordTokenizer, open_token_store
 from tf_sparse_attention.data.subword_rules import WORDS, alphanumeric_class, words_of
@@ -71,7 +72,7 @@ def test_a_graph_gives_the_published_ids_and_texts(case):
         np.testing.assert_array_equal(tokenize(tf.constant(text)), row)
 
 
-@settings(max_examples=40)
+@draws(12, 40)
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 @example(["", " "])
 @example([" a ", "a b", "a  b "])
@@ -84,7 +85,7 @@ def test_any_text_comes_back_and_a_graph_agrees(small, texts):
     assert [text.decode() for text in small.detokenize(batch).numpy()] == texts
 
 
-@settings(max_examples=100)
+@draws(25, 100)
 @given(st.lists(st.integers(0, len(SMALL) - 1), max_size=20))
 def test_a_graph_decodes_any_ids_as_python_does(small, ids):
     assert small.detokenize(tf.constant(ids, tf.int32)).numpy().decode() == small.detokenize(ids)
@@ -222,6 +223,7 @@ def test_a_tf_data_pipeline_has_subwords(small):
     assert [row.tolist() for row in rows.as_numpy_iterator()] == [small.tokenize(text).tolist() for text in texts]
 
 
+@pytest.mark.full
 def test_a_saved_model_has_subwords_without_this_library(small, tmp_path, run_python):
     module = tf.Module()
     module.tokenize = tf.function(lambda text: small.tokenize(text).to_tensor(), [tf.TensorSpec([None], tf.string)])

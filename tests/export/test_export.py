@@ -97,7 +97,7 @@ def test_an_embedding_is_the_mean_of_the_vectors_of_all_windows(model, served):
 def test_weights_in_8_bits_are_a_quarter_of_the_size_and_score_about_the_same(exported, tmp_path):
     keras.utils.set_random_seed(3)
     model = LanguageModel(Backbone(258, 1, 64, [LOCAL, ROUTING], intermediate_dim=128, seed=3))
-    folder = export(model, tmp_path / "model", weight_dtype="int8")
+    folder = export(model, tmp_path / "model", weight_dtype="int8", jit_compile=False)
     size = sum(path.stat().st_size for path in (folder / "variables").iterdir())
     assert size < 0.4 * 4 * model.count_params()
     served = tf.saved_model.load(folder).signatures
@@ -140,6 +140,7 @@ def test_a_model_of_few_positions_serves_no_more(tmp_path):
         generate(served, ["ab"], max_length=21)
 
 
+@pytest.mark.pages
 def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, served):
     readme = (exported / "README.md").read_text(encoding="utf-8")
     example = readme.split("```python\n")[1].split("```")[0]
@@ -238,9 +239,8 @@ def test_another_backend_is_refused_with_the_way_out(model, tmp_path, monkeypatc
         export(model, tmp_path)
 
 
-@pytest.mark.large
-def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_python, tmp_path):
-    pytest.importorskip("jax")
+@pytest.mark.full
+def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_jax, tmp_path):
     make_model([LOCAL]).save(tmp_path / "untrained.keras")
     code = f"""
 import keras, numpy as np
@@ -254,7 +254,7 @@ model.save({str(tmp_path / "trained.keras")!r})
 log_probabilities = keras.ops.log_softmax(model.predict_on_batch(ids[:, :-1]))
 print(-np.take_along_axis(np.array(log_probabilities), ids[:, 1:, None], axis=2).sum((1, 2)))
 """
-    losses, nats = run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu").splitlines()
+    losses, nats = run_jax(code).splitlines()
     assert float(losses.split()[0]) > float(losses.split()[1])
     trained = keras.models.load_model(tmp_path / "trained.keras", compile=False)
     served = tf.saved_model.load(export(trained, tmp_path / "saved_model")).signatures
@@ -267,7 +267,7 @@ def test_export_is_reached_from_the_front_door():
     assert tsa.export.export_saved_model is export_saved_model
 
 
-@pytest.mark.large
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*top_k")
 @pytest.mark.parametrize(
     ("settings", "routing", "rtol"),

@@ -49,7 +49,7 @@ def test_temperature_0_is_the_same_for_every_seed(served):
     assert first == other
 
 
-@pytest.mark.large
+@pytest.mark.full
 def test_a_row_ends_with_its_document(tmp_path):
     model = make_model()
     model.backbone.embedding.embeddings.assign(3 * model.backbone.embedding.embeddings)
@@ -89,7 +89,7 @@ def test_an_empty_prompt_still_needs_a_length_of_1(served):
         generate(served, [""], max_length=0)
 
 
-@pytest.mark.large
+@pytest.mark.full
 def test_without_xla_the_texts_are_the_same(model, served, tmp_path):
     interpreted = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
     prompts = ["ab", "", "x", "y"]

@@ -116,6 +116,7 @@ def run_examples(text, folder, monkeypatch, **names):
     return printed.getvalue()
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_examples_of_the_page_continue_and_score_as_the_model_does(number, tmp_path, monkeypatch):
     needs(TARGETS[number - 1])

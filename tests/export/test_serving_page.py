@@ -54,6 +54,7 @@ def test_the_table_of_the_page_names_all_inputs_and_outputs(served):
         assert names == set(re.findall(r"`(\w+)`", row)) - {name}
 
 
+@pytest.mark.pages
 def test_the_python_of_the_page_runs(exported):
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
     result = subprocess.run(
@@ -63,7 +64,8 @@ def test_the_python_of_the_page_runs(exported):
     assert result.stdout.splitlines()[-1] == "(1, 16)"
 
 
-@pytest.mark.parametrize("command", [COMMANDS[1], *(pytest.param(c, marks=pytest.mark.large) for c in COMMANDS[2:])])
+@pytest.mark.pages
+@pytest.mark.parametrize("command", [COMMANDS[1], *(pytest.param(c, marks=pytest.mark.full) for c in COMMANDS[2:])])
 def test_the_command_lines_of_the_page_run(exported, command):
     program, *arguments = command
     path = Path(sys.executable).with_name(program)

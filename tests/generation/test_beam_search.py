@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.draws import first
 from tf_sparse_attention.generation import beam_search, generate, greedy
 from tf_sparse_attention.generation.beam_search import UNLIKELY
 
@@ -88,7 +89,7 @@ def slow_search(logits, prompt, max_length, num_beams, stop_id, length_penalty):
     return ended
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first(range(6), 2))
 @pytest.mark.parametrize("num_beams", [1, 2, 3])
 def test_few_beams_find_what_a_slow_search_finds(seed, num_beams):
     prompts = [[2], [], [1, 3, 0]]

@@ -1,56 +1,60 @@
 """Keys, samplers, the loop and generation from a model on JAX: the same checks, in a process with that backend."""
 
-import os
-import pathlib
-import subprocess
-import sys
-from xml.etree import ElementTree
+import json
 
 import pytest
 
 pytest.importorskip("jax")
-TESTS = pathlib.Path(__file__).parents[1]
-FILES = [f"generation/test_{name}.py" for name in ("random_keys", "samplers", "loop")] + ["models/test_generation.py"]
 # JAX compiles every operation of every shape; each of these takes it a few seconds at most.
-SHORT = "known_answers or published or different_lengths or state_goes or every_backend or one_pass or modulo"
+SHORT = [
+    "generation/test_random_keys.py::test_threefry_gives_the_known_answers_of_its_authors",
+    "generation/test_random_keys.py::test_seeds_count_modulo_two_to_the_32",
+    "generation/test_samplers.py::test_the_nucleus_is_the_published_one",
+    "generation/test_samplers.py::test_for_one_row_the_published_top_k_drops_its_threshold_and_is_our_k_less_1",
+    "generation/test_samplers.py::test_for_one_row_the_published_top_1_keeps_nothing_and_ours_keeps_the_best",
+    "generation/test_samplers.py::test_for_a_batch_the_published_top_k_takes_one_threshold_and_ours_keeps_k_a_row",
+    "generation/test_loop.py::test_rows_of_different_lengths_go_on_from_their_own_ends",
+    "generation/test_loop.py::test_state_goes_from_step_to_step",
+    "generation/test_loop.py::test_samples_are_the_same_on_every_backend",
+    "models/test_generation.py::test_each_greedy_token_is_the_best_of_one_pass_over_the_text",
+    "models/test_generation.py::test_seeds_count_modulo_two_to_the_32",
+]
+LONG = ["models/test_generation.py::test_log_probabilities_are_those_of_one_pass"]
+CODE = """
+import json, pytest
 
+class Outcomes(dict):
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or not report.passed:
+            outcome = report.longrepr[2] if report.skipped else report.outcome
+            self.setdefault(report.nodeid.removeprefix("tests/").split("[")[0], []).append(outcome)
 
-RUN = """
-import sys
-import keras
-import pytest
-assert keras.backend.backend() == "jax"
-sys.exit(pytest.main(sys.argv[1:]))
+outcomes = Outcomes()
+pytest.main(["-q", "-p", "no:cacheprovider", *{tests!r}], plugins=[outcomes])
+print("outcomes:", json.dumps(outcomes))
 """
 
 
-def outcomes_on_jax(folder, *arguments):
-    """Runs the files on JAX and returns by file the tests that passed, and why others were skipped; none may fail."""
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    report = folder / "report.xml"
-    command = [sys.executable, "-c", RUN, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
-    command += [str(TESTS / name) for name in FILES]
-    result = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    passed, skipped = {}, []
-    for case in ElementTree.parse(report).iter("testcase"):
-        reasons = [found.get("message") for found in case.findall("skipped")]
-        skipped += reasons
-        if not reasons:
-            passed.setdefault(case.get("classname").split(".")[-1], []).append(case.get("name"))
-    return passed, skipped
+def outcomes_on_jax(run_jax, names):
+    """Runs tests or files by name and returns {test: outcomes}, one for each of its cases, and all that pytest said.
+
+    An outcome is "passed", "failed" or the reason why the test was skipped.
+    """
+    said = run_jax(CODE.format(tests=[f"tests/{name}" for name in names]))
+    return json.loads(said.rpartition("outcomes:")[2]), said
 
 
-def test_the_main_checks_hold_on_jax(tmp_path):
-    passed, skipped = outcomes_on_jax(tmp_path, "-k", SHORT)
-    assert not skipped
-    assert set(passed) == {pathlib.Path(name).stem for name in FILES}
-    names = [name for names in passed.values() for name in names]
-    assert not [word for word in SHORT.split(" or ") if not any(word in name for name in names)]
+@pytest.mark.parametrize("names", [SHORT, pytest.param(LONG, marks=pytest.mark.full)], ids=["short", "long"])
+def test_the_main_checks_hold_on_jax(run_jax, names):
+    found, said = outcomes_on_jax(run_jax, names)
+    assert set(found) == set(names), said
+    assert {outcome for outcomes in found.values() for outcome in outcomes} == {"passed"}, said
 
 
 @pytest.mark.large
-def test_all_checks_hold_on_jax(tmp_path):
-    passed, skipped = outcomes_on_jax(tmp_path)
-    assert set(passed) == {pathlib.Path(name).stem for name in FILES}
-    assert all("TensorFlow" in reason for reason in skipped), skipped
+def test_all_checks_hold_on_jax(run_jax):
+    files = {name.split("::")[0] for name in SHORT}
+    found, said = outcomes_on_jax(run_jax, sorted(files))
+    assert {name.split("::")[0] for name in found} == files, said
+    others = {outcome for outcomes in found.values() for outcome in outcomes} - {"passed"}
+    assert all("TensorFlow" in outcome for outcome in others), said

@@ -68,6 +68,7 @@ def agreement(dense, rows, **options):
     return apart, float(np.mean(mine.argmax(-1) == theirs.argmax(-1)))
 
 
+@pytest.mark.full
 def test_agreement_rises_with_clusters_and_improved_beats_plain(dense):
     rows, _ = draw(512, seed=1)
     plain, improved = (

@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 from tests.convert.t2t_cases import small
 from tf_sparse_attention.data import SubwordTokenizer
 
+pytestmark = pytest.mark.pages
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
 SIZES = {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "LAYERS": 1, "WIDTH": 16}
 TINY = {

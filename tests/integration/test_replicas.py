@@ -119,6 +119,7 @@ def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out(two_repli
         model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
 
 
+@pytest.mark.full
 def test_a_subclassed_model_with_a_plain_model_inside_updates_every_layer(on_one_device, two_replicas):
     class Wrapper(Model):
         def __init__(self, inner):

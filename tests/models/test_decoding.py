@@ -109,8 +109,8 @@ def test_a_model_without_memory_refuses_one():
         model.init_cache(2, 9, {"segment_ids": np.zeros((2, 4), "int32")})
 
 
-@pytest.mark.large
-def test_logits_are_those_of_one_call_on_jax(run_python):
+@pytest.mark.full
+def test_logits_are_those_of_one_call_on_jax(run_jax):
     code = """
 import warnings
 warnings.simplefilter("ignore")
@@ -119,7 +119,7 @@ from tests.models.test_decoding import MODELS, largest_error, make
 ids = np.random.default_rng(0).integers(1, 30, (3, 14))
 print(max(largest_error(make(**MODELS[name]), ids, np.array([5, 1, 9])) for name in ("routing_transformer", "fixed")))
 """
-    assert float(run_python(code, KERAS_BACKEND="jax")) < 1e-4
+    assert float(run_jax(code)) < 1e-4
 
 
 def test_caches_are_named_as_blocks_and_layers_are():
@@ -159,10 +159,10 @@ def test_packed_documents_are_refused():
         model.prefill(inputs, model.init_cache(1, 9))
 
 
-LARGE = [pytest.param(name, marks=pytest.mark.large) for name in ("sparse_transformer", "fixed")]
+FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("sparse_transformer", "fixed")]
 
 
-@pytest.mark.parametrize("name", ["routing_transformer", *LARGE])
+@pytest.mark.parametrize("name", ["routing_transformer", *FULL])
 def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
     model = make(**MODELS[name])
     prompts = [[5, 6, 7], [], [9] * 8]

@@ -346,6 +346,7 @@ def test_a_model_of_both_sides_is_refused():
         make_model(causal=False).generate([3], max_length=4)
 
 
+@pytest.mark.full
 def test_a_small_vocabulary_of_a_multiple_of_eight_compiles_with_full_effort(run_python):
     # An argmax fused with its noise took XLA's compiler minutes there, but not at the effort of the other tests.
     code = """

@@ -10,7 +10,7 @@ from keras import ops
 from tf_sparse_attention.models import Backbone, BitsPerByte, LanguageModel, StatefulModel, language_model_loss
 
 NEAR = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
-LARGE = pytest.mark.large
+FULL = pytest.mark.full
 FREQUENT = 20  # words of the first cluster, of 40
 EVERY_WORD = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
 
@@ -36,12 +36,12 @@ def trained(model, loss, steps=3, **options):
 
 @pytest.mark.parametrize(
     ("tied", "jit_compile"),
-    [(False, False), (True, True), pytest.param(False, True, marks=LARGE), pytest.param(True, False, marks=LARGE)],
+    [(False, False), (True, True), pytest.param(False, True, marks=FULL), pytest.param(True, False, marks=FULL)],
 )
 def test_training_is_that_with_the_probabilities_of_all_words(tied, jit_compile):
     quick, whole = make(tied), make(tied)
     losses = trained(quick, language_model_loss(), jit_compile=jit_compile)
-    np.testing.assert_allclose(losses, trained(whole, EVERY_WORD), rtol=1e-5)
+    np.testing.assert_allclose(losses, trained(whole, EVERY_WORD, run_eagerly=True), rtol=1e-5)
     for one, other in zip(quick.weights, whole.weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=one.path)
 
@@ -90,7 +90,7 @@ def test_a_call_with_targets_answers_with_their_nats():
 
 def test_a_compiled_model_trains_on_once_it_is_loaded(tmp_path):
     model = make()
-    trained(model, language_model_loss())
+    trained(model, language_model_loss(), run_eagerly=True)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.train_on_batch(*batch()) == pytest.approx(model.train_on_batch(*batch()), rel=1e-5)
@@ -100,7 +100,10 @@ def test_a_compiled_model_trains_on_once_it_is_loaded(tmp_path):
 
 def test_a_model_that_goes_on_tells_its_targets_too():
     readers = [StatefulModel(make(memory_length=6), 4) for _ in range(2)]
-    losses = [trained(reader, loss) for reader, loss in zip(readers, (language_model_loss(), EVERY_WORD), strict=True)]
+    losses = [
+        trained(reader, loss, run_eagerly=True)
+        for reader, loss in zip(readers, (language_model_loss(), EVERY_WORD), strict=True)
+    ]
     np.testing.assert_allclose(*losses, rtol=1e-5)
     readers[0].reset_state()
     forbid_rare_words(readers[0].model)
@@ -120,8 +123,8 @@ def test_the_loss_is_that_of_keras_and_comes_back_from_its_configuration():
         np.testing.assert_allclose(loss(targets, logits, weights), EVERY_WORD(targets, logits, weights), rtol=1e-6)
 
 
-@LARGE
-def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_python):
+@FULL
+def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_jax):
     code = textwrap.dedent(
         """
         import numpy as np
@@ -136,4 +139,4 @@ def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_python)
         assert np.isfinite(quick.train_on_batch(*batch(words=FREQUENT)))
         """
     )
-    run_python(code, KERAS_BACKEND="jax")
+    run_jax(code)

@@ -1,23 +1,21 @@
-"""Trains one small model with Adafactor, on the backend and devices it is started with.
+"""Trains one small model with Adafactor.
 
-Run as `python -m tests.optimizers.adafactor_worker FOLDER MODE...`, where a mode is `mirrored` (TensorFlow, two
-replicas), `stateless` (JAX, `stateless_apply` under jit) or `sharded` (JAX, weights split over two devices). Each
-saves its weights and optimizer state as FOLDER/MODE.npz.
+The mode is `mirrored` (TensorFlow, two replicas), `stateless` (JAX, `stateless_apply` under jit) or `sharded` (JAX,
+weights split over two devices).
 """
 
 import contextlib
-import os
-import sys
 
+import keras
 import numpy as np
+
+from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
 
 STEPS, BATCH = 6, 8
 
 
-def make_model(keras, arguments=None, **compile_arguments):
+def make_model(arguments=None, **compile_arguments):
     """Token ids (BATCH, 5) to 4 classes: sparse gradients, kernels of rank 3, biases of rank 1 and 2."""
-    from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
-
     ids = keras.Input((5,), dtype="int32")
     x = keras.layers.Embedding(11, 6, name="embedding")(ids)
     x = keras.layers.EinsumDense("btd,dnh->btnh", (5, 2, 4), bias_axes="nh", activation="tanh", name="query")(x)
@@ -45,7 +43,7 @@ def fit(model, first=0, last=STEPS):
     return model
 
 
-def fit_statelessly(keras, model):
+def fit_statelessly(model):
     import jax
 
     optimizer, loss = model.optimizer, model.loss
@@ -67,7 +65,7 @@ def fit_statelessly(keras, model):
     return trainable, state
 
 
-def sharded(keras):
+def sharded():
     """Weights of two heads on two devices, by the layout map a user would write."""
     mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), keras.distribution.list_devices()[:2])
     layouts = keras.distribution.LayoutMap(mesh)
@@ -77,42 +75,18 @@ def sharded(keras):
     return distribution.scope()
 
 
-def run(keras, mode):
-    """Trains in one mode; returns the tensors to save, named as the test reads them."""
-    model_arguments, scope = {}, contextlib.nullcontext()
-    if mode == "mirrored":
-        import tensorflow as tf
-
+def train(mode, strategy=None):
+    """Trains in one mode; returns the arrays to compare, named as the test reads them."""
+    scopes = {"mirrored": lambda: strategy.scope(), "sharded": sharded, "stateless": contextlib.nullcontext}
+    with scopes[mode]():
         # XLA cannot hold the reduction over replicas.
-        model_arguments, scope = {"jit_compile": False}, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
-    elif mode == "sharded":
-        scope = sharded(keras)
-    with scope:
-        model = make_model(keras, **model_arguments)
+        model = make_model(**({"jit_compile": False} if mode == "mirrored" else {}))
         if mode == "stateless":
-            weights, state = fit_statelessly(keras, model)
+            weights, state = fit_statelessly(model)
         else:
             fit(model)
             weights, state = model.get_weights(), [v.numpy() for v in model.optimizer.variables]
-    tensors = {f"weight{i}": w for i, w in enumerate(weights)} | {f"state{i}": s for i, s in enumerate(state)}
+    arrays = {f"weight{i}": w for i, w in enumerate(weights)} | {f"state{i}": s for i, s in enumerate(state)}
     if mode == "sharded":
-        tensors |= {v.name: np.array(tuple(map(str, v.value.sharding.spec))) for v in model.optimizer.variables}
-    return tensors
-
-
-def main(folder, *modes):
-    if "sharded" in modes:
-        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-    import keras
-
-    if "mirrored" in modes:
-        import tensorflow as tf
-
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    for mode in modes:
-        np.savez(os.path.join(folder, f"{mode}.npz"), **run(keras, mode))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        arrays |= {v.name: np.array(tuple(map(str, v.value.sharding.spec))) for v in model.optimizer.variables}
+    return arrays

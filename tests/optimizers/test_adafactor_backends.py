@@ -1,40 +1,30 @@
 """Adafactor gives the same numbers on TensorFlow, on two replicas, on JAX, and with weights split over devices."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import keras
 import numpy as np
 import pytest
 
 from tests.optimizers import adafactor_worker
 
-ROOT = Path(__file__).parents[2]
-
-
-def run_worker(folder, backend, *modes):
-    """Runs the modes in a process of their own, since backend and devices are chosen before Keras starts."""
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tests.optimizers.adafactor_worker", str(folder), *modes]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return {mode: np.load(folder / f"{mode}.npz") for mode in modes}
-
 
 @pytest.fixture(scope="module")
 def here():
     """The weights and the state after the same training in this process, on one device."""
-    model = adafactor_worker.fit(adafactor_worker.make_model(keras))
+    model = adafactor_worker.fit(adafactor_worker.make_model())
     weights = {f"weight{i}": w for i, w in enumerate(model.get_weights())}
     return weights | {f"state{i}": v.numpy() for i, v in enumerate(model.optimizer.variables)}
 
 
 @pytest.fixture(scope="module")
-def on_jax(tmp_path_factory):
-    pytest.importorskip("jax")
-    return run_worker(tmp_path_factory.mktemp("jax"), "jax", "stateless", "sharded")
+def on_jax(run_jax, tmp_path_factory):
+    """{mode: arrays} of the trainings on JAX."""
+    folder = tmp_path_factory.mktemp("jax")
+    run_jax(
+        "import numpy as np\n"
+        "from tests.optimizers import adafactor_worker\n"
+        "for mode in ('stateless', 'sharded'):\n"
+        f"    np.savez(f'{folder}/{{mode}}.npz', **adafactor_worker.train(mode))\n"
+    )
+    return {mode: np.load(folder / f"{mode}.npz") for mode in ("stateless", "sharded")}
 
 
 def assert_same_training(actual, expected):
@@ -42,8 +32,8 @@ def assert_same_training(actual, expected):
         np.testing.assert_allclose(actual[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
-def test_two_replicas_equal_one_device_on_the_joined_batch(tmp_path, here):
-    assert_same_training(run_worker(tmp_path, "tensorflow", "mirrored")["mirrored"], here)
+def test_two_replicas_equal_one_device_on_the_joined_batch(two_replicas, here):
+    assert_same_training(adafactor_worker.train("mirrored", two_replicas), here)
 
 
 def test_stateless_apply_on_jax_equals_fit_here(on_jax, here):

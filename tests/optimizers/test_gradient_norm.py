@@ -80,8 +80,7 @@ def test_norm_of_two_replicas_is_that_of_the_joined_batch(two_replicas):
     assert norms[0] > 1
 
 
-def test_jax_measures_the_same_norm(run_python):
-    pytest.importorskip("jax")
+def test_jax_measures_the_same_norm(run_jax):
     code = (
         "import keras, numpy as np\n"
         "from tf_sparse_attention.optimizers import GradientNorm\n"
@@ -93,4 +92,4 @@ def test_jax_measures_the_same_norm(run_python):
         "print(float(model.optimizer.gradient_norm))"
     )
     # Errors 0, 4, 8, 12 on (0, 1), (2, 3), (4, 5), (6, 7): gradients mean(2 error x) = (56, 68) and mean(2 error) = 12.
-    assert float(run_python(code, KERAS_BACKEND="jax")) == pytest.approx(np.sqrt(56**2 + 68**2 + 12**2), rel=1e-6)
+    assert float(run_jax(code)) == pytest.approx(np.sqrt(56**2 + 68**2 + 12**2), rel=1e-6)

@@ -157,7 +157,9 @@ def test_fixed_compositions_come_back_from_their_config(name):
     assert again.pattern == pattern
 
 
-@pytest.mark.parametrize("wanted", [pytest.param(wanted, marks=pytest.mark.large) for wanted in (20, 200)])
+@pytest.mark.parametrize(
+    "wanted", [pytest.param(20, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
+)
 def test_drawn_compositions_equal_dense_attention_and_decode(wanted):
     drawn = set()
 

@@ -1,8 +1,11 @@
 """A small text and a small configuration that the tests of the trainers share."""
 
+import keras
 import numpy as np
 import pytest
 
+from tests.trainers import untrained_run
+from trainers import training
 from trainers.configs import demo
 
 SIZES = {"train": 12_000, "validation": 1_500, "test": 1_700}
@@ -32,6 +35,33 @@ def data_dir(tmp_path_factory):
 def tiny_config(make_tiny_config):
     """A configuration of its own for one test, see `make_tiny_config`."""
     return make_tiny_config()
+
+
+@pytest.fixture(scope="session")
+def finished(make_tiny_config, tmp_path_factory):
+    """The folder of a run of 8 steps, not to be changed, and how it ended."""
+    keras.utils.set_random_seed(0)
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, training.train(make_tiny_config(), folder)
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory):
+    """The folder of a run whose model has learned nothing; tests may write beside the model."""
+    return untrained_run.write(tmp_path_factory.mktemp("untrained"))
+
+
+@pytest.fixture(scope="session")
+def make_plain_config(make_tiny_config):
+    """Function like `make_tiny_config` whose run is cheaper: local heads alone, 2 steps, no evaluation."""
+
+    def make():
+        config = make_tiny_config()
+        config.model.attention = config.model.attention[:1]
+        config.train.update(num_steps=2, evaluate_every=0)
+        return config
+
+    return make
 
 
 @pytest.fixture(scope="session")

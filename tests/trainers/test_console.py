@@ -14,7 +14,9 @@ from trainers import console
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--config.train.num_step=3"], 'error: .*num_step.*Did you mean "num_steps"'),
+        pytest.param(
+            ["--config.train.num_step=3"], 'error: .*num_step.*Did you mean "num_steps"', marks=pytest.mark.full
+        ),
         (["--config.data.path=missing_folder"], "error: `path` must be an existing folder or file.*missing_folder"),
     ],
 )

@@ -13,13 +13,9 @@ from trainers.partial import Partial, Progress
 
 
 @pytest.fixture(scope="module")
-def run(make_tiny_config, tmp_path_factory):
-    """The folder of a run of two steps; tests add evaluations to it."""
-    config = make_tiny_config()
-    config.train.update(num_steps=2, evaluate_every=0)
-    folder = tmp_path_factory.mktemp("run")
-    training.train(config, folder)
-    return folder
+def run(finished, tmp_path_factory):
+    """The folder of a run, to which tests add evaluations."""
+    return shutil.copytree(finished[0], tmp_path_factory.mktemp("run") / "finished")
 
 
 def changes(**data):
@@ -123,12 +119,11 @@ def test_a_flag_with_a_value_of_another_kind_is_an_error():
         values(["evaluate", "--config.data.batch_size=many"])
 
 
-def test_another_text_is_scored_after_that_of_the_training_is_gone(make_tiny_config, text_folder, tmp_path):
+def test_another_text_is_scored_after_that_of_the_training_is_gone(make_plain_config, text_folder, tmp_path):
     gone, other = tmp_path / "gone", tmp_path / "other"
     shutil.copytree(text_folder, gone)
     shutil.copytree(text_folder / "test", other / "test")
-    config = make_tiny_config()
-    config.train.update(num_steps=1, evaluate_every=0)
+    config = make_plain_config()
     config.data.update(path=str(gone), data_dir=str(tmp_path / "data"))
     training.train(config, tmp_path / "run")
     shutil.rmtree(gone)

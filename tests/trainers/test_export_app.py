@@ -10,19 +10,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainers import untrained_run
-from trainers import exporting, workdir
+from tests.trainers.test_generate import texts_of
+from tf_sparse_attention.models.generator import Generator
+from trainers import exporting, sampling, sources, workdir
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def run(untrained):
+    return untrained
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return untrained_run.write(tmp_path_factory.mktemp("run"))
+def exported(untrained):
+    """What the export of the run says; without XLA, which takes longer than the few tokens of these tests."""
+    return exporting.export(untrained, jit_compile=False)
 
 
-def test_a_run_is_exported_and_a_line_scored_in_another_process(run):
-    result = exporting.export(run)
+def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
+    result = exported
     ids = workdir.load_tokenizer(run).tokenize(result["line"])
     logits = workdir.load_model(run)(np.array([[0, *ids[:-1]]], "int32"))[0]
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits).numpy().sum()
@@ -34,7 +41,19 @@ def test_a_run_is_exported_and_a_line_scored_in_another_process(run):
     assert "consecutive windows of 64," in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.large
+def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
+    source = sources.of_run(run)
+    source.model._generator = Generator(source.model, run_eagerly=True)
+    wanted = sampling.generate(source, "é".encode(), num_samples=2, length=5, seed=-3)
+    served = sources.SavedModel(exported["path"])
+    found = sampling.generate(served, "é".encode(), num_samples=2, length=5, seed=-3, temperature=0.7, top_p=0.9)
+    assert texts_of(found) == texts_of(wanted)
+    assert [sample["log_prob"] for sample in found] == pytest.approx([s["log_prob"] for s in wanted], abs=2e-3)
+    with pytest.raises(ValueError, match=r"A SavedModel knows temperature and top_p\. Received: top_k\."):
+        sampling.generate(served, b"a", top_k=3)
+
+
+@pytest.mark.full
 def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
     result = subprocess.run(
         [sys.executable, "-m", "trainers.export", f"--workdir={run}", "--nojit_compile"],

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.trainers import untrained_run
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.export import export_saved_model
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers import sampling, sources, workdir
@@ -21,9 +19,9 @@ from trainers import sampling, sources, workdir
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return untrained_run.write(tmp_path_factory.mktemp("run"))
+@pytest.fixture
+def run(untrained):
+    return untrained
 
 
 def eager_source(run):
@@ -148,18 +146,6 @@ def test_an_interruption_before_anything_is_one(run):
     with pytest.raises(KeyboardInterrupt):
         sampling.generate(Interrupted(None, None), path=run / sampling.SAMPLES)
     assert records(run) == before
-
-
-def test_a_saved_model_gives_the_samples_of_its_run(run, tmp_path):
-    source = eager_source(run)
-    folder = export_saved_model(source.model, tmp_path / "saved", source.tokenizer, 64, jit_compile=False)
-    wanted = sampling.generate(source, "é".encode(), num_samples=2, length=5, seed=-3)
-    served = sources.SavedModel(folder)
-    found = sampling.generate(served, "é".encode(), num_samples=2, length=5, seed=-3, temperature=0.7, top_p=0.9)
-    assert texts_of(found) == texts_of(wanted)
-    assert [sample["log_prob"] for sample in found] == pytest.approx([s["log_prob"] for s in wanted], abs=2e-3)
-    with pytest.raises(ValueError, match=r"A SavedModel knows temperature and top_p\. Received: top_k\."):
-        sampling.generate(served, b"a", top_k=3)
 
 
 def test_a_folder_without_a_saved_model_is_refused(tmp_path):

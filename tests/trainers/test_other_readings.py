@@ -1,5 +1,7 @@
 """Runs that read segments with a memory and adaptive spans, and runs that guess hidden tokens."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -12,15 +14,28 @@ SPAN |= {"adaptive_span": {"ramp": 2, "loss": 1e-3, "initial": 0.3}, "position":
 
 
 @pytest.fixture
-def segments(tiny_config):
+def segments(make_tiny_config):
     """Eight steps of segments with a memory; the spans decide what is computed after every third step."""
-    tiny_config.data.update(sequence_length=32)
-    tiny_config.model.update(num_layers=2, intermediate_dim=None, memory_length=48)
-    tiny_config.model.attention = [SPAN]
-    tiny_config.train.update(fit_windows_every=3, fit_windows_margin=2)
-    return tiny_config
+    return of_segments(make_tiny_config())
 
 
+def of_segments(config):
+    config.data.update(sequence_length=32)
+    config.model.update(num_layers=2, intermediate_dim=None, memory_length=48)
+    config.model.attention = [SPAN]
+    config.train.update(fit_windows_every=3, fit_windows_margin=2)
+    return config
+
+
+@pytest.fixture(scope="module")
+def trained(make_tiny_config, tmp_path_factory):
+    """The folder of a run of segments that has learned something, and how it ended."""
+    config, folder = of_segments(make_tiny_config()), tmp_path_factory.mktemp("trained")
+    config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, fit_windows_every=40)
+    return folder, training.train(config, folder)
+
+
+@pytest.mark.full
 def test_a_run_with_memory_and_spans_goes_on_bit_for_bit(segments, tmp_path, monkeypatch):
     whole = training.train(segments, tmp_path / "whole")
     with monkeypatch.context() as patched:
@@ -33,19 +48,17 @@ def test_a_run_with_memory_and_spans_goes_on_bit_for_bit(segments, tmp_path, mon
     assert all(window < 32 for window in newest["windows"])
 
 
-def test_a_checkpoint_of_a_run_with_memory_gives_its_model(segments, tmp_path):
-    outcome = training.train(segments, tmp_path)
+def test_a_checkpoint_of_a_run_with_memory_gives_its_model(trained, tmp_path):
+    folder, outcome = shutil.copytree(trained[0], tmp_path / "run"), trained[1]
     ids = np.arange(2, 40, dtype="int32")[None]
     expected = np.asarray(outcome.model(ids))
-    np.testing.assert_allclose(workdir.load_model(tmp_path)(ids), expected, rtol=0, atol=1e-6)
-    (tmp_path / workdir.MODEL).unlink()
-    np.testing.assert_allclose(workdir.load_model(tmp_path)(ids), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(workdir.load_model(folder)(ids), expected, rtol=0, atol=1e-6)
+    (folder / workdir.MODEL).unlink()
+    np.testing.assert_allclose(workdir.load_model(folder)(ids), expected, rtol=0, atol=1e-6)
 
 
-def test_an_evaluation_with_memory_scores_every_token(segments, tmp_path):
-    segments.train.update(num_steps=60, evaluate_every=0)
-    training.train(segments, tmp_path)
-    result = evaluation.evaluate(tmp_path, "test")
+def test_an_evaluation_with_memory_scores_every_token(trained):
+    result = evaluation.evaluate(trained[0], "test")
     assert result["tokens"] == result["bytes"] + 3
     assert result["bits_per_byte"] < 5
 
@@ -53,6 +66,7 @@ def test_an_evaluation_with_memory_scores_every_token(segments, tmp_path):
 def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     tiny_config.data.update(mask_rate=0.2, packed=False)
     tiny_config.model.causal = False
+    tiny_config.train.update(num_steps=2, evaluate_every=0)
     tiny_config.model.attention = [
         {"layer": "ClusteredAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 4, "top_k": 4}
     ]

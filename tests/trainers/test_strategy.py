@@ -135,27 +135,34 @@ def test_the_first_worker_writes_the_files(task, is_chief):
     assert strategy.TensorFlowReplicas(Strategy()).is_chief is is_chief
 
 
-def test_jax_divides_the_batch_over_its_devices(run_python):
+CHOICE_OF_JAX = """
+import keras
+from trainers import strategy
+from trainers.configs import base
+config = base.get_config()
+config.train.num_logical_cpus = 2
+devices = strategy.choose(config)
+print(type(devices).__name__, devices.num_replicas, devices.is_chief)
+with devices.scope():
+    print(type(keras.distribution.distribution()).__name__)
+print(keras.distribution.distribution())
+print(devices.distribute(lambda num_shards, shard_index: (num_shards, shard_index)))
+print(devices.execution(True, 4))
+"""
+CHOSEN = [
+    "JaxDevices 2 True",
+    "DataParallel",
+    "None",
+    "(1, 0)",
+    "{'jit_compile': True, 'steps_per_execution': 4}",
+]
+
+
+def test_jax_divides_the_batch_over_its_devices(run_jax):
+    assert run_jax(CHOICE_OF_JAX).splitlines() == CHOSEN
+
+
+@pytest.mark.full
+def test_the_cpu_is_cut_in_two_for_jax_too(run_python):
     pytest.importorskip("jax")
-    code = (
-        "import keras\n"
-        "from trainers import strategy\n"
-        "from trainers.configs import base\n"
-        "config = base.get_config()\n"
-        "config.train.num_logical_cpus = 2\n"
-        "devices = strategy.choose(config)\n"
-        "print(type(devices).__name__, devices.num_replicas, devices.is_chief)\n"
-        "with devices.scope():\n"
-        "    print(type(keras.distribution.distribution()).__name__)\n"
-        "print(keras.distribution.distribution())\n"
-        "print(devices.distribute(lambda num_shards, shard_index: (num_shards, shard_index)))\n"
-        "print(devices.execution(True, 4))"
-    )
-    lines = run_python(code, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1").splitlines()
-    assert lines == [
-        "JaxDevices 2 True",
-        "DataParallel",
-        "None",
-        "(1, 0)",
-        "{'jit_compile': True, 'steps_per_execution': 4}",
-    ]
+    assert run_python(CHOICE_OF_JAX, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1").splitlines() == CHOSEN

@@ -29,9 +29,9 @@ def vocabulary(text_folder, data_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(make_tiny_config, vocabulary, tmp_path_factory):
+def run(make_plain_config, vocabulary, tmp_path_factory):
     """A work folder of a model of subwords."""
-    config = make_tiny_config()
+    config = make_plain_config()
     config.data.update(tokenizer="subword", vocabulary=str(vocabulary))
     folder = tmp_path_factory.mktemp("runs") / "subwords"
     training.train(config, folder)
@@ -83,12 +83,11 @@ def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
     training.train(other, folder)
 
 
-def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_tiny_config, tmp_path):
+def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_config, tmp_path):
     pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
     (tmp_path / "pieces.txt").write_text("\n".join(PIECES), encoding="utf-8")
-    config = make_tiny_config()
+    config = make_plain_config()
     config.data.update(tokenizer="wordpiece", vocabulary=str(tmp_path / "pieces.txt"))
-    config.train.num_steps = 2
     training.train(config, tmp_path / "run")
     model, tokenizer = workdir.load_model(tmp_path / "run"), workdir.load_tokenizer(tmp_path / "run")
     path = tsa.export.export_saved_model(model, tmp_path / "served", tokenizer, jit_compile=False)

@@ -5,7 +5,6 @@ import shutil
 import signal
 import zipfile
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -18,14 +17,6 @@ from trainers.checkpoints import Checkpoints
 
 def metrics_of(folder):
     return [json.loads(row) for row in (folder / workdir.METRICS).read_text().splitlines()]
-
-
-@pytest.fixture(scope="module")
-def finished(make_tiny_config, tmp_path_factory):
-    """A run of 8 steps, not to be changed, and how it ended."""
-    keras.utils.set_random_seed(0)
-    folder = tmp_path_factory.mktemp("finished")
-    return folder, training.train(make_tiny_config(), folder)
 
 
 @pytest.fixture
@@ -101,7 +92,7 @@ def test_a_run_that_was_stopped_and_goes_on_ends_bit_for_bit_as_one_that_was_not
 
 
 def test_a_finished_run_can_be_made_longer_and_then_trains_no_more(finished_copy, tiny_config, monkeypatch):
-    tiny_config.train.num_steps = 10
+    tiny_config.train.update(num_steps=10, evaluate_every=0)
     assert training.train(tiny_config, finished_copy).step == 10
     monkeypatch.setattr(training.Run, "fit", None)
     assert training.train(tiny_config, finished_copy).step == 10
@@ -113,11 +104,11 @@ def test_steps_that_lie_behind_the_run_are_told(finished_copy, tiny_config, capl
     assert "The run is at step 8, beyond config.train.num_steps=4." in caplog.text
 
 
-def test_a_text_shorter_than_a_window_is_told(tiny_config, tmp_path, caplog):
+def test_a_text_shorter_than_a_window_is_told(make_plain_config, tmp_path, caplog):
+    config = make_plain_config()
     (tmp_path / "text.txt").write_text("A short text, cut in three. " * 4)
-    tiny_config.data.path, tiny_config.data.sequence_length = str(tmp_path / "text.txt"), 400
-    tiny_config.train.num_steps = 1
-    training.train(tiny_config, tmp_path / "run")
+    config.data.path, config.data.sequence_length = str(tmp_path / "text.txt"), 400
+    training.train(config, tmp_path / "run")
     assert "less than one window of config.data.sequence_length=400" in caplog.text
 
 
@@ -147,7 +138,7 @@ def test_a_wrong_count_of_steps_is_an_error(tiny_config, tmp_path, name, value):
 
 def test_two_replicas_report_and_end_as_one_device(tiny_config, tmp_path):
     tiny_config.model.dropout = 0.0  # each replica draws masks of its own
-    tiny_config.train.num_steps = 4
+    tiny_config.train.update(num_steps=2, log_every=1, evaluate_every=0)
     for count, name in ((1, "one"), (2, "two")):
         tiny_config.train.num_logical_cpus = count
         training.train(tiny_config, tmp_path / name)
