@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in PAGES}
 # Pages whose Python is run, or compared with what it makes, by tests of their own.
 OWN_TESTS = {
-    "docs/adding_an_attention.md": "tests/integration/test_adding_an_attention.py",
+    "docs/adding_a_pattern.md": "tests/integration/test_adding_a_pattern.py",
     "docs/portable.md": "tests/export/test_portable.py",
     "docs/serving.md": "tests/export/test_serving_page.py",
 }

@@ -19,6 +19,10 @@ SIZE, KEY_DIM = 6, 4
 CLOSE = 5e-6  # outputs are of size one
 
 
+def marked(value, name):
+    return pytest.param(value, marks=getattr(pytest.mark, name))
+
+
 def numbers(x):
     return np.array(ops.convert_to_numpy(x))
 
@@ -157,9 +161,26 @@ def test_fixed_compositions_come_back_from_their_config(name):
     assert again.pattern == pattern
 
 
-@pytest.mark.parametrize(
-    "wanted", [pytest.param(20, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
-)
+@pytest.mark.parametrize("name", list(FIXED))
+def test_fixed_compositions_are_saved_with_their_groups(name, tmp_path):
+    inputs = keras.Input((None, SIZE))
+    model = keras.Model(inputs, make_layer(*FIXED[name])(inputs, use_causal_mask=True))
+    x = np.random.default_rng(0).standard_normal((2, 30, SIZE)).astype("float32")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numbers(again(x)), numbers(model(x)), rtol=0, atol=1e-6)
+
+
+def test_centroids_of_a_union_learn_in_training():
+    layer = make_layer(*FIXED["routed"])
+    grouper = next(each for each in layer._groupers if each is not None)
+    before = numbers(grouper.centroids)
+    layer(np.random.default_rng(0).standard_normal((2, 30, SIZE)).astype("float32"), training=True)
+    assert len(layer.losses) == 1
+    assert np.abs(numbers(grouper.centroids) - before).max() > 1e-4
+
+
+@pytest.mark.parametrize("wanted", [marked(20, "full"), marked(200, "large")])
 def test_drawn_compositions_equal_dense_attention_and_decode(wanted):
     drawn = set()
 

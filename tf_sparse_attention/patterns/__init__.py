@@ -7,7 +7,8 @@ side. `tsa.layers.SparseAttention` is the layer of any of them.
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.grid import Grid
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.caches import PhaseRings, Ring
+from tf_sparse_attention.patterns.caches import Everything, PhaseRings, Ring
+from tf_sparse_attention.patterns.groups import GroupBand
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.heads import Heads, InTurn
 from tf_sparse_attention.patterns.image import ImageBlocks
@@ -23,8 +24,10 @@ __all__ = [
     "Blocks",
     "Call",
     "Dilated",
+    "Everything",
     "First",
     "Grid",
+    "GroupBand",
     "Hashed",
     "Heads",
     "ImageBlocks",

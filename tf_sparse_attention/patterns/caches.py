@@ -57,6 +57,24 @@ class Ring:
 
 
 @dataclasses.dataclass(frozen=True)
+class Everything:
+    """All positions: position p is in slot p."""
+
+    def num_slots(self, max_length):
+        return max_length
+
+    def held(self, place, lengths, num_slots):
+        positions = ops.arange(num_slots, dtype="int32")[None]
+        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
+
+    def slot(self, place, num_slots):
+        return place.position, None
+
+    def read(self, place, num_slots):
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
 class PhaseRings:
     """For each phase, position modulo `stride`, its last `size` positions; None: all of them."""
 

@@ -1,0 +1,82 @@
+"""The page that builds a pattern: its code runs as one file of a user's own, and its pattern does all that ours do."""
+
+import importlib.util
+import re
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from tests import contracts
+from tests.conftest import ROOT
+from tf_sparse_attention.analysis import draw_pattern
+from tf_sparse_attention.layers import MixedAttention, RoutingAttention, SparseAttention
+from tf_sparse_attention.patterns import Window
+
+PAGE = ROOT / "docs" / "adding_a_pattern.md"
+
+
+def blocks():
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def log_sparse(tmp_path_factory):
+    """The page's first block, imported from a file that is no part of the library."""
+    path = tmp_path_factory.mktemp("own") / "log_sparse.py"
+    path.write_text(blocks()[0], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("log_sparse", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["log_sparse"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["log_sparse"]
+
+
+def test_the_pattern_is_one_file_of_the_users_own(log_sparse):
+    assert not str(log_sparse.__file__).startswith(str(ROOT))
+    pattern = re.search(r"^class PowersOfTwo.*?(?=^class |\Z)", blocks()[0], re.DOTALL | re.MULTILINE)[0]
+    assert len(pattern.splitlines()) < 40
+
+
+def test_the_rest_of_the_page_runs_with_that_file(log_sparse):
+    names = dict(vars(log_sparse))
+    for number, block in enumerate(blocks()[1:], 1):
+        exec(compile(block, f"adding_a_pattern.md, block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        contracts.check_config_round_trip,
+        contracts.check_padding,
+        contracts.check_batch_mates,
+        contracts.check_segments,
+        contracts.check_state_is_left_alone,
+    ],
+)
+def test_the_pattern_keeps_what_every_attention_keeps(log_sparse, check):
+    check(contracts.Maker(lambda **common: SparseAttention(2, 4, log_sparse.PowersOfTwo(), **common)))
+
+
+def test_it_mixes_with_heads_of_other_layers_and_is_drawn(log_sparse):
+    part = SparseAttention(2, 4, log_sparse.PowersOfTwo() | Window(3))
+    layer = MixedAttention([RoutingAttention(1, 4, 3, 5), part])
+    assert layer(np.ones((1, 20, 8), "float32"), use_causal_mask=True).shape == (1, 20, 8)
+    assert len(draw_pattern(part, 20).axes) == 2
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel is TensorFlow's")
+def test_it_is_saved_and_exported(log_sparse, tmp_path):
+    import tensorflow as tf
+
+    inputs = keras.Input((20, 8))
+    model = keras.Model(inputs, SparseAttention(2, 4, log_sparse.PowersOfTwo())(inputs, use_causal_mask=True))
+    x = np.random.default_rng(0).standard_normal((2, 20, 8)).astype("float32")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again(x), model(x), rtol=0, atol=1e-6)
+    model.export(tmp_path / "saved", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "saved"))
+    np.testing.assert_allclose(served.serve(x), model(x), rtol=0, atol=1e-6)
