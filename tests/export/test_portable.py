@@ -232,8 +232,8 @@ def test_names_that_would_be_the_same_are_refused(tmp_path):
     model = make(attention=[{**LOCAL, "name": "a"}], num_layers=1)
     empty = model.init_cache(1, 4)
     part = empty["block_0"]["attention"]
-    part["a_key"] = {"": part["a"]["key"]}
-    part["a"]["key_"] = part["a"]["key"]
+    part["a_key"] = {"": part["a"]["part_0"]["key"]}
+    part["a"]["key_"] = part["a"]["part_0"]["key"]
     model.init_cache = lambda *sizes: empty
     with pytest.raises(ValueError, match=r"whose names differ when joined by '_'\. Received: \["):
         export_litert(model, tmp_path / "model.tflite", **SIZES)

@@ -127,7 +127,7 @@ def test_caches_are_named_as_blocks_and_layers_are():
     assert list(cache) == ["block_0", "block_1"]
     assert list(cache["block_1"]) == ["attention"]
     assert list(cache["block_1"]["attention"]) == ["local_0", "local_1"]
-    assert cache["block_1"]["attention"]["local_1"]["key"].shape == (2, 2, 3, 4)
+    assert cache["block_1"]["attention"]["local_1"]["part_0"]["key"].shape == (2, 2, 3, 4)
 
 
 def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):

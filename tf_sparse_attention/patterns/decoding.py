@@ -1,8 +1,8 @@
 """Decoding token by token under any pattern: the slots that keep keys and values, and attention of one query to them.
 
 A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1" ..: "key" (B, n, S, H), turned by
-positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), and where content decides "count" int32 (B, n, K),
-how many tokens each group has had, and "group_i" and "rank_i" of each key in the groups of leaf i.
+positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`, and where content decides "count" int32
+(B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in the groups of leaf i.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,9 @@ from tf_sparse_attention.patterns.caches import group_counts
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, take_heads
 
-EMPTY = -(2**30)  # the position of a slot that holds nothing; less than any real one
+# The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
+# empty cache is zeros, as formats that start the state of a program from zeros want it.
+EMPTY = -(2**30)
 
 
 class DecodingOptions(NamedTuple):
@@ -86,7 +88,7 @@ def empty_cache(pattern, batch_size, num_heads, sizes, max_length, dtype):
                 for name, size in zip(("key", "value"), sizes, strict=True)
             }
             shared = heads if leaf.pattern.by_content else 1
-            entry["position"] = ops.full((batch_size, shared, slots), EMPTY, dtype="int32")
+            entry["position"] = ops.zeros((batch_size, shared, slots), dtype="int32")
             for each in by_content:
                 for name in ("group", "rank"):
                     entry[f"{name}_{each.index}"] = ops.zeros((batch_size, heads, slots), dtype="int32")
@@ -150,7 +152,7 @@ def _fill(entry, key, value, positions, columns):
     for name, x in columns.items():
         taken = take_positions(x[..., None], rows)[..., 0]
         new[name] = ops.where(is_new, taken, entry[name])
-    return {**entry, **new, "position": ops.where(is_new, positions, entry["position"])}
+    return {**entry, **new, "position": ops.where(is_new, positions - EMPTY, entry["position"])}
 
 
 def fill_memory(cache, key, value, seen):
@@ -171,7 +173,7 @@ def fill_memory(cache, key, value, seen):
     index = ops.broadcast_to((positions + length)[None, None], (batch, 1, slots))
     entry = _fill(entry, key, value, index, {})
     seen = ops.logical_and(ops.take(seen, ops.maximum(index[0, 0], 0), axis=1), index[:, 0] >= 0)
-    return {name: {**entry, "position": ops.where(seen, positions, EMPTY)[:, None], "remembered": seen}}
+    return {name: {**entry, "position": ops.where(seen, positions - EMPTY, 0)[:, None], "remembered": seen}}
 
 
 def decode_pattern(pattern, cache, query, key, value, groups, index, options):
@@ -285,7 +287,7 @@ def _write(leaf, entry, key, value, known, index):
     """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,)."""
     slots, own = shape(entry["key"])[2], known.get(leaf.index, ({}, {}))[1]
     at, kept = leaf.pattern.cache().slot(Place(index[:, None], 0, own), slots)
-    new = {"key": key, "value": value, "position": index[:, None]}
+    new = {"key": key, "value": value, "position": index[:, None] - EMPTY}
     for each in content_leaves(leaf):
         new |= {f"{name}_{each.index}": x for name, x in known[each.index][1].items()}
     return {**entry, **{name: write_slot(entry[name], x, at, kept) for name, x in new.items()}}
@@ -306,7 +308,7 @@ def _read(leaf, entry, place):
     def numbers(name):
         return entry[name] if at is None else take_positions(entry[name][..., None], at)[..., 0]
 
-    position = numbers("position")
+    position = numbers("position") + EMPTY
     places = {}
     for each in (leaf, *leaf.excluded):
         names = ("group", "rank") if each.pattern.by_content else ()
