@@ -11,13 +11,8 @@ from tf_sparse_attention.layers.groupers import groups_of_leaves
 from tf_sparse_attention.layers.memory import keys_of_memory, with_kept_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.positions import rotate_key
-from tf_sparse_attention.patterns.decoding import (
-    DecodingOptions,
-    decode_pattern,
-    empty_cache,
-    fill_cache,
-    fill_memory,
-)
+from tf_sparse_attention.patterns.decoding import DecodingOptions, decode_pattern
+from tf_sparse_attention.patterns.slots import empty_cache, fill_cache, fill_memory
 
 
 class AttentionCache(CrossAttentionCache):

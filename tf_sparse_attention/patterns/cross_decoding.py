@@ -12,9 +12,10 @@ from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.ring import at_most, take_positions
 from tf_sparse_attention.patterns.caches import GroupRun
-from tf_sparse_attention.patterns.decoding import CachedKeys, attend_cached, content_leaves, entry_name
+from tf_sparse_attention.patterns.decoding import CachedKeys, attend_cached
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.plan import plan_heads, take_heads
+from tf_sparse_attention.patterns.slots import content_leaves, entry_name
 
 
 def cross_cache(pattern, key, value, mask, groups):

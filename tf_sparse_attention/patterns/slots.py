@@ -1,0 +1,139 @@
+"""The slots in which decoding keeps keys and values, empty and filled with a prompt.
+
+A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1" ..: "key" (B, n, S, H), turned by
+positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`, and where content decides "count"
+int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in the groups of leaf i.
+"""
+
+from keras import ops
+
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.gather import stable_order, take_numbers
+from tf_sparse_attention.ops.ring import take_positions
+from tf_sparse_attention.patterns.caches import group_counts
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.plan import plan_heads, take_heads
+
+# The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
+# empty cache is zeros, as formats that start the state of a program from zeros want it.
+EMPTY = -(2**30)
+
+
+def entry_name(leaf):
+    """Returns the name of a leaf's entry in a cache."""
+    return f"part_{leaf.index}"
+
+
+def content_leaves(leaf):
+    """Returns those of a leaf and the leaves that it excludes that go by content."""
+    return [each for each in (leaf, *leaf.excluded) if each.pattern.by_content]
+
+
+def empty_cache(pattern, batch_size, num_heads, sizes, max_length, dtype):
+    """Returns the cache before the first token.
+
+    Args:
+        pattern: a `Pattern` that can decode.
+        batch_size: B, an integer or a scalar tensor.
+        num_heads: N.
+        sizes: pair (H, Hv) of the channels of keys and values.
+        max_length: the most tokens a sequence can have, an integer or a scalar tensor.
+        dtype: of keys and values.
+    """
+    cache = {}
+    for plan in plan_heads(pattern, num_heads):
+        heads = len(plan.heads)
+        for leaf in plan.leaves:
+            slots = leaf.pattern.cache().num_slots(max_length)
+            by_content = content_leaves(leaf)
+            entry = {
+                name: ops.zeros((batch_size, heads, slots, size), dtype=dtype)
+                for name, size in zip(("key", "value"), sizes, strict=True)
+            }
+            shared = heads if leaf.pattern.by_content else 1
+            entry["position"] = ops.zeros((batch_size, shared, slots), dtype="int32")
+            for each in by_content:
+                for name in ("group", "rank"):
+                    entry[f"{name}_{each.index}"] = ops.zeros((batch_size, heads, slots), dtype="int32")
+            if leaf.pattern.by_content:
+                entry["count"] = ops.zeros((batch_size, heads, leaf.pattern.num_groups), dtype="int32")
+            cache[entry_name(leaf)] = entry
+    return cache
+
+
+def fill_cache(pattern, cache, key, value, groups, lengths):
+    """Returns the cache after a prompt.
+
+    Args:
+        pattern: a `Pattern`.
+        cache: of `empty_cache`, perhaps with a memory.
+        key: (B, N, T, H), turned by positions.
+        value: (B, N, T, Hv).
+        groups: for each leaf the groups of the keys, int32 (B, n, T) in 0 .. K - 1, None of one that goes by positions.
+        lengths: int32 (B,), tokens of each row.
+    """
+    exists = ops.arange(shape(key)[2], dtype="int32")[None, None] < lengths[:, None, None]
+    cache, known = dict(cache), {}
+    plans = plan_heads(pattern, key.shape[1])
+    for leaf in (leaf for plan in plans for leaf in plan.leaves if leaf.pattern.by_content):
+        own = ops.where(exists, groups[leaf.index], leaf.pattern.num_groups)
+        count = group_counts(own, leaf.pattern.num_groups)
+        known[leaf.index] = {"group": own, "rank": _ranks_in_groups(own, count)}
+        cache[entry_name(leaf)] = {**cache[entry_name(leaf)], "count": count}
+    for plan in plans:
+        own = take_heads(key, plan.heads), take_heads(value, plan.heads)
+        for leaf in plan.leaves:
+            columns = {f"{name}_{i}": x for i, numbers in _known_to(leaf, known) for name, x in numbers.items()}
+            entry, slots = cache[entry_name(leaf)], shape(cache[entry_name(leaf)]["key"])[2]
+            place = Place(ops.arange(shape(key)[2], dtype="int32")[None, None], 0, known.get(leaf.index, {}))
+            positions = leaf.pattern.cache().held(place, lengths, slots)
+            cache[entry_name(leaf)] = _fill(entry, *own, positions, columns)
+    return cache
+
+
+def _known_to(leaf, known):
+    return [(each.index, known[each.index]) for each in content_leaves(leaf)]
+
+
+def _ranks_in_groups(groups, count):
+    """Returns how many tokens of its group come before each token, int32 (B, n, T)."""
+    _, inverse = stable_order(groups)
+    first = ops.cumsum(count, axis=-1)
+    first = ops.pad(first, [(0, 0), (0, 0), (1, 0)])  # where each group begins in the order, those of no group last
+    return inverse - take_numbers(first, groups)
+
+
+def _fill(entry, key, value, positions, columns):
+    """Returns an entry that holds a sequence at `positions` (B, 1 or n, S), what it held where they are negative."""
+    batch, shared, slots = shape(entry["position"])
+    positions = ops.broadcast_to(positions, (batch, shared, slots))
+    is_new = positions >= 0
+    new = {"key": take_positions(key, positions), "value": take_positions(value, positions)}
+    new = {name: ops.where(is_new[..., None], ops.cast(x, entry[name].dtype), entry[name]) for name, x in new.items()}
+    heads = shape(entry["key"])[1]
+    rows = ops.broadcast_to(positions, (batch, heads, slots))
+    for name, x in columns.items():
+        taken = take_positions(x[..., None], rows)[..., 0]
+        new[name] = ops.where(is_new, taken, entry[name])
+    return {**entry, **new, "position": ops.where(is_new, positions - EMPTY, entry["position"])}
+
+
+def fill_memory(cache, key, value, seen):
+    """Returns the cache of a pattern that takes memory with earlier text in it, the position of whose last token is -1.
+
+    Args:
+        cache: of `empty_cache` for a pattern with `takes_memory`, which is one leaf that keeps the last positions.
+        key: (B, N, L, H), turned by positions.
+        value: (B, N, L, Hv).
+        seen: bool (B, L), False where there is nothing.
+
+    Returns:
+        The cache, whose entry also has "remembered", bool (B, S), which slots hold something of the memory.
+    """
+    (name, entry), length = *cache.items(), shape(key)[2]
+    batch, _, slots = shape(entry["position"])
+    positions = ops.arange(slots, dtype="int32") - slots  # slot s holds position s - S
+    index = ops.broadcast_to((positions + length)[None, None], (batch, 1, slots))
+    entry = _fill(entry, key, value, index, {})
+    seen = ops.logical_and(ops.take(seen, ops.maximum(index[0, 0], 0), axis=1), index[:, 0] >= 0)
+    return {name: {**entry, "position": ops.where(seen, positions - EMPTY, 0)[:, None], "remembered": seen}}
