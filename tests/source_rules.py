@@ -14,6 +14,7 @@ LIBRARY = "tf_sparse_attention"
 # A part imports itself and parts of a smaller number; parts of one number do not know each other.
 RANKS = {
     "version": 0,
+    "types": 0,
     "checks": 0,
     "files": 0,
     "ops": 1,
@@ -30,7 +31,7 @@ RANKS = {
     "trainers": 7,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
-PORTABLE_PARTS = {"checks", "files", "ops", "patterns", "layers", "generation", "optimizers", "models"}
+PORTABLE_PARTS = {"types", "checks", "files", "ops", "patterns", "layers", "generation", "optimizers", "models"}
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {

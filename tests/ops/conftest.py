@@ -1,29 +1,21 @@
-"""A process on the JAX backend for each check of `jax_worker.py` that a test asks for."""
+"""Results of `jax_worker.py` on the JAX backend."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+CODE = """
+import json
+from tests.ops.jax_worker import CHECKS
+
+print(json.dumps(CHECKS[{check!r}]()))
+"""
 
 
 @pytest.fixture(scope="session")
-def run_jax_worker():
-    """Function that runs `jax_worker.py` on the JAX backend for a check and returns its result."""
-    pytest.importorskip("jax")
-
-    def run(check):
-        environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "tests.ops.jax_worker", check]
-        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout.splitlines()[-1])
-
-    return run
+def run_jax_worker(run_jax):
+    """Function that runs a check of `jax_worker.py` on the JAX backend and returns its result."""
+    return lambda check: json.loads(run_jax(CODE.format(check=check)).splitlines()[-1])
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,11 @@
-"""What the tests want to know of JAX, in a process of its own: `python -m tests.ops.jax_worker CHECK`.
+"""What the tests want to know of JAX, in a process with that backend: `CHECKS[name]()`.
 
 `families` compiles sixteen programs, feeds them many numbers, masks and documents, and compares with the dense twins;
 `free` compiles a program for each configuration that Hypothesis draws; the others return what
-tests compare. Prints the result as JSON.
+tests compare. Results can be written as JSON.
 """
 
 import collections
-import json
-import sys
 
 from hypothesis import HealthCheck, given, settings
 from keras import ops
@@ -109,6 +107,3 @@ CHECKS = {
     "quadratic": quadratic_arrays,
     "clusters": clusters,
 }
-
-if __name__ == "__main__":
-    print(json.dumps(CHECKS[sys.argv[1]]()))
