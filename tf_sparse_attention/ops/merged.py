@@ -141,6 +141,9 @@ class MergedGrid(Arrangement):
         self._blocks = KeyBlocks.around(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
         self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
+        self._ranks_apart = (
+            self._blocks.ranks()[..., None, :] - self._blocks.places(self._merged.last_key, -1)[..., None]
+        )
         self.key_length = num_keys
 
     def queries(self, x, axis=-2):
@@ -172,15 +175,11 @@ class MergedGrid(Arrangement):
         query_groups, key_groups = (x["group"] for x in numbers)
         seen = ops.where(key_groups == NOWHERE, 0, key_groups)  # 0, as outside: equal to no query's group
         own, other = super().known(({"group": query_groups}, {"group": seen}))
-        own["rank"] = self._blocks.places(self._merged.last_key, -1)[..., None]
-        other["rank"] = self._blocks.ranks()[..., None, :]
-        return own, other
+        # A rule of ranks is one of their differences: those from each query, which are at hand.
+        return {**own, "rank": 0}, {**other, "rank": self._ranks_apart}
 
     def past(self):
-        return self._ranks_apart() <= 0
+        return self._ranks_apart <= 0
 
     def distances(self):
-        return Distances(ranks=self._ranks_apart(), tokens=self.apart())
-
-    def _ranks_apart(self):
-        return self._blocks.ranks()[..., None, :] - self._blocks.places(self._merged.last_key, -1)[..., None]
+        return Distances(ranks=self._ranks_apart, tokens=self.apart())
