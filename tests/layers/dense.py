@@ -13,6 +13,7 @@ import numpy as np
 from tests.layers.dense_clustered import clustered
 from tests.ops import twins
 from tests.ops.forms import random_clusters
+from tests.patterns.compositions import visible
 from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
@@ -23,6 +24,7 @@ from tf_sparse_attention.layers import (
     LSHAttention,
     MixedAttention,
     RoutingAttention,
+    SparseAttention,
     StridedAttention,
 )
 
@@ -329,6 +331,17 @@ def _routing(head):
     return _of_all_tokens(head, mask_self) if selection in OF_ALL_TOKENS else _nearest(head, selection, mask_self)
 
 
+def _sparse(head):
+    """A composition without heads side by side and with at most one part in which content decides."""
+    segments = np.zeros(len(head.query), int) if head.segments is None else head.segments
+    groups = [None] * len(head.layer.pattern.leaves())
+    for index, leaf in enumerate(head.layer.pattern.leaves()):
+        if leaf.by_content:
+            sides = (head.query, head.query_exists), (head.key, head.key_exists)
+            groups[index] = [[_groups(head, "nearest", _normalize(x), exists) for x, exists in sides]]
+    return _by_positions(head, visible(head.layer.pattern, len(head.query), head.causal, groups, segments)[0])
+
+
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
 CASES = {
     ClusteredAttention: clustered,
@@ -339,6 +352,7 @@ CASES = {
     LocalAttention: _local,
     LocalAttention2D: _local_2d,
     RoutingAttention: _routing,
+    SparseAttention: _sparse,
     StridedAttention: _strided,
 }
 
