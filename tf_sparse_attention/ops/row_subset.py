@@ -10,7 +10,7 @@ from tf_sparse_attention.ops.blocks import shape
 HALVINGS = 7  # from a 64th of the rows, below which a product of matrices is no faster, to all of them
 
 
-def on_needed_rows(function, needed, rows, weights=(), numbers=(), dtypes=("float32",)):
+def apply_to_subset(function, needed, rows, weights=(), numbers=(), dtypes=("float32",)):
     """Computes numbers of the rows that need them, zeros for the others.
 
     The rows that need it are put side by side and filled up with others to the next of a few sizes, each twice the one
