@@ -146,19 +146,26 @@ def _local_pattern(head):
 
 def _global_local(head):
     first = (np.arange(len(head.query)) < head.layer.first_global) & head.key_exists
-    return _by_positions(head, _local_pattern(head) | first[:, None] | first)
+    whole = first[:, None] | first
+    share = np.where(whole, 1.0, _share(head))
+    return _by_positions(head, (_local_pattern(head) | whole) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
 
 
 def _local(head):
+    share = _share(head)
+    # A factor in the softmax is its logarithm in the scores, save where it is zero.
+    return _by_positions(head, _local_pattern(head) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+
+
+def _share(head):
+    """Returns how much of each key counts in the span of a head, (T, S)."""
     layer, lengths = head.layer, (len(head.query), len(head.key))
-    pattern = _local_pattern(head)
     share = np.ones(lengths)
     if layer.adaptive_span is not None:
         distance = np.abs(_apart(np.arange(lengths[0]), np.arange(lengths[1])))
         reach = head.weights["fraction"][head.index] * layer.window
         share = np.clip((reach - distance) / layer.adaptive_span["ramp"] + 1, 0, 1)
-    # A factor in the softmax is its logarithm in the scores, save where it is zero.
-    return _by_positions(head, pattern & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+    return share
 
 
 def _local_2d(head):
