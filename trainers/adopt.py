@@ -12,7 +12,7 @@ Its section `model` is not read. To train on from such a model give its file to 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers import adoption, console
+from trainers.shared import adoption, console
 
 CONFIG = config_flags.DEFINE_config_file("config", "trainers/configs/base.py", "File with the configuration.")
 MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse_attention.convert` writes it.")

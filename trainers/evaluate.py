@@ -12,7 +12,7 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 
 from absl import app, flags, logging
 
-from trainers import console, evaluation
+from trainers.shared import console, evaluation
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to evaluate.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the data set.")

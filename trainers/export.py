@@ -11,7 +11,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 from absl import app, flags, logging
 
-from trainers import console, exporting
+from trainers.shared import console, exporting
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
 WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "int8: large weights in 8 bits.")

@@ -17,7 +17,7 @@ import time
 
 from absl import app, flags, logging
 
-from trainers import console, sampling, sources, tokenizers, workdir
+from trainers.shared import console, sampling, sources, tokenizers, workdir
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to sample from.")
 MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a language model, for instance a converted one.")
@@ -57,7 +57,7 @@ def read_prompt():
 
 
 def make_source():
-    """Returns what the flags say the text comes from: see `trainers.sources`."""
+    """Returns what the flags say the text comes from: see `trainers.shared.sources`."""
     if (flags.FLAGS["tokenizer"].present or VOCABULARY.value) and MODEL.value is None and PRESET.value is None:
         raise ValueError(
             "--tokenizer and --vocabulary are for --model and --preset; a run and a SavedModel have theirs."

@@ -12,7 +12,7 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers import console, training
+from trainers.shared import console, training
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "File with the configuration, such as trainers/configs/demo.py."

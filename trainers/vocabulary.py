@@ -11,7 +11,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 import tf_sparse_attention as tsa
-from trainers import components, console
+from trainers.shared import components, console
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", "trainers/configs/base.py", "File with the configuration whose text is read."

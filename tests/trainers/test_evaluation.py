@@ -6,10 +6,10 @@ import shutil
 import pytest
 from absl import flags
 
-from tf_sparse_attention.data.official_counts import official_words
-from trainers import evaluation, scoring, training, workdir
-from trainers.compression import compressed_bits_per_byte
-from trainers.partial import Partial, Progress
+from tf_sparse_attention.data.sources.official_counts import official_words
+from trainers.shared import evaluation, scoring, training, workdir
+from trainers.shared.compression import compressed_bits_per_byte
+from trainers.shared.partial import Partial, Progress
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_a_run_of_an_earlier_version_is_evaluated(run, tmp_path):
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
-    monkeypatch.setattr("trainers.partial.SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("trainers.shared.partial.SECONDS_BETWEEN_LINES", -1)
     caplog.set_level("INFO", logger="absl")
     progress = Progress(10)
     progress.begin(4)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models.generator import Generator
-from trainers import exporting, sampling, sources, workdir
+from trainers.shared import exporting, sampling, sources, workdir
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.generator import Generator
-from trainers import sampling, sources, workdir
+from trainers.shared import sampling, sources, workdir
 
 ROOT = Path(__file__).parents[2]
 
@@ -230,8 +230,8 @@ def read_prompt_of(*arguments):
     code = (
         "import sys, types\n"
         "for name in ('sampling', 'sources', 'tokenizers', 'workdir'):\n"
-        "    sys.modules[f'trainers.{name}'] = types.ModuleType(f'trainers.{name}')\n"
-        "sys.modules['trainers.tokenizers'].KINDS = {'bytes': None}\n"
+        "    sys.modules[f'trainers.shared.{name}'] = types.ModuleType(f'trainers.shared.{name}')\n"
+        "sys.modules['trainers.shared.tokenizers'].KINDS = {'bytes': None}\n"
         "from absl import flags\n"
         "from trainers import generate\n"
         "flags.FLAGS(sys.argv)\n"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers import callbacks, evaluation, sampling, sources, training, workdir
-from trainers.checkpoints import Checkpoints
+from trainers.shared import callbacks, evaluation, sampling, sources, training, workdir
+from trainers.shared.checkpoints import Checkpoints
 
 SPAN = {"layer": "AllAttention", "num_heads": 1, "key_dim": 8, "num_persistent": 4, "window": 32, "dropout": 0.1}
 SPAN |= {"adaptive_span": {"ramp": 2, "loss": 1e-3, "initial": 0.3}, "position": "relative"}

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tf_sparse_attention as tsa
 from tests.conftest import ROOT
 from tf_sparse_attention.models.generator import Generator
-from trainers import evaluation, exporting, sampling, sources, tokenizers, training, workdir
 from trainers.configs import base
+from trainers.shared import evaluation, exporting, sampling, sources, tokenizers, training, workdir
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 

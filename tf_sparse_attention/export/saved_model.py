@@ -6,7 +6,7 @@ import pathlib
 import tensorflow as tf
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizer import Tokenizer
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 from tf_sparse_attention.export.continuing import generate_function
 from tf_sparse_attention.export.embedding import embed_function
 from tf_sparse_attention.export.readme import readme_of
