@@ -1,4 +1,4 @@
-"""Models from elsewhere: what `trainers.adopt` does once its flags are read."""
+"""Makes a work folder from a given model: the body of `trainers.adopt`."""
 
 import pathlib
 
@@ -6,14 +6,15 @@ from absl import logging
 
 from trainers.shared import tokenizers, workdir
 from trainers.shared.loading import load_language_model
+from trainers.shared.renamed_settings import apply_renamed_settings
 
 
 def adopt(config, path, folder):
-    """Makes the work folder of a model that was trained, or converted, elsewhere.
+    """Makes the work folder of a model that was trained, or converted, by other means.
 
     Args:
         config: `ml_collections.ConfigDict`: the text, its windows and the tokenizer of the model.
-        path: The model, a `.keras` file. One with more ids than the tokenizer is taken with a warning.
+        path: The model, a `.keras` file. A larger vocabulary than that of the tokenizer gives a warning.
         folder: The work folder; made if it does not exist.
 
     Returns:
@@ -22,15 +23,16 @@ def adopt(config, path, folder):
     Raises:
         ValueError: If there is a run in the folder, or `load_language_model` raises it.
     """
+    apply_renamed_settings(config)
     if (pathlib.Path(folder).expanduser() / workdir.CONFIG).exists():
         raise ValueError(f"`workdir` must be new, or hold no run. Received: workdir={folder}, where there is one.")
     tokenizer = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
     model = load_language_model("model", path, tokenizer.vocabulary_size)
-    further = model.backbone.vocabulary_size - tokenizer.vocabulary_size
-    if further:
+    num_unused = model.backbone.vocabulary_size - tokenizer.vocabulary_size
+    if num_unused:
         logging.warning(
-            "The model has %d ids more than the tokenizer: right if its vocabulary was filled up, else a wrong one.",
-            further,
+            "The model has %d ids more than the tokenizer: is it the one it was trained with?",
+            num_unused,
         )
     folder = workdir.open_workdir(folder, create=True)
     workdir.save_model(folder, model)

@@ -1,4 +1,4 @@
-"""What happens during `fit`: reports, checkpoints, and stopping when the process is asked to."""
+"""Callbacks of `fit`: reports, checkpoints, and stopping on a signal."""
 
 import os
 import signal
@@ -23,8 +23,8 @@ class StepCallback(keras.callbacks.Callback):
         super().__init__()
         self.step = 0
 
-    def begin_at(self, step):
-        """Says which step the next call of `fit` begins at."""
+    def set_initial_step(self, step):
+        """Sets the step at which the next call of `fit` starts."""
         self._start = self.step = step
 
     def on_train_batch_end(self, batch, logs=None):
@@ -41,13 +41,13 @@ class StepCallback(keras.callbacks.Callback):
         return every > 0 and self.step // every > before // every
 
     def sync(self):
-        """Brings the values of the model's variables up to date, which JAX keeps aside during `fit`."""
+        """Brings the values of the model's variables up to date, which JAX does not update during `fit`."""
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()
 
 
 class SaveCheckpoints(StepCallback):
-    """Calls `save(step)` every so many steps."""
+    """Calls `save(step)` every `every` steps."""
 
     def __init__(self, save, every):
         super().__init__()
@@ -60,12 +60,12 @@ class SaveCheckpoints(StepCallback):
 
 
 class StopOnSignal(StepCallback):
-    """Ends `fit` after the running step when the process gets SIGINT (Ctrl-C) or SIGTERM (preemption).
+    """Ends `fit` after the current step when the process receives SIGINT (Ctrl-C) or SIGTERM (preemption).
 
     Use it as a context around the training; a second signal has its usual effect and ends the process.
 
     Attributes:
-        received: The `signal.Signals` that came, or None.
+        received: The `signal.Signals` that was received, or `None`.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -98,14 +98,14 @@ class StopOnSignal(StepCallback):
 
 
 class Report(StepCallback):
-    """Measures training and hands the figures to writers.
+    """Measures training and passes the metrics to writers.
 
     Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the
-    "learning_rate", the "gradient_norm" of the last step, "tokens_per_second" without what evaluation and checkpoints
-    took, and for each routing layer "routing/PATH/used", the share of centroids that had a token in the last step, and
-    "routing/PATH/entropy", how evenly tokens use them (1: all alike, 0: one alone); for each layer with an adaptive
-    span "span/PATH/mean" and "span/PATH/longest", the positions that its heads see. After every execution it gets
-    `progress(step, loss)`.
+    "learning_rate", the "gradient_norm" of the last step, "tokens_per_second" without the time of evaluation and
+    checkpoints; for each routing layer "routing/PATH/used", the fraction of centroids that had a token in the last
+    step, and "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a single one); for each layer with an
+    adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads in positions. After every execution
+    it gets `progress(step, loss)`.
 
     Args:
         writers: Objects with these two methods.
@@ -149,19 +149,19 @@ class Report(StepCallback):
 
 
 def routing_scalars(model):
-    """Returns how the centroids of each routing layer are used, see `Report`."""
+    """Returns the usage of the centroids of each routing layer, see `Report`."""
     scalars = {}
     for layer in model._flatten_layers():
         if isinstance(layer, Centroids):
             name = _path(layer.centroids)
             unused, counts = (ops.convert_to_numpy(variable) for variable in (layer.unused, layer.counts))
             scalars[f"routing/{name}/used"] = float(np.mean(unused == 0))
-            scalars[f"routing/{name}/entropy"] = float(np.mean(evenness(counts)))
+            scalars[f"routing/{name}/entropy"] = float(np.mean(normalized_entropy(counts)))
     return scalars
 
 
 def span_scalars(model):
-    """Returns how far the heads of each layer with an adaptive span see, see `Report`."""
+    """Returns the spans of the heads of each layer with an adaptive span, see `Report`."""
     scalars = {}
     for span in spans_in(model):
         name, reached = _path(span.fraction), span.spans()
@@ -175,8 +175,8 @@ def _path(variable):
     return "/".join(variable.path.split("/")[1:-2])
 
 
-def evenness(counts):
-    """Returns the entropy of each row of counts (N, K) as a share of the largest, log K; 1 for a single column."""
+def normalized_entropy(counts):
+    """Returns the entropy of each row of counts (N, K) divided by its maximum, log K; 1 for a single column."""
     shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1e-30)
     if counts.shape[-1] == 1:
         return np.ones(counts.shape[:-1])

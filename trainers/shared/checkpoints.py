@@ -1,8 +1,8 @@
-"""Checkpoints that are exact and all or nothing, the same files on TensorFlow and JAX.
+"""Exact, atomic checkpoints, the same files on TensorFlow and JAX.
 
-A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with an array for every variable, in its own
-bits, and "metadata.json". It is written beside its place, flushed to the disk and renamed; the archive carries a
-checksum of every array, so that a damaged file is noticed before anything of it is used.
+A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with the exact array of every variable
+and "metadata.json". It is written to a temporary file, flushed to the disk and renamed; the archive has a checksum of
+every array, so that a damaged file is detected before it is used.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from trainers.shared.files import remove_incomplete, replacing
+from trainers.shared.files import atomic_file, remove_incomplete
 
 FORMAT = 1
 METADATA = "metadata.json"
@@ -25,20 +25,20 @@ METADATA = "metadata.json"
 def state_variables(model, optimizer=None):
     """Returns every variable that the next training steps depend on, by a name that is the same in every run.
 
-    These are the weights, the state that is not trained (centroids), the state of every seed generator, and the
-    optimizer's variables with its step. Metrics are left out, and so are the sums that replicas leave for each other
+    These are the weights, non-trainable state (centroids), the state of every seed generator, and the
+    optimizer's variables with its step. Metrics are left out, as are the sums that replicas exchange
     within one step.
 
     Args:
         model: `keras.Model`.
-        optimizer: Its optimizer, built; None: the model alone.
+        optimizer: Its optimizer, built. Default: `None`, only the model.
 
     Returns:
         Dictionary from "model/00007 PATH" or "optimizer/00007 PATH" to `keras.Variable`.
     """
     groups = {"model": model_variables(model), "optimizer": optimizer.variables if optimizer else []}
     return {
-        # Paths alone are not unique: layers of one kind share their names where nobody gave them one.
+        # Paths alone are not unique: layers without a given name may share an automatic one.
         f"{group}/{index:05d} {variable.path}": variable
         for group, variables in groups.items()
         for index, variable in enumerate(variables)
@@ -46,17 +46,17 @@ def state_variables(model, optimizer=None):
 
 
 def model_variables(model):
-    """Returns the variables of a model with its seed generators, in a fixed order, whatever the number of replicas."""
-    passing = {id(variable) for layer in model._flatten_layers() for variable in getattr(layer, "pending", ())}
-    return [variable for variable in model.variables if id(variable) not in passing]
+    """Returns the variables of a model with its seed generators, in an order independent of the number of replicas."""
+    temporary_ids = {id(variable) for layer in model._flatten_layers() for variable in getattr(layer, "pending", ())}
+    return [variable for variable in model.variables if id(variable) not in temporary_ids]
 
 
 class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: Where they lie; made when the first one is written.
-        keep: How many are kept, the newest ones.
+        folder: Their folder; created with the first one.
+        keep: Number of newest checkpoints to keep. Default 3.
     """
 
     def __init__(self, folder, keep=3):
@@ -74,16 +74,16 @@ class Checkpoints:
         return self.folder / f"step_{step:09d}.npz"
 
     def save(self, step, variables, metadata):
-        """Writes the checkpoint of a step, then removes the oldest ones beyond those that are kept.
+        """Writes the checkpoint of a step, then removes all but the newest `keep`.
 
         Args:
             step: Number of training steps done.
             variables: Dictionary of variables, see `state_variables`.
-            metadata: Plain data about the run, handed back by `newest_metadata`.
+            metadata: Plain data about the run, returned by `newest_metadata`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_incomplete(self.folder)
-        with replacing(self.path(step)) as beside, zipfile.ZipFile(beside, "w") as archive:
+        with atomic_file(self.path(step)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             dtypes = {name: keras.backend.standardize_dtype(variable.dtype) for name, variable in variables.items()}
             content = {"format": FORMAT, "step": step, "dtypes": dtypes, **metadata}
             archive.writestr(METADATA, json.dumps(content))
@@ -94,7 +94,7 @@ class Checkpoints:
             self.path(old).unlink(missing_ok=True)
 
     def newest_metadata(self):
-        """Reads what the newest checkpoint that is whole says of itself; of a damaged one it warns.
+        """Reads the metadata of the newest complete checkpoint; warns of damaged ones.
 
         Returns:
             Dictionary, the metadata it was written with, "step" among them; None if there is no checkpoint.
@@ -106,10 +106,10 @@ class Checkpoints:
             try:
                 return _read_metadata(self.path(step))
             except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-                logging.warning("%s is damaged and left out: %s", self.path(step), error)
+                logging.warning("%s is damaged and skipped: %s", self.path(step), error)
         if self.steps():
             raise ValueError(
-                "`workdir` must have a checkpoint that can be read; remove the folder to begin anew. "
+                "`workdir` must have a checkpoint that can be read; remove the folder to start again. "
                 f"Received: {len(self.steps())} damaged ones in {self.folder}."
             )
         return None
@@ -126,11 +126,11 @@ class Checkpoints:
         """
         with zipfile.ZipFile(self.path(step)) as archive:
             dtypes = json.loads(archive.read(METADATA))["dtypes"]
-            by_place = {_place(name): name for name in dtypes}
+            by_index = {_index(name): name for name in dtypes}
             for name, variable in variables.items():
-                saved = by_place.get(_place(name))
+                saved = by_index.get(_index(name))
                 value = None if saved is None else _read(archive, saved, dtypes[saved])
-                if value is None or value.shape != tuple(variable.shape) or not _fits(value, variable.dtype):
+                if value is None or value.shape != tuple(variable.shape) or not _is_assignable(value, variable.dtype):
                     found = "nothing" if value is None else f"{saved} {value.shape} {value.dtype}"
                     raise ValueError(
                         f"`model` must be that of the checkpoint. Received: {name} {tuple(variable.shape)} "
@@ -139,8 +139,8 @@ class Checkpoints:
                 variable.assign(value.astype(ops.convert_to_numpy(variable).dtype, copy=False))
 
 
-def _place(name):
-    # The number counts, not the path, which contains the names of automatically named objects.
+def _index(name):
+    # Only the index counts: the path contains automatic names, which differ between runs.
     return name.split(" ")[0]
 
 
@@ -156,7 +156,7 @@ def _read_metadata(path):
 
 
 def _to_bits(variable):
-    """Returns the value as an array that NumPy can store; bfloat16 and its kin as integers of the same size."""
+    """Returns the value as an array that NumPy can store; bfloat16 and float8 as integers of the same size."""
     array = np.ascontiguousarray(ops.convert_to_numpy(variable)).reshape(variable.shape)
     return array if array.dtype.kind in "biuf" else array.view(f"uint{8 * array.dtype.itemsize}")
 
@@ -168,7 +168,7 @@ def _read(archive, name, dtype):
     return bits if bits.dtype == dtype else bits.view(dtype)
 
 
-def _fits(value, dtype):
-    """Returns whether a value may be assigned as it is; TensorFlow and JAX count in integers of different sizes."""
+def _is_assignable(value, dtype):
+    """Returns whether a value can be assigned; integer sizes may differ, as they do between TensorFlow and JAX."""
     dtype = keras.backend.standardize_dtype(dtype)
     return value.dtype.name == dtype or (value.dtype.kind in "iu" and dtype.removeprefix("u").startswith("int"))

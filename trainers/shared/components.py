@@ -1,4 +1,4 @@
-"""From a configuration to the objects it describes: data, tokenizer, model, optimizer."""
+"""Creates the objects that a configuration describes: data, model, optimizer."""
 
 import inspect
 
@@ -14,7 +14,7 @@ OPTIMIZERS = {
     "adam": keras.optimizers.Adam,
     "adamw": keras.optimizers.AdamW,
 }
-# Each with the settings it needs.
+# Required settings by schedule.
 SCHEDULES = {
     "constant": (),
     "rsqrt_normalized_decay": ("warmup_steps",),
@@ -25,33 +25,35 @@ SCHEDULES = {
 SOURCE_SETTINGS = ("tfds", "path", "pattern", "local_dir", "text_feature", "data_dir")
 
 
-def given(section):
+def set_values(section):
     """Returns the settings of a section that are not None, as a plain dictionary."""
     return {name: value for name, value in section.to_dict().items() if value is not None}
 
 
-def make_source(config):
+def make_text_source(config):
     """Returns the `TextSource` that `config.data` names."""
-    settings = given(config.data)
+    settings = set_values(config.data)
     return tsa.data.open_source(**{name: settings[name] for name in SOURCE_SETTINGS if name in settings})
 
 
 def make_batches(config, store):
-    """Returns the batches of a token store that `config` describes: windows, or segments that go on."""
+    """Returns the batches of a token store that `config` describes: windows, or consecutive segments."""
     data = config.data
     sizes = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
     if config.model.memory_length:
-        return tsa.data.SegmentBatches(store, **sizes, seed=config.seed, packed=data.packed)
-    return tsa.data.TrainingBatches(store, **sizes, seed=config.seed, packed=data.packed, mask_rate=data.mask_rate)
+        return tsa.data.SegmentBatches(store, **sizes, seed=config.seed, use_packing=data.use_packing)
+    return tsa.data.TrainingBatches(
+        store, **sizes, seed=config.seed, use_packing=data.use_packing, mask_rate=data.mask_rate
+    )
 
 
 def make_model(config, vocabulary_size):
-    """Returns a `LanguageModel`: a new one, seeded by `config.seed`, or that of a file to start from.
+    """Returns a `LanguageModel`: a new one, seeded by `config.seed`, or that of the file `config.model.start_from`.
 
     Raises:
         ValueError: If `config.model` lacks a size, or has a wrong one, or there is no such file.
     """
-    settings = given(config.model)
+    settings = set_values(config.model)
     if "start_from" in settings:
         _check_objective(config)
         return start_from(settings["start_from"], config, vocabulary_size)
@@ -70,7 +72,9 @@ def make_model(config, vocabulary_size):
     if preset is not None:
         model = LanguageModel.from_preset(preset, vocabulary_size, reproduce, **head, **settings)
     elif missing:
-        raise ValueError(f"`config.model` must have a preset or {', '.join(missing)}. Received: {given(config.model)}.")
+        raise ValueError(
+            f"`config.model` must have a preset or {', '.join(missing)}. Received: {set_values(config.model)}."
+        )
     else:
         model = LanguageModel(Backbone(vocabulary_size, **settings), dtype=config.train.dtype, **head)
     if initialization == "depth":
@@ -79,7 +83,7 @@ def make_model(config, vocabulary_size):
 
 
 def _check_objective(config):
-    """Raises a `ValueError` unless what the model sees and what it has to say go together."""
+    """Raises a `ValueError` unless `causal`, `memory_length` and `mask_rate` are compatible."""
     if config.model.causal == bool(config.data.mask_rate):
         raise ValueError(
             "`config.data.mask_rate` must be positive with config.model.causal=False, whose targets are hidden tokens, "
@@ -89,10 +93,12 @@ def _check_objective(config):
         raise ValueError("`config.model.memory_length` must be 0 with a mask rate. Received: both.")
 
 
-def make_trained(config, model):
-    """Returns what `fit` is called on: the language model, or one around it that remembers from batch to batch."""
+def make_training_model(config, model):
+    """Returns the model to call `fit` on: the language model, or a `StatefulModel` of it if it has segment memory."""
     if config.model.memory_length:
-        return tsa.models.StatefulModel(model, config.data.batch_size, name="reader")  # in names of checkpoints
+        return tsa.models.StatefulModel(
+            model, config.data.batch_size, name="reader"
+        )  # part of variable paths in checkpoints
     return model
 
 
@@ -100,7 +106,7 @@ def make_schedule(config, hidden_dim):
     """Returns the learning rate that `config.optimizer` describes.
 
     Raises:
-        ValueError: For an unknown schedule, or one that lacks its steps.
+        ValueError: For an unknown schedule, or one without its required steps.
     """
     settings = config.optimizer
     rate, warmup = settings.learning_rate, settings.warmup_steps
@@ -127,12 +133,12 @@ def make_schedule(config, hidden_dim):
 
 
 def make_optimizer(config, hidden_dim):
-    """Returns the optimizer that `config.optimizer` describes, one that knows the norm of its gradient.
+    """Returns the optimizer that `config.optimizer` describes, which also measures the norm of the gradient.
 
     Raises:
         ValueError: For an unknown name, or a setting that this optimizer does not have.
     """
-    settings = given(config.optimizer)
+    settings = set_values(config.optimizer)
     name = settings.pop("name")
     if name not in OPTIMIZERS:
         raise ValueError(f"`config.optimizer.name` must be one of {', '.join(OPTIMIZERS)}. Received: {name}.")

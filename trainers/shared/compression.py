@@ -1,4 +1,4 @@
-"""How well general compressors do on the same bytes: the yardstick beside a model's bits per byte."""
+"""Compression rates of gzip and xz, a baseline for bits per byte."""
 
 import lzma
 import zlib
@@ -8,7 +8,7 @@ def compressed_bits_per_byte(documents):
     """Compresses the documents, one after the other as one stream, with the programs' best settings.
 
     Args:
-        documents: Iterable of `bytes`; never held in memory together.
+        documents: Iterable of `bytes`; never all in memory.
 
     Returns:
         Dictionary with "gzip -9" and "xz -9", bits per byte; None for no bytes.

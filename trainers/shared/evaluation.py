@@ -6,22 +6,23 @@ from absl import flags
 from ml_collections.config_dict import placeholder
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.sources.official_counts import official_words
+from tf_sparse_attention.data.sources.official_counts import official_word_count
+from tf_sparse_attention.deprecation import renamed
 from trainers.configs import base
 from trainers.shared import components, compression, scoring, strategy, workdir
 from trainers.shared.files import write_json
-from trainers.shared.partial import Partial, Progress
+from trainers.shared.resumable_sums import Progress, ResumableSums
 
-WINDOWS = ("batch_size", "sequence_length", "packed", "mask_rate", "overlap")
-# By section: all that an evaluation reads, save what the trained model is made of.
+WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
+# All settings that an evaluation reads, by section, except those of the trained model.
 SETTINGS = {
-    "data": (*components.SOURCE_SETTINGS, *WINDOWS),
+    "data": (*components.SOURCE_SETTINGS, *WINDOW_SETTINGS),
     "train": ("jit_compile", "steps_per_execution", "num_logical_cpus"),
 }
 
 
-def changeable():
-    """Returns the settings that an evaluation may change, all None: a locked `ml_collections.ConfigDict`."""
+def overridable_settings():
+    """Returns the settings that an evaluation may override, all None: a locked `ml_collections.ConfigDict`."""
     defaults = base.get_config()
     settings = {
         section: {name: placeholder(defaults[section].get_type(name)) for name in names}
@@ -31,49 +32,63 @@ def changeable():
 
 
 def define_flags(flag_values=flags.FLAGS):
-    """Defines a flag for every setting that may change, such as --config.data.path.
+    """Defines a flag for every setting that may be overridden, such as --config.data.path.
 
     Args:
-        flag_values: `absl.flags.FlagValues` that gets them.
+        flag_values: `absl.flags.FlagValues` in which to define them.
 
     Returns:
-        Function that gives `changeable()` with what the flags say, to be called once they are parsed.
+        Function that returns `overridable_settings()` with the values of the flags, to be called once they are parsed.
     """
-    # Flags of absl itself: those of `config_flags` meet a name that there is not with a bare AttributeError.
+    # Flags of absl itself: those of `config_flags` raise a bare AttributeError for an unknown name.
     define = {
         bool: flags.DEFINE_boolean,
         float: flags.DEFINE_float,
         int: flags.DEFINE_integer,
         str: flags.DEFINE_string,
     }
-    changes = changeable()
-    holders = {}
+    overrides = overridable_settings()
+    flag_holders = {}
     for section, names in SETTINGS.items():
         for name in names:
-            make, text = define[changes[section].get_type(name)], "Replaces that of the training."
-            holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
+            make, text = define[overrides[section].get_type(name)], "Overrides that of the training."
+            flag_holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
+    old_names = {
+        (section, old): new
+        for section, renames in base.RENAMED.items()
+        for old, new in renames.items()
+        if new in SETTINGS.get(section, ())
+    }
+    for (section, old), new in old_names.items():
+        make, text = define[overrides[section].get_type(new)], f"Old name of config.{section}.{new}."
+        flag_holders[section, old] = make(f"config.{section}.{old}", None, text, flag_values=flag_values)
 
     def read():
-        for (section, name), holder in holders.items():
-            changes[section][name] = holder.value
-        return changes
+        for (section, name), holder in flag_holders.items():
+            new = old_names.get((section, name), name)
+            if new == name:
+                overrides[section][name] = holder.value
+            elif holder.value is not None:
+                renamed(f"config.{section}.{name}", f"config.{section}.{new}")
+                overrides[section][new] = holder.value
+        return overrides
 
     return read
 
 
-def evaluate(folder, split="test", changes=None):
-    """Scores the model of a work folder on every token of a split, once, and writes the figures there.
+def evaluate(folder, split="test", overrides=None):
+    """Scores the model of a work folder on every token of a split, once, and writes the metrics there.
 
-    Memory does not grow with the text. An evaluation that is killed goes on where it was when it is started again.
+    Memory does not grow with the text. An evaluation that was killed resumes when it is started again.
 
     Args:
         folder: The work folder.
         split: Name of the split, or a part of one in the syntax of TFDS.
-        changes: `changeable()` with the settings that replace those of the training; None: none.
+        overrides: `overridable_settings()` with the settings to override. Default: `None`, none.
 
     Returns:
         Dictionary: "split", "data" (name of the text), "looks_ahead" (True, where heads of a causal model do), the
-        figures of `scoring.score`, "words_are" ("official" where the words are the published count of a complete split,
+        metrics of `scoring.score`, "words_are" ("official" where the words are the published count of a complete split,
         else "counted"), "gzip -9" and "xz -9" in bits per byte (unless hidden tokens are scored), "backend",
         "tokenizer" and its "vocabulary_size", "settings" (of the windows), and "path", the file they were written to.
 
@@ -82,61 +97,61 @@ def evaluate(folder, split="test", changes=None):
     """
     config = workdir.load_config(folder)
     trained_on = workdir.load_source(folder)["fingerprint"]
-    config = _changed(config, changes or changeable())
-    source = components.make_source(config)
+    config = _with_overrides(config, overrides or overridable_settings())
+    source = components.make_text_source(config)
     tokenizer = workdir.load_tokenizer(folder)
     store = tsa.data.open_token_store(source, tokenizer, split)
-    sizes = {name: config.data[name] for name in WINDOWS}
+    sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
     other_text = None if source.fingerprint == trained_on else source.name.replace("/", "-")
     path = workdir.evaluation_path(folder, split, other_text)
     identity = [source.fingerprint, split, sizes, workdir.model_version(folder)]
-    partial = Partial(path.with_suffix(".partial.json"), identity)
-    devices = strategy.choose(config)
+    sums = ResumableSums(path.with_suffix(".partial.json"), identity)
+    devices = strategy.choose_devices(config)
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         model = workdir.load_model(folder)
         model.fit_windows()
         scorer = scoring.make_scorer(model, execution, config.data.batch_size)
-        # Of several processes each would have to go on at the same batch, which files of their own cannot promise.
-        kept = partial if devices.is_alone else None
-        figures = scoring.score(scorer, store, devices, **sizes, partial=kept, progress=Progress)
+        # Several processes would all have to resume at the same batch, which separate files cannot guarantee.
+        resumable = sums if devices.is_single_process else None
+        metrics = scoring.score(scorer, store, devices, **sizes, partial=resumable, progress=Progress)
     backbone = model.backbone
     ahead = {"looks_ahead": True} if backbone.causal and not backbone.causal_selection else {}
-    result = {"split": split, "data": source.name, **ahead, **_by_official_words(figures, source.name, split, store)}
-    if config.data.mask_rate == 0:  # else what is scored are some of the bytes, seen from both sides
+    result = {"split": split, "data": source.name, **ahead, **_with_official_words(metrics, source.name, split, store)}
+    if config.data.mask_rate == 0:  # otherwise only some of the bytes are scored, with context on both sides
         result |= compression.compressed_bits_per_byte(source.documents(split))
     kind = {"tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
     result |= {"backend": keras.backend.backend(), **kind, "settings": sizes}
     result["path"] = str(path)
     if devices.is_chief:
         write_json(path, result)
-        partial.remove()
+        sums.remove()
     return result
 
 
-def _by_official_words(figures, name, split, store):
-    """Returns the figures with the perplexity per official word where there is an official count of all the text."""
-    words = official_words(name, split, store.num_documents) if figures["tokens"] == store.num_tokens else None
+def _with_official_words(metrics, name, split, store):
+    """Returns the metrics with the perplexity per official word if there is an official count for the text."""
+    words = official_word_count(name, split, store.num_documents) if metrics["tokens"] == store.num_tokens else None
     if words is None:
-        return {**figures, "words_are": "counted"}
-    result = scoring.figures(figures["nats"], figures["tokens"], figures["bytes"], words)
-    return {**figures, **result, "words_are": "official"}
+        return {**metrics, "words_are": "counted"}
+    result = scoring.compute_metrics(metrics["nats"], metrics["tokens"], metrics["bytes"], words)
+    return {**metrics, **result, "words_are": "official"}
 
 
-def _changed(config, changes):
-    """Returns the configuration with the settings that are given; another text brings all its settings."""
-    if changes.data.tfds is not None or changes.data.path is not None:
+def _with_overrides(config, overrides):
+    """Returns the configuration with the overrides; another text replaces all settings of the source."""
+    if overrides.data.tfds is not None or overrides.data.path is not None:
         defaults = base.get_config().data
         for name in set(components.SOURCE_SETTINGS) - {"data_dir"}:
             config.data[name] = defaults[name]
     for section in SETTINGS:
         with config[section].unlocked(), config[section].ignore_type():
-            config[section].update(components.given(changes[section]))
+            config[section].update(components.set_values(overrides[section]))
     return config
 
 
 def as_text(result):
-    """Returns the figures for a person, a line each."""
+    """Returns the metrics as readable text, a line each."""
     rows = [
         ("text", f"{result['data']}, {result['split']}"),
         *([("note", "heads look ahead: no likelihood of the text")] if result.get("looks_ahead") else []),

@@ -1,4 +1,4 @@
-"""The export of a trained model: what `trainers.export` does once its flags are read."""
+"""Exports a trained model: the body of `trainers.export`."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from trainers.shared import workdir
 
 SAVED_MODEL = "saved_model"
 LINE = "def main():"
-# What a server does: it knows TensorFlow and the folder, and could not import the library if it wanted to.
+# As on a server: TensorFlow and the folder are available, the library cannot be imported.
 SCORE_ALONE = """
 import json, sys
 
@@ -29,19 +29,18 @@ print(json.dumps({name: float(value[0]) for name, value in result.items()}))
 
 
 def export(folder, jit_compile=True, weight_dtype=None):
-    """Writes the SavedModel of a work folder's model into it, and scores a line with it in a process of its own.
+    """Writes the SavedModel of a work folder's model into it, and scores a line with it in a separate process.
 
     Args:
         folder: The work folder.
-        jit_compile: See `export_saved_model`.
-        weight_dtype: Likewise.
+        jit_compile, weight_dtype: See `export_saved_model`.
 
     Returns:
         Dictionary: "path" of the SavedModel, the "line" scored, and its "bits_per_byte", "nats" and "num_bytes".
 
     Raises:
         ValueError: If there is no trained model, or the backend is not TensorFlow.
-        RuntimeError: If the SavedModel does not work by itself.
+        RuntimeError: If the SavedModel does not work without the library.
     """
     config = workdir.load_config(folder)
     path = export_saved_model(
@@ -57,10 +56,10 @@ def export(folder, jit_compile=True, weight_dtype=None):
 
 
 def score_alone(path, line):
-    """Returns what the signature `score` of a SavedModel says of a line, asked where only TensorFlow is known.
+    """Returns the outputs of the signature `score` for a line, in a process that has TensorFlow but not the library.
 
     Raises:
-        RuntimeError: If it fails, with what it said.
+        RuntimeError: If it fails, with its error output.
     """
     with tempfile.TemporaryDirectory() as elsewhere:
         result = subprocess.run(

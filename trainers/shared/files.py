@@ -1,18 +1,18 @@
-"""Files of a work folder that are complete or not there at all, whenever the process is killed."""
+"""Atomic writes of the files of a work folder."""
 
 import json
 import pathlib
 
-from tf_sparse_attention.files import replacing
+from tf_sparse_attention.files import atomic_file
 
 
 def remove_incomplete(folder):
-    """Removes what a killed process was writing with `replacing` in a folder."""
+    """Removes the temporary files that killed processes left in a folder."""
     for path in pathlib.Path(folder).glob(".*.incomplete.*"):
         path.unlink(missing_ok=True)
 
 
 def write_json(path, content):
-    """Writes plain data as JSON, all or nothing."""
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    """Writes plain data as JSON, atomically."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

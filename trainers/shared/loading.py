@@ -1,4 +1,4 @@
-"""Language models in files."""
+"""Loads language models from files."""
 
 import pathlib
 
@@ -9,10 +9,10 @@ from tf_sparse_attention.models import LanguageModel
 
 
 def start_from(path, config, vocabulary_size):
-    """Returns the language model in a file to train on, in the dtype of the configuration.
+    """Returns the language model in a file, to continue training, in the dtype of the configuration.
 
     Raises:
-        ValueError: If `load_language_model` raises it, or the configuration asks for another memory or direction.
+        ValueError: If `load_language_model` raises it, or the configuration has another `memory_length` or `causal`.
     """
     model = load_language_model("config.model.start_from", path, vocabulary_size)
     for name in ("memory_length", "causal"):
@@ -29,12 +29,12 @@ def load_language_model(name, path, vocabulary_size):
     """Returns the language model in a file, not compiled.
 
     Args:
-        name: What the errors call the setting that says the file.
+        name: Name of the setting in error messages.
         path: A `.keras` file.
         vocabulary_size: Ids of the tokenizer.
 
     Raises:
-        ValueError: If there is no such file, or no `LanguageModel` in it, or the model lacks ids of the tokenizer.
+        ValueError: If there is no such file, or it holds no `LanguageModel`, or the vocabulary of the model is smaller.
     """
     if not pathlib.Path(path).expanduser().is_file():
         raise ValueError(f"`{name}` must be a file NAME.keras. Received: {path}, which is not there.")

@@ -1,9 +1,11 @@
-"""Going on with a run: only with the model, the optimizer and the text that its checkpoint is of."""
+"""Checks that a run is resumed with the model, the optimizer and the text of its checkpoint."""
 
 import json
 
-# What may change between two calls. Where text and vocabulary lie does not matter, they are compared.
-FREE_SETTINGS = (
+from trainers.shared.renamed_settings import rename_settings
+
+# Settings that may change when a run is resumed. Paths of text and vocabulary may, since the contents are compared.
+CHANGEABLE_SETTINGS = (
     "backend",
     "generate",
     "train",
@@ -14,46 +16,48 @@ FREE_SETTINGS = (
     "data.validation_split",
     "data.vocabulary",
 )
-# Of the free ones, what may not.
-BOUND_SETTINGS = ("train.dtype",)
+# Exceptions to these.
+FIXED_SETTINGS = ("train.dtype",)
 
 
 def describe(config, fingerprint):
-    """Returns what a checkpoint has to say about its run: plain data.
+    """Returns the description of a run that its checkpoints hold: plain data.
 
     Args:
         config: The `ml_collections.ConfigDict` of the run.
-        fingerprint: String that stands for the text, see `tsa.data.TextSource`.
+        fingerprint: String that identifies the text, see `tsa.data.TextSource`.
     """
-    # Through JSON, so that tuples and lists are one thing.
+    # Through JSON, so that tuples and lists compare as equal.
     return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
 
 
-def check_same(saved, now):
-    """Raises if a run may not go on from a checkpoint.
+def check_compatible(saved, now):
+    """Raises a `ValueError` if a run cannot be resumed from a checkpoint.
 
     Args:
-        saved, now: Of `describe`.
+        saved, now: From `describe`.
 
     Raises:
         ValueError: Naming the first setting that differs.
     """
-    before, after = _flat(saved["config"]), _flat(now["config"])
+    before, after = _flat(rename_settings(saved["config"])), _flat(now["config"])
     for name in sorted({*before, *after}):
-        if not _is_free(name) and before.get(name) != after.get(name):
+        if not _is_changeable(name) and before.get(name) != after.get(name):
             raise ValueError(
-                f"`config.{name}` must be that of the checkpoint in the work folder; begin a new one with another "
+                f"`config.{name}` must be that of the checkpoint in the work folder; start a new run with another "
                 f"--workdir. Received: {after.get(name)!r}, in the checkpoint {before.get(name)!r}."
             )
     if saved["fingerprint"] != now["fingerprint"]:
         raise ValueError(
-            "`config.data` must lead to the text that the checkpoint was trained on; begin a new run with another "
+            "`config.data` must lead to the text that the checkpoint was trained on; start a new run with another "
             f"--workdir. Received: {now['fingerprint']}, in the checkpoint {saved['fingerprint']}."
         )
 
 
-def _is_free(name):
-    return name not in BOUND_SETTINGS and any(name == free or name.startswith(f"{free}.") for free in FREE_SETTINGS)
+def _is_changeable(name):
+    return name not in FIXED_SETTINGS and any(
+        name == changeable or name.startswith(f"{changeable}.") for changeable in CHANGEABLE_SETTINGS
+    )
 
 
 def _flat(settings, prefix=""):

@@ -1,11 +1,11 @@
-"""Samples from a model: what `trainers.generate` does once its flags are read."""
+"""Generates samples: the body of `trainers.generate`."""
 
 import json
 import pathlib
 import unicodedata
 
 from tf_sparse_attention import checks
-from trainers.shared.files import replacing
+from trainers.shared.files import atomic_file
 
 SAMPLES = "samples.jsonl"
 BATCH_SIZE = 8
@@ -14,27 +14,28 @@ BATCH_SIZE = 8
 def generate(source, prompt=None, num_samples=1, length=None, seed=0, path=None, show=None, **settings):
     """Continues a prompt and writes the samples, one JSON object a line.
 
-    Sample i draws from the seed `seed + i` whatever else is drawn, so that each can be had again by itself. When it is
-    interrupted (Ctrl-C), what there is so far counts.
+    Sample i uses the seed `seed + i`, so that each can be reproduced by itself. After an interruption (Ctrl-C) the
+    samples so far are returned.
 
     Args:
-        source: Where the text comes from: see `trainers.shared.sources`.
-        prompt: `bytes`, UTF-8 or not; empty: a document from its beginning. None, here and below: as the source has it.
-        num_samples: How many.
-        length: Tokens to add at most; a sample ends sooner with the document.
+        source: Sample source, see `trainers.shared.sample_sources`.
+        prompt: `bytes`, UTF-8 or not; empty: a document from its beginning. `None`: the default of
+            the source, as below.
+        num_samples: Number of samples.
+        length: Maximum number of tokens to add; a sample also ends at the end of the document.
         seed: Integer.
-        path: File to write, after every few samples; an earlier one is replaced. None: none.
-        show: Function of all samples so far, called when there is more of them.
-        **settings: Of `tf_sparse_attention.generation.Sampling`; or, with `num_beams`, of `BeamSearch`.
+        path: File to write after every batch of samples; an existing one is replaced. `None`: none.
+        show: Function of all samples so far, called whenever they grow.
+        **settings: Arguments of `tf_sparse_attention.generation.Sampling`; with `num_beams`, of `BeamSearch`.
 
     Returns:
-        List of dictionaries: "prompt", "text" (prompt and continuation, with U+FFFD for what is no UTF-8), "num_tokens"
+        List of dictionaries: "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8), "num_tokens"
         (that were added), "log_prob" (of these together), "finished" (whether the document ended), "interrupted",
         "seed" and the settings.
 
     Raises:
         ValueError: If a setting is out of range.
-        KeyboardInterrupt: If it is interrupted before there is anything.
+        KeyboardInterrupt: If it is interrupted before the first token.
     """
     defaults = dict(source.defaults)
     own_prompt, own_length = defaults.pop("prompt"), defaults.pop("length")
@@ -51,7 +52,7 @@ def generate(source, prompt=None, num_samples=1, length=None, seed=0, path=None,
     size = min(BATCH_SIZE, num_samples)
     try:
         for begin in range(0, num_samples, size):
-            # Another number of rows would need another program; what is too much is drawn and thrown away.
+            # A smaller last batch would be compiled anew; the surplus rows are generated and dropped.
             seeds = [*range(seed + begin, seed + begin + size)]
             for batch in source.snapshots(prompt, seeds, length, settings):
                 current = [{**sample, "interrupted": False} for sample in batch[: num_samples - begin]]
@@ -75,15 +76,15 @@ def _check_path(path):
 def _write(samples, path):
     if path is None:
         return
-    with replacing(path) as beside:
+    with atomic_file(path) as temporary:
         lines = [json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples]
-        beside.write_text("".join(lines), encoding="utf-8")
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def as_text(samples):
-    """Returns samples for a person: the text alone, or under a line each if there are several.
+    """Returns samples as readable text, each under a heading if there are several.
 
-    Characters that would move the cursor or change the terminal become U+FFFD.
+    Control characters become U+FFFD.
     """
     if len(samples) == 1:
         return printable(samples[0]["text"])
@@ -91,7 +92,7 @@ def as_text(samples):
 
 
 def printable(text):
-    """Returns text without what would move the cursor or change the terminal, which becomes U+FFFD."""
+    """Returns text with control characters replaced by U+FFFD."""
     return "".join("\ufffd" if _is_control(character) else character for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Scoring a text: every token once, in nats, added up in float64."""
+"""Scores every token of a text once, in nats, summed in float64."""
 
 import functools
 import math
@@ -11,14 +11,14 @@ from tf_sparse_attention.data import evaluation_batches, evaluation_segments
 from tf_sparse_attention.data.batches.evaluation import count_windows
 from tf_sparse_attention.models import Model, StatefulModel
 
-BATCHES_BETWEEN_FILES = 128
+BATCHES_PER_SAVE = 128
 
 
 class Scorer(Model):
     """Nats of the targets of each window, and how many targets: what `predict` returns is float32 (windows, 2).
 
     Args:
-        model: Language model, which knows its targets and answers with their nats.
+        model: Language model that takes its targets as inputs and returns their nats.
     """
 
     def __init__(self, model):
@@ -37,7 +37,7 @@ def make_scorer(model, execution, batch_size):
     """Returns a compiled `Scorer`.
 
     Args:
-        model: Language model; one with a memory reads the text as segments that go on.
+        model: Language model; one with segment memory reads the text as consecutive segments.
         batch_size: Windows in a batch.
         execution: Arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
@@ -52,7 +52,7 @@ def score(
     devices,
     batch_size,
     sequence_length,
-    packed,
+    use_packing,
     mask_rate=0.0,
     overlap=0,
     max_windows=None,
@@ -60,37 +60,42 @@ def score(
     partial=None,
     progress=None,
 ):
-    """Returns how well a model predicts a token store, as plain data.
+    """Returns the metrics of a model on a token store, as plain data.
 
     Args:
-        scorer: Of `make_scorer`.
+        scorer: From `make_scorer`.
         store: `TokenStore`.
-        devices: Of `strategy.choose`.
+        devices: From `strategy.choose_devices`.
         batch_size: Windows in a batch, over all replicas.
-        sequence_length: Tokens in a window; each begins without context, unless the model has a memory.
-        packed: Whether documents in a window do not see each other.
-        mask_rate: Share of the tokens that is hidden and scored; 0: all are, each after those before it.
-        overlap: Tokens that a window has in common with the one before, there to be seen alone.
-        max_windows: Only so many windows, evenly spread over the text; None: all.
-        callbacks: Of Keras, for `predict`; one that stops it makes the result worthless.
-        partial: `Partial`, to go on where an evaluation was killed; None: from the beginning.
-        progress: Function of the number of batches to a `Progress`; None: nothing is shown.
+        sequence_length: Tokens in a window; each begins without context, unless the model has segment memory.
+        use_packing: Whether documents in a window are separate sequences.
+        mask_rate: Fraction of the tokens that is hidden and scored. Default 0: all are scored, each given those before.
+        overlap: Tokens that a window shares with the one before, as context only.
+        max_windows: Maximum number of windows, evenly spread over the text. Default: `None`, all.
+        callbacks: Keras callbacks for `predict`; if one stops it, the result is invalid.
+        partial: `ResumableSums`, to resume a killed evaluation. Default: `None`, start at the beginning.
+        progress: Function from the number of batches to a `Progress`. Default: `None`, none.
 
     Returns:
-        Dictionary with "nats", "tokens", "bytes", "words" (of a part of the text those of the whole, scaled),
+        Dictionary with "nats", "tokens", "bytes", "words" (for part of a text, those of the whole in proportion),
         "windows", "seconds", "bits_per_byte", "perplexity" (per token) and "perplexity_per_word".
     """
-    sizes = {"batch_size": batch_size, "sequence_length": sequence_length, "packed": packed, "max_windows": max_windows}
+    sizes = {
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "use_packing": use_packing,
+        "max_windows": max_windows,
+    }
     num_windows = count_windows(store.num_tokens, sequence_length, overlap)
     windows = num_windows if max_windows is None else min(num_windows, max_windows)
     num_batches = -(-windows // batch_size)
     if isinstance(scorer.model, StatefulModel):
-        # What it remembers is in no file: it reads from the beginning, in one go.
+        # Segment memory is not saved: the text is read from the beginning, without interruption.
         _check_memory(overlap)
         scorer.model.reset_state()
         make, chunk, partial = functools.partial(_all_segments, store, sizes), num_batches, None
     else:
-        make, chunk = functools.partial(_some_batches, store, sizes, mask_rate, overlap), BATCHES_BETWEEN_FILES
+        make, chunk = functools.partial(_some_batches, store, sizes, mask_rate, overlap), BATCHES_PER_SAVE
     shown = None if progress is None else progress(num_batches)
     sums = _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown)
     tokens = int(sums["tokens"])
@@ -98,7 +103,7 @@ def score(
     num_bytes, num_words = (
         count if whole else count * tokens / store.num_tokens for count in (store.num_bytes, store.num_words)
     )
-    result = figures(sums["nats"], tokens, num_bytes, num_words)
+    result = compute_metrics(sums["nats"], tokens, num_bytes, num_words)
     return {**result, "windows": windows, "seconds": sums["seconds"]}
 
 
@@ -114,13 +119,13 @@ def _some_batches(store, sizes, mask_rate, overlap, first, count, **shard):
 def _check_memory(overlap):
     if overlap:
         raise ValueError(
-            "`overlap` must be 0 for a model with a memory, which sees the windows before anyway. "
+            "`overlap` must be 0 for a model with segment memory, which has the text before as context. "
             f"Received: overlap={overlap}."
         )
 
 
 def _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown):
-    """Returns nats, tokens and seconds of all batches, a dictionary; `chunk` batches between two entries of a file."""
+    """Returns nats, tokens and seconds of all batches, a dictionary; saved after every `chunk` batches."""
     first, sums = (0, None) if partial is None else partial.load()
     sums = {"nats": 0.0, "tokens": 0.0, "seconds": 0.0} if sums is None else sums
     callbacks = [*callbacks, *([] if shown is None else [shown])]
@@ -144,12 +149,12 @@ def _as_inputs(inputs, targets, weights):
     return ({**inputs, "targets": targets, "weights": weights},)
 
 
-def figures(nats, tokens, num_bytes, num_words):
-    """Returns the sums and what follows from them.
+def compute_metrics(nats, tokens, num_bytes, num_words):
+    """Returns the sums and the metrics computed from them.
 
     bits per byte = nats / (ln 2 bytes), perplexity = exp(nats / tokens), perplexity per word = exp(nats / words); the
-    end of each document is a token that is predicted too, and no byte or word. A perplexity that no float holds, and
-    one per word of a text without words, is None.
+    end of each document is a predicted token, but neither a byte nor a word. A perplexity that overflows, or one per
+    word of a text without words, is None.
     """
     return {
         "nats": nats,

@@ -1,4 +1,4 @@
-"""Which devices a run uses: one, several GPUs, a TPU, several machines, or one CPU cut in two to try it."""
+"""Chooses the devices of a run: one, several GPUs, a TPU, several machines, or several logical CPUs."""
 
 import contextlib
 import functools
@@ -9,24 +9,24 @@ import keras
 
 
 class OneDevice:
-    """The device that the backend takes by itself.
+    """The default device of the backend.
 
     Attributes:
-        num_replicas: Copies of the model, each with its share of a batch.
+        num_replicas: Copies of the model, each with its part of every batch.
         is_chief: Whether this process writes the files of the run.
-        is_alone: Whether there are no other processes of the run.
+        is_single_process: Whether the run has no other processes.
     """
 
     num_replicas = 1
     is_chief = True
-    is_alone = True
+    is_single_process = True
 
     def scope(self):
         """Context in which models are made, trained and evaluated."""
         return contextlib.nullcontext()
 
     def distribute(self, make_dataset):
-        """Returns what `fit` and `predict` take: the data set, with each replica's share of every batch.
+        """Returns the data set for `fit` and `predict`, with each replica's part of every batch.
 
         Args:
             make_dataset: Function of `num_shards`, `shard_index` and `num_parts`, see `tsa.data.shard_rows`.
@@ -39,7 +39,7 @@ class OneDevice:
         Args:
             jit_compile: Whether to compile with XLA; None: True on one device, False with several TensorFlow
                 replicas.
-            steps_per_execution: Steps run without coming back to Python.
+            steps_per_execution: Steps in one call of the compiled function.
         """
         # Keras itself leaves XLA to GPUs; on a CPU a step is no slower with it.
         jit_compile = True if jit_compile is None else jit_compile
@@ -53,8 +53,8 @@ class TensorFlowReplicas(OneDevice):
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
         resolver = strategy.cluster_resolver
-        self.is_alone = getattr(resolver, "task_type", None) != "worker"
-        self.is_chief = self.is_alone or resolver.task_id == 0
+        self.is_single_process = getattr(resolver, "task_type", None) != "worker"
+        self.is_chief = self.is_single_process or resolver.task_id == 0
 
     def scope(self):
         return self.strategy.scope()
@@ -80,15 +80,15 @@ class TensorFlowReplicas(OneDevice):
 
 
 class JaxDevices(OneDevice):
-    """Every device of JAX, with whole copies of the model and shares of each batch."""
+    """Every device of JAX, with replicas of the model and parts of each batch."""
 
     def __init__(self, devices):
         import jax
 
         self.num_replicas = len(devices)
         self.is_chief = jax.process_index() == 0
-        self.is_alone = jax.process_count() == 1
-        # Each process reads its own rows; Keras would otherwise deal out elements of the data set.
+        self.is_single_process = jax.process_count() == 1
+        # Each process reads its own rows; Keras would otherwise distribute elements of the data set.
         self._shard = {"num_shards": jax.process_count(), "shard_index": jax.process_index()}
         self._distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
 
@@ -105,18 +105,18 @@ class JaxDevices(OneDevice):
         return make_dataset(**self._shard)
 
 
-def choose(config):
+def choose_devices(config):
     """Returns the devices for a run.
 
     On TensorFlow: a TPU if there is one, the workers of the variable TF_CONFIG, all GPUs if there are several, else one
     device. On JAX: all devices if there are several.
 
     Args:
-        config: The configuration: `train.num_logical_cpus` above 1 cuts the CPU into as many devices, to try several
-            replicas without having them; `data.batch_size` is checked.
+        config: The configuration: `train.num_logical_cpus` above 1 divides the CPU into as many logical devices, to
+            try several replicas; `data.batch_size` is checked.
 
     Raises:
-        ValueError: If a batch cannot be divided by the replicas, or the CPU cannot be cut any more.
+        ValueError: If a batch cannot be divided by the replicas, or the logical CPUs cannot be created any more.
     """
     choose_by_backend = {"tensorflow": _choose_tensorflow, "jax": _choose_jax}.get(keras.backend.backend())
     if choose_by_backend is None:
@@ -131,7 +131,7 @@ def choose(config):
 
 
 def make_deterministic(jit_compile):
-    """Makes two runs on this machine agree bit for bit. To be called before the first operation.
+    """Makes runs on this machine reproducible bit for bit. Must be called before the first operation.
 
     Args:
         jit_compile: Whether the steps are compiled with XLA, which has a switch of its own: under TensorFlow's switch
@@ -159,9 +159,9 @@ def _choose_tensorflow(num_logical_cpus):
     return OneDevice()
 
 
-@functools.cache  # Collectives of two strategies over the same devices of one process take each other's places.
+@functools.cache  # Collectives of two strategies over the same devices of one process interfere.
 def mirrored_cpus(number):
-    """Returns the one `MirroredStrategy` of this process over so many logical CPUs, which it makes if it can."""
+    """Returns the one `MirroredStrategy` of this process over this many logical CPUs, which are created if possible."""
     import tensorflow as tf
 
     return tf.distribute.MirroredStrategy([device.name for device in _logical_cpus(number)])
@@ -170,13 +170,13 @@ def mirrored_cpus(number):
 def _logical_cpus(number):
     import tensorflow as tf
 
-    with contextlib.suppress(RuntimeError):  # TensorFlow has started: what it has must do.
+    with contextlib.suppress(RuntimeError):  # TensorFlow is initialized already: its devices are fixed.
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
     devices = tf.config.list_logical_devices("CPU")
     if len(devices) < number:
         raise ValueError(
-            "`config.train.num_logical_cpus` must be at most the devices that TensorFlow has once it has started. "
+            "`config.train.num_logical_cpus` must be at most the devices that TensorFlow has once it is initialized. "
             f"Received: num_logical_cpus={number}, {len(devices)} devices."
         )
     return devices[:number]
@@ -195,17 +195,17 @@ def _choose_jax(num_logical_cpus):
     import jax
     import tensorflow as tf
 
-    # TensorFlow only reads the data here, and must not take the memory of an accelerator.
+    # TensorFlow only reads the data here, and must not allocate accelerator memory.
     for kind in ("GPU", "TPU"):
         with contextlib.suppress(RuntimeError, ValueError):
             tf.config.set_visible_devices([], kind)
     if num_logical_cpus > 1:
-        with contextlib.suppress(RuntimeError):  # JAX has started: what it has must do.
+        with contextlib.suppress(RuntimeError):  # JAX is initialized already: its devices are fixed.
             jax.config.update("jax_num_cpu_devices", num_logical_cpus)
     devices = jax.devices()
     if len(devices) < num_logical_cpus:
         raise ValueError(
-            "`config.train.num_logical_cpus` must be at most the devices that JAX has once it has started. "
+            "`config.train.num_logical_cpus` must be at most the devices that JAX has once it is initialized. "
             f"Received: num_logical_cpus={num_logical_cpus}, {len(devices)} devices."
         )
     return OneDevice() if len(devices) == 1 else JaxDevices(keras.distribution.list_devices())

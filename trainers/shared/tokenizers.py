@@ -1,8 +1,8 @@
-"""The tokenizer of a configuration."""
+"""Creates the tokenizer of a configuration."""
 
 import tf_sparse_attention as tsa
 
-# Each by its name in a configuration; all but bytes are read from a file.
+# By name in a configuration; all but bytes are read from a file.
 KINDS = {
     "bytes": tsa.data.ByteTokenizer,
     "subword": tsa.data.SubwordTokenizer,
@@ -16,8 +16,8 @@ def make_tokenizer(name, path=None, settings=("config.data.tokenizer", "config.d
 
     Args:
         name: One of `KINDS`.
-        path: The file of its vocabulary, where it has one.
-        settings: What the errors call the two.
+        path: File of its vocabulary; `None` for bytes.
+        settings: Names of the two settings in error messages.
 
     Raises:
         ValueError: For an unknown name, or a vocabulary that is missing or not needed.

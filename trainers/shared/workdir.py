@@ -1,4 +1,4 @@
-"""What lies where in a work folder, and how the programs read and write it."""
+"""The files of a work folder, and functions that read and write them."""
 
 import json
 import pathlib
@@ -11,7 +11,8 @@ from keras import ops
 from trainers.configs import base
 from trainers.shared import components
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
-from trainers.shared.files import replacing, write_json
+from trainers.shared.files import atomic_file, write_json
+from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.shared.tokenizers import KINDS
 
 CONFIG, TOKENIZER, SOURCE = "config.json", "tokenizer.json", "source.json"
@@ -43,7 +44,7 @@ def open_workdir(workdir, create=False):
 
 
 def evaluation_path(workdir, split, text=None):
-    """Returns where the figures of a split are written; with the name of the text where it is not that of the run."""
+    """Returns the file for the metrics of a split; its name has that of the text if it is not the run's own."""
     name = "-".join(["evaluation", *([text] if text else []), split])
     return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.json"
 
@@ -59,29 +60,29 @@ def load_config(workdir):
     Raises:
         ValueError: If there is none.
     """
-    saved = _read_json(workdir, CONFIG)
-    for section, settings in base.get_config().to_dict().items():
-        if isinstance(settings, dict):  # a run of an earlier version lacks what came later
+    saved, defaults = rename_settings(_read_json(workdir, CONFIG)), base.get_config()
+    apply_renamed_settings(defaults)
+    for section, settings in defaults.to_dict().items():
+        if isinstance(settings, dict):  # a run of an earlier version lacks newer settings
             saved[section] = {**settings, **saved[section]}
     return ml_collections.ConfigDict(saved)
 
 
 def save_source(workdir, source):
-    """Writes which text a run is trained on: name and fingerprint of a `TextSource`; None: an unknown one."""
+    """Writes name and fingerprint of the `TextSource` of a run; `None` if it is unknown."""
     write_json(open_workdir(workdir) / SOURCE, _identity(source))
 
 
 def load_source(workdir):
-    """Returns which text the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
+    """Returns the text that the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
 
-    Both are None where it is not known. The text need not be there any more, unless the folder is from before this was
-    written down.
+    Both are `None` if it is unknown. The text itself is only needed for folders of earlier versions, without this file.
 
     Raises:
-        ValueError: If there is no run, or nothing is written down and the text is not there.
+        ValueError: If there is no run, or neither the file nor the text exists.
     """
     if not (open_workdir(workdir) / SOURCE).exists():
-        return _identity(components.make_source(load_config(workdir)))
+        return _identity(components.make_text_source(load_config(workdir)))
     return _read_json(workdir, SOURCE)
 
 
@@ -109,11 +110,11 @@ def load_tokenizer(workdir):
 
 
 def check_tokenizer(workdir, tokenizer):
-    """Raises a `ValueError` if the run in a work folder has another tokenizer, or other pieces of it."""
+    """Raises a `ValueError` if the run in a work folder has another tokenizer, or another vocabulary."""
     if (open_workdir(workdir) / TOKENIZER).exists() and _read_json(workdir, TOKENIZER) != _description(tokenizer):
         raise ValueError(
-            "`config.data.vocabulary` must be that of the checkpoint in the work folder; begin a new one with another "
-            "--workdir. Received: other pieces."
+            "`config.data.vocabulary` must be that of the checkpoint in the work folder; start a new run with another "
+            "--workdir. Received: another vocabulary."
         )
 
 
@@ -122,16 +123,16 @@ def _description(tokenizer):
 
 
 def save_model(workdir, model):
-    """Writes a model without its optimizer, for any number of replicas."""
+    """Writes a model without its optimizer, independent of the number of replicas."""
     plain = type(model).from_config(model.get_config())
     for target, source in zip(model_variables(plain), model_variables(model), strict=True):
         target.assign(ops.convert_to_numpy(source))
-    with replacing(open_workdir(workdir) / MODEL) as beside:
-        plain.save(beside)
+    with atomic_file(open_workdir(workdir) / MODEL) as temporary:
+        plain.save(temporary)
 
 
 def load_model(workdir):
-    """Returns the model of a work folder, not compiled: the trained one, or else that of the newest checkpoint.
+    """Returns the model of a work folder, not compiled: the trained one, otherwise that of the newest checkpoint.
 
     Raises:
         ValueError: If there is neither.
@@ -147,12 +148,12 @@ def load_model(workdir):
         )
     config = load_config(folder)
     model = components.make_model(config, load_tokenizer(folder).vocabulary_size)
-    checkpoints.load(newest["step"], state_variables(components.make_trained(config, model)))
+    checkpoints.load(newest["step"], state_variables(components.make_training_model(config, model)))
     return model
 
 
 def model_version(workdir):
-    """Returns text that differs when `load_model` would give another model."""
+    """Returns a string that identifies the model that `load_model` returns."""
     folder = open_workdir(workdir)
     if (folder / MODEL).exists():
         status = (folder / MODEL).stat()

@@ -1,4 +1,4 @@
-"""Where the figures of a run go: the terminal, a file of JSON lines, TensorBoard."""
+"""Writers of the metrics of a run: the terminal, a file of JSON lines, TensorBoard."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import keras
 from absl import logging
 
 from trainers.shared import workdir
-from trainers.shared.files import replacing
+from trainers.shared.files import atomic_file
 
 
 class Bar:
@@ -53,24 +53,24 @@ class Lines:
         return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
-LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars that each layer has, and what they are called
+LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer, with their displayed names
 
 
 def line(step, scalars):
-    """Returns the scalars of a report as one line of text; of those that each layer has, KIND/PATH/WHAT, the means."""
-    shown, of_layers = {}, {}
+    """Returns the scalars of a report as one line of text; of scalars per layer, KIND/PATH/NAME, the means."""
+    shown, per_layer = {}, {}
     for name, value in scalars.items():
         kind, _, rest = name.partition("/")
         if kind in LAYERS:
-            of_layers.setdefault(f"{LAYERS[kind]} {rest.rpartition('/')[2]}", []).append(value)
+            per_layer.setdefault(f"{LAYERS[kind]} {rest.rpartition('/')[2]}", []).append(value)
         else:
             shown[re.sub("[/_]", " ", name)] = value
-    shown |= {name: sum(values) / len(values) for name, values in of_layers.items()}
+    shown |= {name: sum(values) / len(values) for name, values in per_layer.items()}
     return f"step {step}: " + ", ".join(f"{name} {value:.5g}" for name, value in shown.items())
 
 
 class JsonLines:
-    """A file with one JSON object for each report, which goes on where a run goes on.
+    """A file with one JSON object for each report, which a resumed run continues.
 
     Args:
         path: The file.
@@ -81,8 +81,10 @@ class JsonLines:
         self._path = path
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
-            with replacing(path) as beside:
-                beside.write_text("".join(f"{row}\n" for row in lines if _step_of(row) <= start_step), encoding="utf-8")
+            with atomic_file(path) as temporary:
+                temporary.write_text(
+                    "".join(f"{row}\n" for row in lines if _step_of(row) <= start_step), encoding="utf-8"
+                )
 
     def progress(self, step, loss):
         pass

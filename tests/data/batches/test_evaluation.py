@@ -26,7 +26,10 @@ def test_every_batch_has_the_same_static_shape(random_store):
     inputs, targets, weights = dataset.element_spec
     for spec in (*inputs.values(), targets, weights):
         assert spec.shape == (4, 50)
-    assert set(evaluation_batches(random_store(), 4, 50, packed=False).element_spec[0]) == {"token_ids", "padding_mask"}
+    assert set(evaluation_batches(random_store(), 4, 50, use_packing=False).element_spec[0]) == {
+        "token_ids",
+        "padding_mask",
+    }
 
 
 def test_the_number_of_batches_is_known(make_store):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tf_sparse_attention.data import TrainingBatches, evaluation_batches, pack_masked
-from tf_sparse_attention.data.batches.masking import hidden_places
+from tf_sparse_attention.data.batches.masking import hidden_positions
 
 
 def test_hidden_tokens_become_zero_and_are_the_only_targets():
@@ -20,11 +20,11 @@ def test_hidden_tokens_become_zero_and_are_the_only_targets():
 
 
 def test_places_depend_on_the_seed_and_the_window_alone():
-    together = hidden_places([3, 4, 5], 50, 0.3, seed=1)
-    np.testing.assert_array_equal(together[1], hidden_places([4], 50, 0.3, seed=1)[0])
+    together = hidden_positions([3, 4, 5], 50, 0.3, seed=1)
+    np.testing.assert_array_equal(together[1], hidden_positions([4], 50, 0.3, seed=1)[0])
     assert np.any(together[1] != together[2])
-    assert np.any(together != hidden_places([3, 4, 5], 50, 0.3, seed=2))
-    assert np.mean(hidden_places(range(100), 200, 0.15)) == pytest.approx(0.15, abs=0.01)
+    assert np.any(together != hidden_positions([3, 4, 5], 50, 0.3, seed=2))
+    assert np.mean(hidden_positions(range(100), 200, 0.15)) == pytest.approx(0.15, abs=0.01)
 
 
 def test_a_step_hides_the_same_however_its_rows_are_divided(random_store):

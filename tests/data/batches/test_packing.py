@@ -36,7 +36,7 @@ def test_empty_documents_are_segments_of_one():
 
 
 def test_a_plain_stream_has_no_segments_and_shows_the_end_id():
-    assert packed([A, END, C, END, 0], packed=False) == {
+    assert packed([A, END, C, END, 0], use_packing=False) == {
         "token_ids": [0, A, END, C, 0],
         "targets": [A, END, C, END, 0],
         "w": [1, 1, 1, 1, 0],

@@ -36,7 +36,7 @@ def test_rows_are_stretches_of_the_text_and_go_on_in_the_next_batch(make_store):
 
 def test_without_packing_a_row_is_one_text(make_store):
     store = make_store([b"abcdefg", b"hijk"])
-    inputs, _ = steps(at_the_beginning(SegmentBatches(store, 2, 3, packed=False)), 2)
+    inputs, _ = steps(at_the_beginning(SegmentBatches(store, 2, 3, use_packing=False)), 2)
     assert [letters(row) for row in inputs["token_ids"]] == [" abcde", "fg.hij"]
     assert len(set(inputs["segment_ids"].ravel().tolist())) == 1
 

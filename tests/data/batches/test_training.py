@@ -68,12 +68,12 @@ def test_seeds_differ_and_one_seed_agrees_with_itself(random_store):
     assert (first[1] != other[1]).any()
 
 
-@given(start=st.integers(0, 40), seed=st.integers(0, 2**63 - 1), packed=st.booleans())
+@given(start=st.integers(0, 40), seed=st.integers(0, 2**63 - 1), use_packing=st.booleans())
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_batches_after_a_restart_equal_the_uninterrupted_ones(start, seed, packed, random_store):
-    batches = TrainingBatches(random_store(), 4, 16, seed=seed, packed=packed)
+def test_batches_after_a_restart_equal_the_uninterrupted_ones(start, seed, use_packing, random_store):
+    batches = TrainingBatches(random_store(), 4, 16, seed=seed, use_packing=use_packing)
     uninterrupted = take(batches.dataset(), start + 3)[start:]
-    again = TrainingBatches(random_store(), 4, 16, seed=seed, packed=packed)
+    again = TrainingBatches(random_store(), 4, 16, seed=seed, use_packing=use_packing)
     assert_equal(take(again.dataset(start_step=start), 3), uninterrupted)
     assert_equal([again.batch(step) for step in range(start, start + 3)], uninterrupted)
 
@@ -105,7 +105,7 @@ def test_shapes_are_static(random_store):
     for spec in (*inputs.values(), targets, weights):
         assert spec.shape == (2, 16)
     assert set(inputs) == {"token_ids", "segment_ids"}
-    assert set(TrainingBatches(random_store(), 4, 16, packed=False).dataset().element_spec[0]) == {"token_ids"}
+    assert set(TrainingBatches(random_store(), 4, 16, use_packing=False).dataset().element_spec[0]) == {"token_ids"}
 
 
 def test_a_stream_shorter_than_a_window_is_one_padded_window(make_store):
@@ -145,7 +145,7 @@ def test_replicas_of_a_strategy_get_their_rows_of_one_batch(two_replicas, random
 
 
 def test_a_keras_model_fits_on_it(random_store):
-    batches = TrainingBatches(random_store(), 4, 16, packed=False)
+    batches = TrainingBatches(random_store(), 4, 16, use_packing=False)
     tokens = keras.Input((16,), name="token_ids", dtype="int32")
     outputs = keras.layers.Dense(258)(keras.layers.Embedding(258, 4)(tokens))
     model = keras.Model({"token_ids": tokens}, outputs)

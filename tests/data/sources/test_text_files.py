@@ -5,12 +5,12 @@ import pytest
 from tf_sparse_attention.data.sources.text_files import (
     SPLITS,
     TextFile,
-    digest_of,
+    assign_split,
+    content_digest,
     files_by_split,
-    filled_splits,
-    fingerprint_of,
+    fingerprint_files,
     list_text_files,
-    split_of,
+    nonempty_splits,
 )
 
 
@@ -27,7 +27,7 @@ def of_percents(*percents):
 
 
 def of_numbers(numbers):
-    return made(digest_of(str(number).encode()) for number in numbers)
+    return made(content_digest(str(number).encode()) for number in numbers)
 
 
 def names(splits):
@@ -35,7 +35,7 @@ def names(splits):
 
 
 def members(files):
-    return {file.digest: split for split, part in filled_splits(files).items() for file in part}
+    return {file.digest: split for split, part in nonempty_splits(files).items() for file in part}
 
 
 def test_the_split_depends_on_the_content_alone(tmp_path):
@@ -43,20 +43,20 @@ def test_the_split_depends_on_the_content_alone(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "c.txt").write_text("same")
     first, second = listed(tmp_path)
-    assert split_of(first.digest) == split_of(second.digest)
+    assert assign_split(first.digest) == assign_split(second.digest)
 
 
 def test_the_split_of_a_content_never_changes():
-    assert [split_of(digest_of(text)) for text in (b"0", b"7", b"10")] == ["train", "train", "validation"]
-    assert split_of("0" * 32) == "train"
-    assert split_of(f"{89:016x}" + "f" * 16) == "train"
-    assert split_of(f"{90:016x}" + "0" * 16) == "validation"
-    assert split_of(f"{94:016x}" + "0" * 16) == "validation"
-    assert split_of(f"{195:016x}" + "0" * 16) == "test"
+    assert [assign_split(content_digest(text)) for text in (b"0", b"7", b"10")] == ["train", "train", "validation"]
+    assert assign_split("0" * 32) == "train"
+    assert assign_split(f"{89:016x}" + "f" * 16) == "train"
+    assert assign_split(f"{90:016x}" + "0" * 16) == "validation"
+    assert assign_split(f"{94:016x}" + "0" * 16) == "validation"
+    assert assign_split(f"{195:016x}" + "0" * 16) == "test"
 
 
 def test_about_ninety_five_and_five_percent_go_to_the_splits():
-    splits = [split_of(digest_of(str(number).encode())) for number in range(10_000)]
+    splits = [assign_split(content_digest(str(number).encode())) for number in range(10_000)]
     # Four standard deviations of a binomial count.
     assert abs(splits.count("train") - 9000) < 120
     assert abs(splits.count("validation") - 500) < 88
@@ -74,13 +74,13 @@ def test_about_ninety_five_and_five_percent_go_to_the_splits():
     ],
 )
 def test_the_last_in_the_order_of_hashes_are_held_out(percents, expected):
-    assert names(filled_splits(of_percents(*percents))) == expected
+    assert names(nonempty_splits(of_percents(*percents))) == expected
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 19])
 def test_below_twenty_contents_one_is_for_testing_and_one_for_validation(count):
     for trial in range(50):
-        splits = filled_splits(of_numbers(range(trial * count, trial * count + count)))
+        splits = nonempty_splits(of_numbers(range(trial * count, trial * count + count)))
         assert {split: len(files) for split, files in splits.items()} == {
             "train": count - 2,
             "validation": 1,
@@ -91,14 +91,14 @@ def test_below_twenty_contents_one_is_for_testing_and_one_for_validation(count):
 @pytest.mark.parametrize("count", [20, 35, 99, 200])
 def test_no_held_out_split_is_empty_or_has_more_than_a_tenth(count):
     for trial in range(50):
-        splits = filled_splits(of_numbers(range(trial * count, trial * count + count)))
+        splits = nonempty_splits(of_numbers(range(trial * count, trial * count + count)))
         assert sum(len(files) for files in splits.values()) == count
         assert all(1 <= len(splits[split]) <= count // 10 for split in ("validation", "test"))
 
 
 def test_in_a_large_folder_the_hash_alone_decides():
     files = of_numbers(range(1000))
-    assert filled_splits(files) == files_by_split(files)
+    assert nonempty_splits(files) == files_by_split(files)
 
 
 def test_names_and_order_play_no_part_in_the_splits():
@@ -107,7 +107,7 @@ def test_names_and_order_play_no_part_in_the_splits():
 
 
 def test_equal_files_are_in_one_split_and_count_once():
-    splits = filled_splits(of_numbers([1, 2, 3] * 10))
+    splits = nonempty_splits(of_numbers([1, 2, 3] * 10))
     assert [len(splits[split]) for split in SPLITS] == [10, 10, 10]
     assert all(len({file.digest for file in files}) == 1 for files in splits.values())
 
@@ -124,7 +124,7 @@ def test_fewer_than_three_contents_cannot_fill_the_splits():
     with pytest.raises(
         ValueError, match=r"`files` must have at least 3 different contents. Received: files of 2 contents."
     ):
-        filled_splits(of_numbers([1, 2, 2]))
+        nonempty_splits(of_numbers([1, 2, 2]))
 
 
 def test_names_are_sorted_and_relative_with_slashes(tmp_path):
@@ -152,12 +152,12 @@ def test_a_file_that_is_not_utf8_is_an_error_that_names_it(tmp_path):
 def test_the_fingerprint_changes_with_a_name_and_with_a_content(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one")
-    first = fingerprint_of(listed(tmp_path))
-    assert fingerprint_of(listed(tmp_path)) == first
+    first = fingerprint_files(listed(tmp_path))
+    assert fingerprint_files(listed(tmp_path)) == first
     file.write_text("two")
-    second = fingerprint_of(listed(tmp_path))
+    second = fingerprint_files(listed(tmp_path))
     file.rename(tmp_path / "b.txt")
-    assert len({first, second, fingerprint_of(listed(tmp_path))}) == 3
+    assert len({first, second, fingerprint_files(listed(tmp_path))}) == 3
 
 
 def test_a_file_that_changes_after_it_was_listed_is_an_error(tmp_path):

@@ -7,11 +7,11 @@ from tf_sparse_attention.data import open_source
 from tf_sparse_attention.data.sources.preparation import prepare
 from tf_sparse_attention.data.sources.text_files import (
     SPLITS,
-    digest_of,
+    assign_split,
+    content_digest,
     files_by_split,
-    fingerprint_of,
+    fingerprint_files,
     list_text_files,
-    split_of,
 )
 from tf_sparse_attention.data.sources.text_folder import TextFolder, TextFolderConfig
 
@@ -46,7 +46,7 @@ def test_files_go_to_the_splits_of_their_content(folder, tmp_path):
     found = documents(folder, tmp_path)
     assert set(found) == {"train", "validation", "test"}
     for split in found:
-        assert found[split] == sorted(text for text in texts if split_of(digest_of(text)) == split)
+        assert found[split] == sorted(text for text in texts if assign_split(content_digest(text)) == split)
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 20])
@@ -89,7 +89,7 @@ def test_data_prepared_by_the_hash_alone_are_not_taken_for_these(tmp_path):
         for split, members in files_by_split(files).items()
         for file in members
     ]
-    assert fingerprint_of(by_hash) not in TextFolder(path=tmp_path / "texts", data_dir=tmp_path).builder_config.name
+    assert fingerprint_files(by_hash) not in TextFolder(path=tmp_path / "texts", data_dir=tmp_path).builder_config.name
 
 
 def test_folders_named_like_splits_are_the_splits(tmp_path):

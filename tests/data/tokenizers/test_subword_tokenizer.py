@@ -211,7 +211,7 @@ def test_a_configuration_makes_the_tokenizer_again(small):
 
 
 def test_ids_stay_right_when_the_memory_of_words_is_emptied(small, monkeypatch):
-    monkeypatch.setattr("tf_sparse_attention.data.tokenizers.subword_tokenizer.LARGEST_CACHE", 2)
+    monkeypatch.setattr("tf_sparse_attention.data.tokenizers.subword_tokenizer.MAX_CACHE_SIZE", 2)
     tokenizer = SubwordTokenizer(SMALL)
     for text in ("a b ab", "b a", "a ab a b"):
         np.testing.assert_array_equal(tokenizer.tokenize(text), small.tokenize(text))

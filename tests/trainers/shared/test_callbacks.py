@@ -27,7 +27,7 @@ class Recorder(callbacks.StepCallback):
 def fit(callback, start, num_steps, **compile_arguments):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", loss="mse", **compile_arguments)
-    callback.begin_at(start)
+    callback.set_initial_step(start)
     model.fit(np.ones((num_steps, 1)), np.ones((num_steps, 1)), batch_size=1, verbose=0, callbacks=[callback])
     return model
 
@@ -78,7 +78,7 @@ def test_a_signal_ends_fit_after_the_running_step(number, capfd):
     with callbacks.StopOnSignal() as stop:
         kick = Kick(2, number)
         for callback in (kick, stop):
-            callback.begin_at(0)
+            callback.set_initial_step(0)
         model.fit(np.ones((9, 1)), np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[kick, stop])
     assert (stop.step, stop.received) == (2, number)
     assert signal.getsignal(number) is before
@@ -101,11 +101,11 @@ def test_a_signal_ends_a_prediction_too():
 
 def test_evenness_is_one_for_equal_counts_and_zero_for_a_single_used_one():
     counts = np.array([[2.0, 2.0, 2.0, 2.0], [5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
-    np.testing.assert_allclose(callbacks.evenness(counts), [1.0, 0.0, 0.5], atol=1e-12)
+    np.testing.assert_allclose(callbacks.normalized_entropy(counts), [1.0, 0.0, 0.5], atol=1e-12)
 
 
 def test_a_single_centroid_is_used_evenly():
-    assert callbacks.evenness(np.array([[3.0]])).tolist() == [1.0]
+    assert callbacks.normalized_entropy(np.array([[3.0]])).tolist() == [1.0]
 
 
 def test_routing_scalars_name_each_layer_and_count_its_used_centroids():

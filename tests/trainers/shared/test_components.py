@@ -81,8 +81,8 @@ def test_a_model_without_sizes_is_an_error():
 
 def test_the_source_is_the_one_that_is_named(text_folder, data_dir):
     config = make_config(data={"path": str(text_folder), "data_dir": str(data_dir)})
-    assert components.make_source(config).name.startswith("text_folder/")
-    assert components.make_source(make_config(data={"data_dir": str(data_dir)})).name.startswith("python_source/")
+    assert components.make_text_source(config).name.startswith("text_folder/")
+    assert components.make_text_source(make_config(data={"data_dir": str(data_dir)})).name.startswith("python_source/")
 
 
 def test_schedules_follow_their_rules():

@@ -29,7 +29,7 @@ def test_a_wrong_flag_gets_one_line_and_status_2(tmp_path, flags, message):
 
 def test_a_setting_that_does_not_exist_is_named(capsys):
     with pytest.raises(SystemExit, match="2"):
-        console._told({}.__getitem__, "windw", (KeyError,))
+        console._exit_on_error({}.__getitem__, "windw", (KeyError,))
     assert capsys.readouterr().err.startswith("error: windw is not a setting; trainers/configs/base.py has all")
 
 
@@ -38,6 +38,6 @@ def test_the_traceback_is_shown_to_those_who_ask():
     logging.set_verbosity(logging.DEBUG)
     try:
         with pytest.raises(KeyError):
-            console._told({}.__getitem__, "windw", (KeyError,))
+            console._exit_on_error({}.__getitem__, "windw", (KeyError,))
     finally:
         logging.set_verbosity(before)

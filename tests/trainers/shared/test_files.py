@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from trainers.shared.files import remove_incomplete, replacing, write_json
+from trainers.shared.files import atomic_file, remove_incomplete, write_json
 
 
 def test_a_file_takes_its_place_when_the_block_ends(tmp_path):
-    with replacing(tmp_path / "a.txt") as beside:
-        beside.write_text("new")
+    with atomic_file(tmp_path / "a.txt") as temporary:
+        temporary.write_text("new")
         assert not (tmp_path / "a.txt").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "new"
@@ -17,17 +17,17 @@ def test_a_file_takes_its_place_when_the_block_ends(tmp_path):
 
 def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     (tmp_path / "a.txt").write_text("old")
-    with pytest.raises(RuntimeError), replacing(tmp_path / "a.txt") as beside:
-        beside.write_text("ne")
+    with pytest.raises(RuntimeError), atomic_file(tmp_path / "a.txt") as temporary:
+        temporary.write_text("ne")
         raise RuntimeError
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "old"
 
 
 def test_the_file_beside_keeps_the_extension(tmp_path):
-    with replacing(tmp_path / "model.keras") as beside:
-        assert beside.suffix == ".keras"
-        beside.write_text("")
+    with atomic_file(tmp_path / "model.keras") as temporary:
+        assert temporary.suffix == ".keras"
+        temporary.write_text("")
 
 
 def test_what_a_killed_process_was_writing_is_removed(tmp_path):

@@ -15,7 +15,7 @@ def describe(fingerprint="text", **changes):
 
 
 def test_the_same_configuration_may_go_on():
-    resume.check_same(describe(), describe())
+    resume.check_compatible(describe(), describe())
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_same_configuration_may_go_on():
     ],
 )
 def test_what_does_not_touch_the_model_may_change(change):
-    resume.check_same(describe(), describe(**change))
+    resume.check_compatible(describe(), describe(**change))
 
 
 @pytest.mark.parametrize(
@@ -45,28 +45,28 @@ def test_what_does_not_touch_the_model_may_change(change):
 )
 def test_another_model_optimizer_or_batch_is_an_error_that_names_it(change, message):
     with pytest.raises(ValueError, match=message):
-        resume.check_same(describe(), describe(**change))
+        resume.check_compatible(describe(), describe(**change))
 
 
 def test_a_difference_inside_a_part_of_the_attention_is_named():
     other = demo.get_config("tiny")
     other.model.attention[1]["num_clusters"] = 5
     with pytest.raises(ValueError, match=r"`config.model.attention\[1\].num_clusters` .* Received: 5"):
-        resume.check_same(describe(), resume.describe(other, "text"))
+        resume.check_compatible(describe(), resume.describe(other, "text"))
 
 
 def test_another_seed_is_an_error():
     other = demo.get_config("tiny")
     other.seed = 7
     with pytest.raises(ValueError, match=r"`config.seed` .* Received: 7, in the checkpoint 0"):
-        resume.check_same(describe(), resume.describe(other, "text"))
+        resume.check_compatible(describe(), resume.describe(other, "text"))
 
 
 def test_another_text_is_an_error_even_under_the_same_name():
     with pytest.raises(
         ValueError, match=r"`config.data` must lead to the text .* Received: new, in the checkpoint old"
     ):
-        resume.check_same(describe("old"), describe("new"))
+        resume.check_compatible(describe("old"), describe("new"))
 
 
 def test_tuples_and_lists_are_one_thing():
@@ -75,4 +75,4 @@ def test_tuples_and_lists_are_one_thing():
         config.model.attention = ({"layer": "LocalAttention"},)
     other = base.get_config()
     other.model.attention = [{"layer": "LocalAttention"}]
-    resume.check_same(resume.describe(config, ""), resume.describe(other, ""))
+    resume.check_compatible(resume.describe(config, ""), resume.describe(other, ""))

@@ -20,11 +20,11 @@ def make_config(num_logical_cpus=1, batch_size=8):
 
 @pytest.fixture
 def two_replicas():
-    return strategy.choose(make_config(num_logical_cpus=2))
+    return strategy.choose_devices(make_config(num_logical_cpus=2))
 
 
 def test_one_cpu_is_one_device():
-    devices = strategy.choose(make_config())
+    devices = strategy.choose_devices(make_config())
     assert type(devices) is strategy.OneDevice
     assert (devices.num_replicas, devices.is_chief) == (1, True)
 
@@ -67,19 +67,19 @@ def test_several_replicas_run_one_step_at_a_time(two_replicas):
 
 def test_a_batch_that_cannot_be_divided_is_an_error():
     with pytest.raises(ValueError, match=r"`config.data.batch_size` must be divisible .*batch_size=7, 2 replicas"):
-        strategy.choose(make_config(num_logical_cpus=2, batch_size=7))
+        strategy.choose_devices(make_config(num_logical_cpus=2, batch_size=7))
 
 
 def test_more_logical_cpus_than_a_started_tensorflow_has_is_an_error():
     tf.config.list_logical_devices()
     with pytest.raises(ValueError, match=r"`config.train.num_logical_cpus` must be at most .*=64, 2 devices"):
-        strategy.choose(make_config(num_logical_cpus=64))
+        strategy.choose_devices(make_config(num_logical_cpus=64))
 
 
 def test_another_backend_is_an_error(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     with pytest.raises(ValueError, match=r"`KERAS_BACKEND` must be tensorflow or jax. Received: torch"):
-        strategy.choose(make_config())
+        strategy.choose_devices(make_config())
 
 
 class Made(Exception):
@@ -94,7 +94,7 @@ def test_a_named_tpu_is_connected_to(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "my-tpu")
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", refuse)
     with pytest.raises(Made) as made:
-        strategy.choose(make_config())
+        strategy.choose_devices(make_config())
     assert made.value.args[1] == {"tpu": "my-tpu"}
 
 
@@ -103,20 +103,20 @@ def test_several_workers_are_taken_from_tf_config(monkeypatch):
     workers = {"cluster": {"worker": ["one:1", "two:1"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
     with pytest.raises(Made):
-        strategy.choose(make_config())
+        strategy.choose_devices(make_config())
 
 
 def test_a_cluster_of_one_worker_is_one_device(monkeypatch):
     workers = {"cluster": {"worker": ["one:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
-    assert type(strategy.choose(make_config())) is strategy.OneDevice
+    assert type(strategy.choose_devices(make_config())) is strategy.OneDevice
 
 
 def test_several_gpus_are_mirrored(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"] if kind == "GPU" else [])
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", refuse)
     with pytest.raises(Made):
-        strategy.choose(make_config())
+        strategy.choose_devices(make_config())
 
 
 class Resolver:
@@ -141,7 +141,7 @@ from trainers.shared import strategy
 from trainers.configs import base
 config = base.get_config()
 config.train.num_logical_cpus = 2
-devices = strategy.choose(config)
+devices = strategy.choose_devices(config)
 print(type(devices).__name__, devices.num_replicas, devices.is_chief)
 with devices.scope():
     print(type(keras.distribution.distribution()).__name__)

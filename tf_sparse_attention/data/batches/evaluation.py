@@ -1,19 +1,21 @@
-"""Batches for evaluation that score every token exactly once."""
+"""Evaluation batches that score every token exactly once."""
 
 import numpy as np
 
 from tf_sparse_attention.checks import check_rate
-from tf_sparse_attention.data.batches.masking import hidden_places, pack_masked
+from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.token_store import read_windows
+from tf_sparse_attention.deprecation import renamed_arguments
 
 
+@renamed_arguments(packed="use_packing")
 def evaluation_batches(
     store,
     batch_size,
     sequence_length,
-    packed=True,
+    use_packing=True,
     max_windows=None,
     mask_rate=0.0,
     overlap=0,
@@ -29,7 +31,7 @@ def evaluation_batches(
     the same static shape. Divide the summed loss in nats by ln 2 times `store.num_bytes` for bits per byte (the end ids
     are scored too, as part of the text), by `store.num_words` for the exponent of the perplexity per word.
 
-    Note: each window starts without context, so figures improve with `sequence_length` for that reason alone. With
+    Note: each window starts without context, so metrics improve with `sequence_length` for that reason alone. With
     `overlap` every token but the first ones sees that many tokens at least, at the cost of T / (T - overlap) times the
     work.
 
@@ -37,14 +39,14 @@ def evaluation_batches(
         store: `TokenStore`.
         batch_size: Windows in a batch, over all replicas.
         sequence_length: Tokens in a window.
-        packed: Whether documents are kept apart inside a window, default True; see `pack_windows`.
-        max_windows: Score only so many windows, evenly spread over the text; `None` is all.
-        mask_rate: Share of the tokens that is hidden and scored, the same ones each time; see `pack_masked`. 0, the
-            default: all are, each after those before it.
-        overlap: Tokens of a window, at its beginning, that the window before has scored and that are there to be seen
-            alone. Default 0, less than `sequence_length`; 0 with hidden tokens.
-        first_batch: Number of the batch to begin with, to go on with an evaluation. Default 0.
-        num_batches: Batches to give; `None` is all that follow.
+        use_packing: Whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        max_windows: Maximum number of windows to score, evenly spread over the text. Default: `None`, all.
+        mask_rate: Fraction of the tokens that is hidden and scored, the same ones each time; see `pack_masked`.
+            Default 0: all tokens are scored, each given those before it.
+        overlap: Tokens at the beginning of a window that are context only, since the window before scores them.
+            Less than `sequence_length`; must be 0 with hidden tokens. Default 0.
+        first_batch: Index of the first batch, to resume an evaluation. Default 0.
+        num_batches: Number of batches. Default: `None`, all remaining ones.
         num_shards, shard_index, num_parts: See `shard_rows`.
 
     Returns:
@@ -71,28 +73,28 @@ def evaluation_batches(
 
     def read(first_window):
         numbers = [first_window + row for row in range(rows)]
-        places = [number * all_windows // num_windows for number in numbers]
-        # A window of a padding row starts at the end, where there is nothing to read.
+        indices = [number * all_windows // num_windows for number in numbers]
+        # The window of a padding row starts at the end of the stream and so is empty.
         starts = [
-            place * (sequence_length - overlap) if number < num_windows else store.num_tokens
-            for number, place in zip(numbers, places, strict=True)
+            index * (sequence_length - overlap) if number < num_windows else store.num_tokens
+            for number, index in zip(numbers, indices, strict=True)
         ]
-        seen = [overlap if place else 0 for place in places]
-        return read_windows(store.tokens, starts, sequence_length), np.array(seen, np.int32)
+        num_context = [overlap if index else 0 for index in indices]
+        return read_windows(store.tokens, starts, sequence_length), np.array(num_context, np.int32)
 
     def hide(first_window):
-        return hidden_places(first_window + np.arange(rows), sequence_length, mask_rate)
+        return hidden_positions(first_window + np.arange(rows), sequence_length, mask_rate)
 
     def element(counter):
         first_window = counter // num_parts * batch_size + first_row + counter % num_parts * rows
-        tokens, seen = tf.numpy_function(read, [first_window], (tf.int32, tf.int32), stateful=False)
+        tokens, num_context = tf.numpy_function(read, [first_window], (tf.int32, tf.int32), stateful=False)
         tokens = tf.ensure_shape(tokens, (rows, sequence_length))
         if not mask_rate:
-            inputs, targets, weights = pack_windows(tokens, store.end_id, packed)
-            is_new = tf.range(sequence_length) >= tf.ensure_shape(seen, (rows,))[:, None]
+            inputs, targets, weights = pack_windows(tokens, store.end_id, use_packing)
+            is_new = tf.range(sequence_length) >= tf.ensure_shape(num_context, (rows,))[:, None]
             return inputs, targets, tf.where(is_new, weights, 0)
         hidden = tf.numpy_function(hide, [first_window], tf.bool, stateful=False)
-        return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), store.end_id, packed)
+        return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), store.end_id, use_packing)
 
     dataset = tf.data.Dataset.range(first_batch * num_parts, max(first_batch, last_batch) * num_parts)
     return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)

@@ -1,26 +1,27 @@
-"""Segments of a token stream that go on in the next batch, for models that remember what they read."""
+"""Segments of a token stream that continue in the next batch, for models with segment memory."""
 
 import numpy as np
 
 from tf_sparse_attention.data.batches.evaluation import check_sizes
 from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.training import TrainingBatches
+from tf_sparse_attention.deprecation import renamed_arguments
 
 
 class SegmentBatches(TrainingBatches):
-    """Endless consecutive segments of a token store: row b of a batch goes on where row b of the last one stopped.
+    """Endless consecutive segments of a token store: row b of a batch continues row b of the batch before.
 
     The stream is cut into `batch_size` stretches of equal length, one a row, and an epoch reads each from its start to
-    its end (all but what is left of a segment), from an offset that is drawn for each epoch, past the end of the stream
-    and on from the beginning. Batch k is a pure function of (seed, k), so a run that is started again at its step gets
-    exactly the batches it would have got. Source: the order of batches of Dai et al. 2019, "Transformer-XL".
+    its end (all but what is left of a segment), from an offset that is drawn for each epoch, wrapping around the end of
+    the stream. Batch k is a pure function of (seed, k), so a resumed run gets exactly the batches of an uninterrupted
+    one. Source: the order of batches of Dai et al. 2019, "Transformer-XL".
 
     Args:
         store: `TokenStore` with at least one segment for each row.
         batch_size: Rows of a batch.
         sequence_length: Tokens in a segment.
         seed: Integer in [0, 2**63). Default 0.
-        packed: Whether documents are kept apart, default True; if not, an epoch of a row is one text.
+        use_packing: Whether documents are separate sequences; if not, an epoch of a row is one text. Default True.
 
     Attributes:
         steps_per_epoch: Segments of a row in an epoch.
@@ -37,8 +38,9 @@ class SegmentBatches(TrainingBatches):
     >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
     """
 
-    def __init__(self, store, batch_size, sequence_length, seed=0, packed=True):
-        super().__init__(store, batch_size, sequence_length, seed, packed)
+    @renamed_arguments(packed="use_packing")
+    def __init__(self, store, batch_size, sequence_length, seed=0, use_packing=True):
+        super().__init__(store, batch_size, sequence_length, seed, use_packing)
         self.steps_per_epoch = store.num_tokens // batch_size // sequence_length
         self.num_windows = self.steps_per_epoch * batch_size
         if self.steps_per_epoch == 0:
@@ -55,12 +57,12 @@ class SegmentBatches(TrainingBatches):
         epoch, segment = divmod(int(step), self.steps_per_epoch)
         stretch = self.store.num_tokens // self.batch_size
         starts = self._offset(epoch) + stretch * (first_row + np.arange(rows)) + segment * self.sequence_length
-        # A row starts another epoch with another text, whatever it read last.
-        return read_segments(self.store, starts, self.sequence_length, epoch, self.packed)
+        # A row starts each epoch with a new document id, whatever it read last.
+        return read_segments(self.store, starts, self.sequence_length, epoch, self.use_packing)
 
 
 def segment_element(read, arguments, rows, length):
-    """Returns `(inputs, targets, weights)` of a function that reads segments, with static shapes, in TensorFlow.
+    """Returns `(inputs, targets, weights)` of the segments that `read` returns, with static shapes, in TensorFlow.
 
     Args:
         read: Function of the arguments and `rows` that returns what `read_segments` returns.
@@ -78,48 +80,52 @@ def segment_element(read, arguments, rows, length):
     return inputs, tokens, tf.cast(is_token, tf.float32)
 
 
-def read_segments(store, starts, length, epoch=0, packed=True, stop=None):
+def read_segments(store, starts, length, epoch=0, use_packing=True, stop=None):
     """Reads consecutive tokens, the inputs that go with them, and the number of the document of each.
 
     Args:
         store: `TokenStore`.
-        starts: int (B,), the place of each segment's first token; places go on past the end at the beginning.
+        starts: int (B,), the position of each segment's first token; positions wrap around the end.
         length: Tokens in a segment.
         epoch: Integer that goes into the numbers of documents.
-        packed: Whether documents have numbers of their own and do not see each other.
-        stop: int (B,), the place where each row's text ends. None: nowhere.
+        use_packing: Whether documents have numbers of their own and so do not attend to each other.
+        stop: int (B,), the position where each row's text ends. Default: `None`, no end.
 
     Returns:
         Three int32 arrays (B, length): the tokens; the token before each, 0 where that is in another document; and the
         document, the same number in every segment of an epoch, from 1 on. All are 0 from `stop` on.
     """
-    places = np.asarray(starts)[:, None] + np.arange(-1, length)  # one before, which is the first input
-    rounds, inside = np.divmod(places, store.num_tokens)
+    positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # one before, which is the first input
+    rounds, inside = np.divmod(positions, store.num_tokens)
     tokens = np.asarray(store.tokens[inside], np.int32)
-    documents = np.searchsorted(store.document_offsets, inside, side="right") - 1 if packed else np.zeros_like(places)
-    # The stream begins anew with documents of other numbers, and so does each epoch, which passes its end once at most.
+    documents = (
+        np.searchsorted(store.document_offsets, inside, side="right") - 1 if use_packing else np.zeros_like(positions)
+    )
+    # Document numbers differ after each wrap-around and in each epoch, which wraps around once at most.
     documents = documents + store.num_documents * (rounds + 3 * epoch)
     before = documents[:, :-1] == documents[:, 1:]
     ids = np.where(before, tokens[:, :-1], 0)
     segments = (1 + documents[:, 1:] % (2**31 - 1)).astype(np.int32)
-    is_token = np.ones_like(before) if stop is None else places[:, 1:] < np.asarray(stop)[:, None]
+    is_token = np.ones_like(before) if stop is None else positions[:, 1:] < np.asarray(stop)[:, None]
     return tuple(np.where(is_token, x, 0).astype(np.int32) for x in (tokens[:, 1:], ids, segments))
 
 
+@renamed_arguments(packed="use_packing")
 def evaluation_segments(
-    store, batch_size, sequence_length, packed=True, max_windows=None, num_shards=1, shard_index=0, num_parts=1
+    store, batch_size, sequence_length, use_packing=True, max_windows=None, num_shards=1, shard_index=0, num_parts=1
 ):
-    """Cuts a token store into segments that score every token once, each row going on in the next batch.
+    """Cuts a token store into segments that score every token once, each row continued in the next batch.
 
-    As `evaluation_batches`, but row b of all batches together is one stretch of the text, so that a model that
-    remembers what it read (`tf_sparse_attention.models.StatefulModel`, new or reset) has the text before as context.
+    As `evaluation_batches`, but row b of all batches together is one stretch of the text, so that a model with
+    segment memory (`tf_sparse_attention.models.StatefulModel`, new or reset) has the preceding text as context.
 
     Args:
         store: `TokenStore`.
         batch_size: Rows of a batch.
         sequence_length: Tokens in a segment.
-        packed: Whether documents are kept apart. Default True.
-        max_windows: Read only so many segments (rounded up to whole batches), the first of each row; `None` is all.
+        use_packing: Whether documents are separate sequences. Default True.
+        max_windows: Maximum number of segments, the first ones of each row, rounded up to full batches. Default:
+            `None`, all.
         num_shards, shard_index, num_parts: See `shard_rows`.
 
     Returns:
@@ -143,7 +149,9 @@ def evaluation_segments(
 
     def read(batch, first, rows):
         starts = begins[first : first + rows] + batch * sequence_length
-        return read_segments(store, starts, sequence_length, packed=packed, stop=begins[first + 1 : first + rows + 1])
+        return read_segments(
+            store, starts, sequence_length, use_packing=use_packing, stop=begins[first + 1 : first + rows + 1]
+        )
 
     def element(counter):
         first = first_row + counter % num_parts * rows

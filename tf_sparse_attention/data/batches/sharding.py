@@ -1,10 +1,10 @@
-"""Which rows of a batch go to which input pipeline and replica."""
+"""Divides the rows of a batch among input pipelines and replicas."""
 
 
 def shard_rows(batch_size, num_shards=1, shard_index=0, num_parts=1):
-    """Returns how the rows of a batch are divided.
+    """Returns the first row of a shard and the number of rows of one element.
 
-    The batch of a step is one and the same for any division: shard i of n has its i-th run of B / n rows, delivered in
+    The batch of a step does not depend on the division: shard i of n has its i-th run of B / n rows, delivered in
     `num_parts` elements of B / n / num_parts consecutive rows.
 
     Args:
@@ -36,7 +36,7 @@ def shard_rows(batch_size, num_shards=1, shard_index=0, num_parts=1):
 
 
 def distribute_batches(strategy, make_dataset):
-    """Makes a distributed data set that gives every replica its rows of the same batch as one device would get.
+    """Makes a distributed data set in which replicas share the batches that a single device would get.
 
     Args:
         strategy: `tf.distribute.Strategy`.

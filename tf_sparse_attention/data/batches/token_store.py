@@ -74,7 +74,7 @@ def read_windows(tokens, starts, length, wrap=False):
         tokens: Array (num_tokens,) of ids, a memory map.
         starts: Integers (B,), the position of each window's first token; beyond the end the window is empty.
         length: Tokens in a window.
-        wrap: Whether a window that reaches the end goes on at position 0, as far as its own start. Otherwise, and where
+        wrap: Whether a window that reaches the end continues at position 0, up to its own start. Otherwise, and where
             the stream is shorter than a window, it is padded with 0 on the right.
 
     Returns:
@@ -85,6 +85,6 @@ def read_windows(tokens, starts, length, wrap=False):
         part = tokens[start : start + length]
         window[: len(part)] = part
         if wrap and len(part) < length:
-            again = tokens[: min(length - len(part), start)]
-            window[len(part) : len(part) + len(again)] = again
+            wrapped = tokens[: min(length - len(part), start)]
+            window[len(part) : len(part) + len(wrapped)] = wrapped
     return windows

@@ -1,4 +1,4 @@
-"""Building a token store: once, document by document, and all or nothing."""
+"""Builds token stores: once, one document at a time, atomically."""
 
 import collections
 import contextlib
@@ -16,7 +16,7 @@ import numpy as np
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
 
 INCOMPLETE = ".incomplete-"
-# What a killed process left is removed by a later one when nothing was written to it for a day.
+# Incomplete folders of killed processes are removed after a day without writes.
 STALE_AFTER = 24 * 3600
 
 
@@ -24,9 +24,9 @@ def open_token_store(source, tokenizer, split, folder=None):
     """Opens the token ids of a split, building them if they are not there yet.
 
     The name of a store comes from the source's fingerprint, the split and the tokenizer with its configuration: with
-    another of them another store is built, and an incomplete or damaged one is built again. It is written beside its
-    final place and renamed, so a killed process leaves nothing that would be read, and two that build at once both end
-    with one good store.
+    another of them another store is built, and an incomplete or damaged one is built again. It is written to a
+    temporary folder and renamed, so a killed process leaves nothing that would be read, and two processes that build
+    the same store at once both end with one complete store.
 
     Args:
         source: `TextSource`, or any object with `fingerprint` and `documents(split)`.
@@ -38,8 +38,8 @@ def open_token_store(source, tokenizer, split, folder=None):
         `TokenStore`.
 
     Raises:
-        ValueError: If the folder is in a bucket, the split has no documents, or the tokenizer gives an id that it must
-            not.
+        ValueError: If the folder is in a bucket, the split has no documents, or the tokenizer gives a special id for
+            text.
 
     Example:
 
@@ -59,7 +59,7 @@ def open_token_store(source, tokenizer, split, folder=None):
     _remove_stale(root)
     with _incomplete_folder(root) as incomplete:
         _write(incomplete, source.documents(split), tokenizer, identity)
-        _move(incomplete, target)
+        _publish(incomplete, target)
     return TokenStore(target)
 
 
@@ -92,8 +92,8 @@ def _write(folder, documents, tokenizer, identity):
         offsets_file.write(np.int64(0).tobytes())
         for document in documents:
             content = document.encode("utf-8") if isinstance(document, str) else document
-            ids = _checked(tokenizer.tokenize(content), tokenizer)
-            # A file that was cut by bytes may begin or end inside a character, which is no reason to stop counting.
+            ids = _check_ids(tokenizer.tokenize(content), tokenizer)
+            # A file that was split by bytes may begin or end inside a character.
             words = content.decode("utf-8", errors="replace").split()
             counts.update(num_tokens=len(ids) + 1, num_documents=1, num_bytes=len(content), num_words=len(words))
             tokens_file.write(np.append(ids, tokenizer.end_id).astype(dtype).tobytes())
@@ -105,8 +105,8 @@ def _write(folder, documents, tokenizer, identity):
         file.write(json.dumps(identity | vocabulary | counts, indent=1, sort_keys=True).encode())
 
 
-def _checked(ids, tokenizer):
-    """Returns the ids of a document, none of which may be special: windows find documents and padding by them."""
+def _check_ids(ids, tokenizer):
+    """Returns the ids of a document, none of which may be special, since those mark documents and padding."""
     special = np.isin(ids, [tokenizer.pad_id, tokenizer.end_id])
     wrong = special | (ids < 0) | (ids >= tokenizer.vocabulary_size)
     if wrong.any():
@@ -126,8 +126,8 @@ def _synced_file(path):
         os.fsync(file.fileno())
 
 
-def _move(incomplete, target):
-    """Renames a complete store to its place, unless another process was faster; a damaged one makes way."""
+def _publish(incomplete, target):
+    """Renames a complete store to its final path, unless another process was faster; replaces a damaged one."""
     with contextlib.suppress(ValueError):
         TokenStore(target)
         return

@@ -1,4 +1,4 @@
-"""Preparing a TFDS data set once, from local files where there are any, and without asking the network needlessly."""
+"""Prepares TFDS data sets, from local files where possible."""
 
 import contextlib
 import importlib
@@ -7,14 +7,14 @@ import pathlib
 import sys
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.text_files import SPLITS, digest_of, fingerprint_of, list_text_files
+from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
 
 
 def prepare(builder, local_dir=None, try_gcs=False):
     """Downloads and prepares a data set unless it is prepared already.
 
-    TFDS writes beside the final folder and renames, so a killed preparation leaves nothing that would be read. When two
-    processes prepare one data set at once, both work and the second one takes the result of the first.
+    TFDS writes to a temporary folder and renames it, so a killed preparation leaves nothing that would be read. If
+    two processes prepare one data set at once, both work and the second one uses the result of the first.
 
     Args:
         builder: `tfds.core.DatasetBuilder`.
@@ -23,7 +23,7 @@ def prepare(builder, local_dir=None, try_gcs=False):
     """
     if not _is_prepared(builder):
         _download_and_prepare(builder, local_dir, try_gcs)
-    # Also when it was there already: another process may have prepared it after this builder was made.
+    # Even if it was prepared already: another process may have prepared it after this builder was made.
     builder.info.read_from_directory(builder.data_dir)
 
 
@@ -34,7 +34,7 @@ def _download_and_prepare(builder, local_dir, try_gcs):
     config = tfds.download.DownloadConfig(manual_dir=local_dir, try_download_gcs=try_gcs)
     try:
         # TFDS prints notes for a person; standard output belongs to the program that calls.
-        with _reading_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr):
+        with _read_corpus_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(download_config=config)
     except Exception:
         if not _is_prepared(builder):  # Otherwise another process won, and renaming ours failed.
@@ -47,8 +47,8 @@ def _is_prepared(builder):
 
 
 @contextlib.contextmanager
-def without_notes():
-    """Holds back what TFDS logs as a warning about every data set that is not in its own list."""
+def suppress_tfds_warnings():
+    """Suppresses the warning that TFDS logs about every data set that is not in its own list."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -59,8 +59,8 @@ def without_notes():
 
 
 @contextlib.contextmanager
-def _reading_from(builder, local_dir):
-    """Lets the PG-19 builder, which knows no other way, read its corpus from a folder in place of the bucket."""
+def _read_corpus_from(builder, local_dir):
+    """Makes the PG-19 builder, which has no argument for it, read its corpus from a folder instead of the bucket."""
     if builder.name != "pg19" or local_dir is None:
         yield
         return
@@ -74,9 +74,9 @@ def _reading_from(builder, local_dir):
 
 
 def pg19_fingerprint(local_dir):
-    """Returns 16 hexadecimal digits for the content of a folder in the layout of gs://deepmind-gutenberg.
+    """Returns a hash, 16 hexadecimal digits, of the content of a folder in the layout of gs://deepmind-gutenberg.
 
-    TFDS keeps one PG-19 for a data folder and version. A part of the corpus must never pass for the whole, nor for
+    TFDS keeps one PG-19 for a data folder and version. A part of the corpus must never be taken for the whole or for
     another part, so each local copy is prepared in a folder named after this.
 
     Args:
@@ -92,5 +92,5 @@ def pg19_fingerprint(local_dir):
             f"`local_dir` must have metadata.csv and the folders {', '.join(SPLITS)}. "
             f"Received: local_dir={local_dir}, without {', '.join(missing)}."
         )
-    books = fingerprint_of(list_text_files(folder, folder.glob("*/*.txt")))
-    return digest_of(books.encode() + (folder / "metadata.csv").read_bytes())[:16]
+    books = fingerprint_files(list_text_files(folder, folder.glob("*/*.txt")))
+    return content_digest(books.encode() + (folder / "metadata.csv").read_bytes())[:16]

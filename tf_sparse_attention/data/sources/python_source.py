@@ -6,7 +6,7 @@ import sys
 import sysconfig
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.text_files import files_by_split, fingerprint_of, list_text_files
+from tf_sparse_attention.data.sources.text_files import files_by_split, fingerprint_files, list_text_files
 
 tfds = import_tfds()
 
@@ -64,7 +64,7 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
     def _interpreter_config(self):
         release = "_".join(str(number) for number in sys.version_info[:3])
         return tfds.core.BuilderConfig(
-            name=f"{sys.implementation.name}_{release}_{fingerprint_of(self._files)}",
+            name=f"{sys.implementation.name}_{release}_{fingerprint_files(self._files)}",
             version=self.VERSION,
             description=f"Standard library of {sys.implementation.name} {release}.",
         )

@@ -1,4 +1,4 @@
-"""Which files of a folder are documents, what they hold, and which split each belongs to."""
+"""Lists the text files of a folder, hashes their content and assigns them to splits."""
 
 import dataclasses
 import hashlib
@@ -24,24 +24,24 @@ class TextFile:
             ValueError: If the file changed since it was listed.
         """
         content = self.path.read_bytes()
-        if digest_of(content) != self.digest:
+        if content_digest(content) != self.digest:
             raise ValueError(f"`path` must not change while it is being read. Received: changed file {self.path}.")
         return content
 
 
-def digest_of(content):
-    """Returns 32 hexadecimal digits that stand for these bytes."""
+def content_digest(content):
+    """Returns a hash of these bytes, 32 hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def split_of(digest):
+def assign_split(digest):
     """Returns the split of a document from the hash of its content.
 
-    90 % of all contents are for training, 5 % for validation and 5 % for testing. The name of a file plays no part, so
-    two copies of one text are never on both sides, and a document keeps its split when others come or go.
+    90 % of all contents are for training, 5 % for validation and 5 % for testing. The name of a file has no effect, so
+    two copies of one text are always in one split, and a document keeps its split when others are added or removed.
 
     Args:
-        digest: Hexadecimal hash of the content, from `digest_of`.
+        digest: Hexadecimal hash of the content, from `content_digest`.
 
     Returns:
         "train", "validation" or "test".
@@ -55,21 +55,21 @@ def _percent(digest):
 
 
 def files_by_split(files):
-    """Returns {split: list of its `TextFile`} for "train", "validation" and "test" by `split_of`, empty ones too."""
-    return {split: [file for file in files if split_of(file.digest) == split] for split in SPLITS}
+    """Returns {split: list of its `TextFile`} for "train", "validation" and "test" by `assign_split`."""
+    return {split: [file for file in files if assign_split(file.digest) == split] for split in SPLITS}
 
 
-def filled_splits(files):
-    """Deals files out to three splits of which none is empty, by `split_of` as far as that gives fair shares.
+def nonempty_splits(files):
+    """Assigns files to three non-empty splits, by `assign_split` as far as that gives fair shares.
 
     The contents are ranked by their hash. The last of them are for testing, those before for validation, the rest for
-    training; for testing as many as `split_of` says, but at least 1 and at most max(1, a tenth of them), and so for
-    validation. Below 20 contents that is one each. It is a function of the contents alone: names and order play no
-    part, and equal files are never in two splits.
+    training; for testing as many as `assign_split` says, but at least 1 and at most max(1, a tenth of them), and so for
+    validation. Below 20 contents that is one each. It is a function of the contents alone: names and order have no
+    effect, and equal files are never in two splits.
 
     A fixed share of the ranks (5 % of however many there are) would be nearer to 90/5/5, but files that are added would
     push others over a border in folders of any size. The bounds here are met in small folders; among some hundred
-    contents they almost never are, `split_of` alone decides, and no file moves when others come or go.
+    contents they almost never are: `assign_split` decides, and no file moves when others are added or removed.
 
     Args:
         files: List of `TextFile` with at least 3 different contents.
@@ -85,10 +85,10 @@ def filled_splits(files):
         raise ValueError(
             f"`files` must have at least 3 different contents. Received: files of {len(contents)} contents."
         )
-    natural = [split_of(digest) for digest in contents]
+    natural = [assign_split(digest) for digest in contents]
     most = max(1, len(contents) // 10)
     num_test = min(max(1, natural.count("test")), most)
-    # What testing takes from validation is not there for validation, and what is too much for testing is.
+    # Contents that testing takes from validation are gone from it, and those beyond the bound of testing fall to it.
     num_validation = min(max(1, len(contents) - natural.count("train") - num_test), most)
     test, rest = set(contents[:num_test]), contents[num_test:]
     validation, train = set(rest[:num_validation]), set(rest[num_validation:])
@@ -119,7 +119,7 @@ def list_text_files(folder, paths, skip_invalid=False):
             continue
         content = path.read_bytes()
         if content.strip() and _is_utf8(content, path, skip_invalid):
-            files.append(TextFile(relative.as_posix(), path, digest_of(content)))
+            files.append(TextFile(relative.as_posix(), path, content_digest(content)))
     return sorted(files, key=lambda file: file.name)
 
 
@@ -133,7 +133,7 @@ def _is_utf8(content, path, skip_invalid):
     return True
 
 
-def fingerprint_of(files):
+def fingerprint_files(files):
     """Returns 16 hexadecimal digits that change with any name or content in the list of `TextFile`."""
     lines = "".join(f"{file.digest} {file.name}\n" for file in files)
-    return digest_of(lines.encode("utf-8", errors="surrogateescape"))[:16]
+    return content_digest(lines.encode("utf-8", errors="surrogateescape"))[:16]

@@ -8,10 +8,10 @@ from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import (
     SPLITS,
     TextFile,
-    digest_of,
-    filled_splits,
-    fingerprint_of,
+    content_digest,
+    fingerprint_files,
     list_text_files,
+    nonempty_splits,
 )
 
 tfds = import_tfds()
@@ -35,7 +35,7 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
       since byte-level figures are stated for exactly these bytes.
     - `path` has folders named train, validation or test: these are the splits.
     - `path` holds 3 or more files of different content: the hash of each file's content decides (about 90/5/5), with at
-      least one file in each split and equal files never in two; see `text_files.filled_splits`.
+      least one file in each split and equal files never in two; see `text_files.nonempty_splits`.
     - `path` holds one or two: each is cut as a single file is, so that there is something in every split.
 
     The configuration is named after the folder and the hash of every name, content, split and cut in it. So a changed
@@ -82,7 +82,7 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
             for split, parts in self._splits.items()
             for part in parts
         ]
-        name = f"{re.sub('[^A-Za-z0-9]+', '_', path.name).strip('_') or 'text'}_{fingerprint_of(files)}"
+        name = f"{re.sub('[^A-Za-z0-9]+', '_', path.name).strip('_') or 'text'}_{fingerprint_files(files)}"
         return TextFolderConfig(
             name=name, version=self.VERSION, description=f"Text of {path}.", path=str(path), pattern=pattern
         )
@@ -116,7 +116,7 @@ def _splits_of_file(path):
     content = path.read_bytes()
     if not content.strip():
         return {}
-    return _without_empty(_cut(TextFile(path.name, path, digest_of(content)), len(content)))
+    return _without_empty(_cut(TextFile(path.name, path, content_digest(content)), len(content)))
 
 
 def _splits_of_folder(path, pattern):
@@ -129,7 +129,7 @@ def _splits_of_folder(path, pattern):
         # Copies are cut at the same bytes, so here too no text is in two splits.
         cuts = [_cut(file, len(file.read())) for file in files]
         return _without_empty({split: [part for cut in cuts for part in cut[split]] for split in SPLITS})
-    return {split: [_Part(file) for file in files] for split, files in filled_splits(files).items()}
+    return {split: [_Part(file) for file in files] for split, files in nonempty_splits(files).items()}
 
 
 def _cut(file, length):

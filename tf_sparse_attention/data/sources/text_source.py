@@ -1,24 +1,24 @@
-"""One way to the documents of any text data set: by TFDS name, a folder, a file, or Python's own source."""
+"""Opens text data sets: by TFDS name, a folder, a file, or Python's own source."""
 
 import os
 import pathlib
 import re
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, without_notes
+from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
 TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
 
 
 class TextSource:
-    """The documents of one TFDS data set, prepared when they are first needed.
+    """The documents of one TFDS data set, which is prepared on first use.
 
     Made by `open_source`.
 
     Attributes:
         name: Full name of the data set with configuration and version, such as "tiny_shakespeare/1.0.0".
-        fingerprint: String that differs for other content or another text feature; known without preparing anything.
+        fingerprint: String that identifies content and text feature; available before the data set is prepared.
         text_feature: Name of the feature that is read.
         data_dir: Folder of TFDS in which the data set is prepared, a string since it may be in a bucket.
 
@@ -27,7 +27,7 @@ class TextSource:
         text_feature: Name of the text feature, or `None` to find it.
         local_dir: Folder with the files that the builder would download, or `None`.
         try_gcs: Whether a prepared copy may come from the public bucket of TFDS.
-        variant: String that tells apart sources of one name, for the fingerprint.
+        variant: String that distinguishes sources of one name in the fingerprint.
     """
 
     def __init__(self, builder, text_feature=None, local_dir=None, try_gcs=False, variant=""):
@@ -61,7 +61,7 @@ class TextSource:
         known = self._builder.info.splits
         if split.split("[")[0] not in known:
             raise ValueError(f"`split` must be one of {', '.join(known)} in {self.name}. Received: split={split}.")
-        # One file after the other, since an order that depends on the number of readers could not be repeated.
+        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
         return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
@@ -77,11 +77,11 @@ def find_text_feature(features, text_feature=None):
 
     Args:
         features: `tfds.features.FeaturesDict`.
-        text_feature: Name to take, or `None` for the one string feature, or among several the first that is called
+        text_feature: Name of the feature. `None`: the only string feature, or among several the first that is called
             text, book_text, content, document, article or story.
 
     Raises:
-        ValueError: If the named one is no string, or none can be chosen.
+        ValueError: If the named feature is not a string, or the choice is ambiguous.
     """
     flat = dict(features.items()) if hasattr(features, "items") else {}
     strings = [name for name, feature in flat.items() if _is_string(feature)]
@@ -107,17 +107,17 @@ def _is_string(feature):
 def open_source(
     tfds=None, path=None, pattern="**/*.txt", local_dir=None, text_feature=None, data_dir=None, try_gcs=False
 ):
-    """Opens a text data set. Nothing is downloaded or prepared before its documents are asked for.
+    """Opens a text data set. It is downloaded and prepared when its documents are first read.
 
     Args:
         tfds: Name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
             "python_source", the Python standard library's own source, which needs no download and is the default.
-        path: Folder of text files, or one text file, in place of `tfds`; see `TextFolder`.
+        path: Folder of text files, or one text file, instead of `tfds`; see `TextFolder`.
         pattern: Glob pattern of the documents in `path`. Default "**/*.txt".
         local_dir: Folder with the files that the builder would download, so that it works offline. For "pg19" a copy,
             or a part, of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For any
             other it is the manual folder of TFDS: a file in it that has the name and checksum of the download is
-            taken in its place (input.txt for "tiny_shakespeare").
+            used instead (input.txt for "tiny_shakespeare").
         text_feature: Name of the feature with the text; `None` finds it.
         data_dir: Folder of TFDS, local or in a bucket; `None` is TFDS's own default (~/tensorflow_datasets).
         try_gcs: Whether prepared data may be read from the public bucket of TFDS.
@@ -138,8 +138,8 @@ def open_source(
     """
     if tfds is not None and path is not None:
         raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
-    local_dir = _existing_folder(local_dir)
-    with without_notes():
+    local_dir = _check_folder(local_dir)
+    with suppress_tfds_warnings():
         if path is not None:
             from tf_sparse_attention.data.sources.text_folder import TextFolder
 
@@ -158,7 +158,7 @@ def open_source(
         return TextSource(builder, text_feature, local_dir, try_gcs, variant)
 
 
-def _existing_folder(local_dir):
+def _check_folder(local_dir):
     if local_dir is None:
         return None
     folder = pathlib.Path(local_dir).expanduser().resolve()

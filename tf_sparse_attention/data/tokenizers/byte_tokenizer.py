@@ -86,8 +86,8 @@ class ByteTokenizer(Tokenizer):
         """
         return (self.checked_ids(ids) - NUM_SPECIAL).astype(np.uint8).tobytes()
 
-    def settled_text(self, ids):
-        """Returns the beginning of `detokenize` of Python ids that no ids after them can change, `str`."""
+    def stable_prefix(self, ids):
+        """Returns the longest prefix of the text of Python ids that further ids cannot change, `str`."""
         return codecs.getincrementaldecoder("utf-8")("replace").decode(self.detokenize_bytes(ids))
 
 

@@ -2,11 +2,11 @@
 
 import pathlib
 
-from tf_sparse_attention.files import replacing
+from tf_sparse_attention.files import atomic_file
 
 
 def read_vocabulary(path):
-    """Returns the subwords of a file, a list of `str`; quotes around them are taken off.
+    """Returns the subwords of a file, a list of `str`; quotes around them are removed.
 
     Raises:
         ValueError: if the file is not there, empty or not UTF-8.
@@ -41,8 +41,8 @@ def _without_quotes(line):
 
 
 def write_vocabulary(vocabulary, path):
-    """Writes subwords a line each, in quotes: beside the file, which then gets its name."""
+    """Writes subwords to a file atomically, one a line, in quotes."""
     path = pathlib.Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as beside:
-        beside.write_text("".join(f"'{subword}'\n" for subword in vocabulary), encoding="utf-8", newline="")
+    with atomic_file(path) as temporary:
+        temporary.write_text("".join(f"'{subword}'\n" for subword in vocabulary), encoding="utf-8", newline="")

@@ -1,8 +1,8 @@
-"""Subwords of tensors, with core operations of TensorFlow alone.
+"""Subword tokenization of tensors, with core operations of TensorFlow alone.
 
 Everything is a constant: nothing to initialise or to track, inside `tf.data` or in a SavedModel. Most words of a text
-occur often, and most are one subword: each different word is looked up once, and only the few that are not found whole
-go through the search for the longest subwords, all of them side by side.
+occur often, and most are one subword: each different word is looked up once, and only the few that are not a single
+subword are searched for the longest subwords, all in parallel.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tf_sparse_attention.data.tokenizers.tensors import look_up
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
 
 NUM_SPECIAL = Tokenizer.num_special
-MARK = b"\xff"  # no UTF-8 has this byte: it marks places in strings
+MARK = b"\xff"  # no UTF-8 has this byte: used as a separator
 BUCKETS = 2**63 - 1  # of the hash of a subword: that two of a vocabulary meet is checked, else one in 10^13
 
 
@@ -46,12 +46,12 @@ class SubwordGraph:
 
         check_string_tensor(text)
         words = _split(tf.reshape(text, [-1]))
-        different, places = tf.unique(words.values)
-        ids = tf.gather(self._ids_of_words(different), places)
+        unique, indices = tf.unique(words.values)
+        ids = tf.gather(self._encode_words(unique), indices)
         ids = words.with_values(ids).merge_dims(1, 2)
         return ids.values if text.shape.rank == 0 else ids
 
-    def _ids_of_words(self, words):
+    def _encode_words(self, words):
         """Returns the ids of each word (W,), ragged (W, None)."""
         import tensorflow as tf
 
@@ -78,16 +78,16 @@ class SubwordGraph:
         return tf.reshape(tf.where(known, tf.gather(self._ids, at), -1), tf.shape(hashes))
 
     def _longest(self, words):
-        """Returns the ids of the longest subwords of each word (W,), from left to right, and the words they are of.
+        """Returns the ids of the longest subwords of words (W,), from left to right, and the word index of each id.
 
-        All words advance by one subword a step; those that are at their end leave.
+        All words advance by one subword a step; finished ones are dropped.
         """
         import tensorflow as tf
 
-        def unfinished(step, rows, starts, ids, places):
+        def unfinished(step, rows, starts, ids, word_ids):
             return tf.size(rows) > 0
 
-        def advance(step, rows, starts, ids, places):
+        def advance(step, rows, starts, ids, word_ids):
             rest = tf.gather(words, rows)
             left = tf.strings.length(rest) - starts
             shape = [tf.size(rest), len(self._lengths)]
@@ -99,23 +99,23 @@ class SubwordGraph:
                 chosen, "`vocabulary` must have each of its characters by itself to write every word."
             )
             taken = tf.minimum(tf.gather(self._lengths, best), left)
-            ids, places = ids.write(step, chosen), places.write(step, rows)
-            goes_on = taken < left
-            rows, starts = tf.boolean_mask(rows, goes_on), tf.boolean_mask(starts + taken, goes_on)
-            return step + 1, rows, starts, ids, places
+            ids, word_ids = ids.write(step, chosen), word_ids.write(step, rows)
+            is_unfinished = taken < left
+            rows, starts = tf.boolean_mask(rows, is_unfinished), tf.boolean_mask(starts + taken, is_unfinished)
+            return step + 1, rows, starts, ids, word_ids
 
         def array(dtype):
             array = tf.TensorArray(dtype, size=1, dynamic_size=True, infer_shape=False, element_shape=[None])
-            return array.write(0, tf.zeros([0], dtype))  # there is something to join even without words
+            return array.write(0, tf.zeros([0], dtype))  # `concat` needs an element even without words
 
         rows = tf.range(tf.size(words, out_type=tf.int64))
         state = tf.constant(1), rows, tf.zeros_like(rows, tf.int32), array(tf.int32), array(tf.int64)
         free = tf.TensorShape([None])
         unknown = tf.TensorShape(None)
-        *_, ids, places = tf.while_loop(
+        *_, ids, word_ids = tf.while_loop(
             unfinished, advance, state, shape_invariants=(tf.TensorShape([]), free, free, unknown, unknown)
         )
-        return ids.concat(), places.concat()
+        return ids.concat(), word_ids.concat()
 
     def _escape(self, words):
         """Returns words in the characters of the vocabulary, with "_" at their ends."""
@@ -152,7 +152,7 @@ def _split(texts):
     at = tf.range(tf.size(words.values, out_type=tf.int64))
     rows = words.value_rowids()
     is_end = tf.equal(at, tf.gather(words.row_starts(), rows)) | tf.equal(at, tf.gather(words.row_limits(), rows) - 1)
-    # A single space between two words goes without saying; at either end of a text it is a word.
+    # A single space between two words is implied; at either end of a text it is a word.
     keep = tf.not_equal(words.values, "") & (tf.not_equal(words.values, " ") | is_end)
     return tf.ragged.boolean_mask(words, words.with_values(keep))
 

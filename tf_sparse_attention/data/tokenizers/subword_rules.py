@@ -1,4 +1,4 @@
-"""How tensor2tensor cuts text into words, and how it writes what its vocabulary lacks.
+"""Splits text into words and escapes characters outside the vocabulary, as tensor2tensor does.
 
 A word is a longest run of letters and numbers (Unicode categories L and N), or of anything else. A single space between
 two words is left out and comes back in decoding. In a vocabulary a word ends in "_"; a backslash, an underscore and
@@ -11,7 +11,7 @@ import sys
 import unicodedata
 
 ESCAPES = "\\_u;0123456789"
-UNDEFINED = "\u3013"  # stands for a character number that is none
+UNDEFINED = "\u3013"  # for an invalid code point
 # Letters and numbers: what `str.isalnum` is true for, which is what \w has besides the underscore.
 WORDS = re.compile(r"[^\W_]+|[\W_]+")
 _ESCAPED = re.compile(r"\\(?:u|\\|([0-9]+);)")
@@ -20,7 +20,7 @@ _ESCAPED = re.compile(r"\\(?:u|\\|([0-9]+);)")
 def words_of(text):
     """Returns the words of a text, a list of `str`."""
     words = WORDS.findall(text)
-    # A space stays where it is the first word or the last, for no two words are around it.
+    # A space that is the first or the last word is not between two words, and is a word itself.
     return words[:1] + [word for word in words[1:-1] if word != " "] + words[1:][-1:]
 
 

@@ -11,7 +11,7 @@ from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text
 
 RESERVED = ("<pad>_", "<EOS>_")
-LARGEST_CACHE = 1_000_000  # words: some 200 MB
+MAX_CACHE_SIZE = 1_000_000  # words: some 200 MB
 
 
 class SubwordTokenizer(Tokenizer):
@@ -25,8 +25,8 @@ class SubwordTokenizer(Tokenizer):
     the same tokenizer works inside `tf.data` and in a SavedModel that is served without this library.
 
     Args:
-        vocabulary: list of the subwords, `str`, the first two of them "<pad>_" and "<EOS>_". With one that occurs
-            twice, the last place counts.
+        vocabulary: list of the subwords, `str`, the first two of them "<pad>_" and "<EOS>_". If one occurs
+            twice, its last id is used.
 
     Raises:
         ValueError: if the vocabulary does not begin with these two, or lacks one of the characters \\\\_u;0123456789,
@@ -54,7 +54,7 @@ class SubwordTokenizer(Tokenizer):
         self._ids = ids
         self._longest = max(map(len, ids))
         self._escaping = Escaping(set().union(*ids) | set(ESCAPES))
-        self._cache = _Cache(self._ids_of_word)
+        self._cache = _WordCache(self._encode_word)
         self._graph = None
 
     @classmethod
@@ -67,7 +67,7 @@ class SubwordTokenizer(Tokenizer):
         return cls(read_vocabulary(path))
 
     def to_file(self, path):
-        """Writes the vocabulary as tensor2tensor does: it is written beside and renamed."""
+        """Writes the vocabulary atomically, in the format of tensor2tensor."""
         write_vocabulary(self.vocabulary, path)
 
     @property
@@ -91,18 +91,18 @@ class SubwordTokenizer(Tokenizer):
                 longer subwords stands by itself (in a graph `tf.errors.InvalidArgumentError`).
         """
         if is_tensor(text):
-            return self._in_graph().tokenize(text)
+            return self._get_graph().tokenize(text)
         words = WORDS.findall(as_text(text))
         if not words:
             return np.zeros(0, np.int32)
         cache = self._cache
-        if len(cache) > LARGEST_CACHE:
+        if len(cache) > MAX_CACHE_SIZE:
             cache.clear()
         # A single space is a word at both ends, but nothing between two others: the cache has no ids for it.
-        first = self._ids_of_word(" ") if words[0] == " " else cache[words[0]]
+        first = self._encode_word(" ") if words[0] == " " else cache[words[0]]
         if len(words) == 1:
             return np.array(first, np.int32)
-        last = self._ids_of_word(" ") if words[-1] == " " else cache[words[-1]]
+        last = self._encode_word(" ") if words[-1] == " " else cache[words[-1]]
         between = chain.from_iterable(map(cache.__getitem__, words[1:-1]))
         return np.fromiter(chain(first, between, last), np.int32)
 
@@ -121,18 +121,18 @@ class SubwordTokenizer(Tokenizer):
             ValueError: If Python ids are not a flat sequence of integers of the vocabulary.
         """
         if is_tensor(ids):
-            return self._in_graph().detokenize(ids)
-        return _text_of(self._written(ids))
+            return self._get_graph().detokenize(ids)
+        return _decode(self._join_pieces(ids))
 
-    def settled_text(self, ids):
-        """Returns the beginning of `detokenize` of Python ids that no ids after them can change: whole words."""
-        return _text_of(self._written(ids).rpartition("_")[0])
+    def stable_prefix(self, ids):
+        """Returns the prefix of the text of Python ids that further ids cannot change: its complete words."""
+        return _decode(self._join_pieces(ids).rpartition("_")[0])
 
-    def _written(self, ids):
-        """Returns the subwords of Python ids, one after the other."""
+    def _join_pieces(self, ids):
+        """Returns the subwords of Python ids as one string."""
         return "".join([self.vocabulary[number] for number in self.checked_ids(ids).tolist()])
 
-    def _ids_of_word(self, word):
+    def _encode_word(self, word):
         """Returns the ids of the longest subwords of a word, from left to right, a tuple."""
         written = word.translate(self._escaping) + "_"
         found, start = [], 0
@@ -149,7 +149,7 @@ class SubwordTokenizer(Tokenizer):
             start = end
         return tuple(found)
 
-    def _in_graph(self):
+    def _get_graph(self):
         if self._graph is None:
             self._graph = subword_graph.SubwordGraph(self.vocabulary)
         return self._graph
@@ -159,14 +159,14 @@ class SubwordTokenizer(Tokenizer):
         return {"vocabulary": self.vocabulary}
 
 
-def _text_of(written):
+def _decode(written):
     """Returns the text of words as a vocabulary has them, each with "_" after it."""
     words = (unescape(word) for word in written.split("_") if word)
     return join_words(word for word in words if word)
 
 
-class _Cache(dict):
-    """Ids of words between two others, found when they are first asked for."""
+class _WordCache(dict):
+    """Ids of words between two others, computed on first use."""
 
     def __init__(self, find):
         super().__init__({" ": ()})

@@ -1,4 +1,4 @@
-"""Finding the subwords of a corpus, as tensor2tensor does."""
+"""Finds the subwords of a corpus, as tensor2tensor does."""
 
 import collections
 import logging
@@ -7,25 +7,25 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, Escaping, words_of
 from tf_sparse_attention.data.tokenizers.subword_tokenizer import RESERVED, SubwordTokenizer
 
-LARGEST_COUNT = 1000  # of occurrences that the search may ask of a subword
+MAX_MIN_COUNT = 1000  # upper end of the search for the minimum count of a subword
 RESERVED_WORDS = tuple(subword.removesuffix("_") for subword in RESERVED)
-CLOSE = 0.01  # of the wanted size is near enough
+SIZE_TOLERANCE = 0.01  # relative difference to the target size at which the search stops
 
 
 def train_subwords(documents, vocabulary_size, max_length=None, num_iterations=4):
     """Returns a `SubwordTokenizer` with the subwords that occur most in a corpus.
 
-    A subword is kept if it begins where a subword of the round before begins and occurs often enough, longer ones
-    first, which take their occurrences from their beginnings; all characters of the corpus are kept. How often is
-    enough is searched until the vocabulary has the wanted size within 1 %, or as nearly as it gets.
+    A subword is selected if it begins where a subword of the round before begins and occurs often enough, longer ones
+    first, which take their occurrences from their beginnings; all characters of the corpus are selected. The
+    minimum count is found by bisection: the size is within 1 % of the target, or as near as possible.
 
     Source: tensor2tensor's builder, which made the vocabulary of the published Routing Transformers.
 
     Args:
         documents: iterable of `str` or UTF-8 `bytes`; only the counts of its words are held in memory.
-        vocabulary_size: wanted number of ids, with the two special ones.
-        max_length: characters of the longest subword. None: no limit.
-        num_iterations: rounds, default 4.
+        vocabulary_size: target number of ids, the two special ones included.
+        max_length: Maximum number of characters of a subword. Default: `None`, no limit.
+        num_iterations: Number of rounds. Default 4.
 
     Raises:
         ValueError: if there is no text, or not all of it is UTF-8.
@@ -42,7 +42,7 @@ def train_subwords(documents, vocabulary_size, max_length=None, num_iterations=4
     if not counts:
         raise ValueError("`documents` must hold text. Received: none.")
     corpus = _Corpus(counts, max_length, num_iterations)
-    return SubwordTokenizer(_search(corpus, vocabulary_size, 1, LARGEST_COUNT))
+    return SubwordTokenizer(_search(corpus, vocabulary_size, 1, MAX_MIN_COUNT))
 
 
 def count_words(documents):
@@ -58,17 +58,17 @@ def count_words(documents):
 
 
 def _search(corpus, size, lowest, highest):
-    """Returns the vocabulary nearest to a size, halving the range of occurrences that a subword must have."""
+    """Returns the vocabulary nearest to a size, by bisection of the minimum count of a subword."""
     best = None
     while best is None or lowest <= highest:
-        least = (lowest + highest) // 2
-        found = corpus.vocabulary(least)
-        logging.info("%d subwords occur %d times or more; wanted: %d.", len(found), least, size)
+        min_count = (lowest + highest) // 2
+        found = corpus.vocabulary(min_count)
+        logging.info("%d subwords occur %d times or more; target: %d.", len(found), min_count, size)
         if best is None or abs(len(found) - size) < abs(len(best) - size):
             best = found
-        if abs(len(found) - size) < CLOSE * size or lowest >= highest or least < 2:
+        if abs(len(found) - size) < SIZE_TOLERANCE * size or lowest >= highest or min_count < 2:
             break
-        lowest, highest = (least + 1, highest) if len(found) > size else (lowest, least - 1)
+        lowest, highest = (min_count + 1, highest) if len(found) > size else (lowest, min_count - 1)
     return best
 
 
@@ -82,60 +82,62 @@ class _Corpus:
         self._reserved = [word.translate(escaping) + "_" for word in RESERVED_WORDS]
         self._max_length = max_length
         self._num_iterations = num_iterations
-        self._of_characters = self._rests(set(self._alphabet))  # where all searches begin
+        self._initial_suffixes = self._count_suffixes(set(self._alphabet))  # the first round of every search
 
-    def vocabulary(self, least):
-        """Returns the subwords that occur `least` times, most frequent first, after the reserved ones."""
-        ordered = self._most_frequent(self._candidates(self._of_characters, least), least)
+    def vocabulary(self, min_count):
+        """Returns the subwords that occur `min_count` times, most frequent first, after the reserved ones."""
+        ordered = self._most_frequent(self._candidates(self._initial_suffixes, min_count), min_count)
         for _ in range(1, self._num_iterations):
-            rests = self._rests({*self._reserved, *ordered})
-            ordered = self._most_frequent(self._candidates(rests, least), least)
+            suffixes = self._count_suffixes({*self._reserved, *ordered})
+            ordered = self._most_frequent(self._candidates(suffixes, min_count), min_count)
         return self._reserved + ordered
 
-    def _rests(self, subwords):
-        """Returns how often each rest of a word occurs that begins where a subword of the word begins."""
-        longest, rests = max(map(len, subwords)), collections.defaultdict(int)
+    def _count_suffixes(self, subwords):
+        """Returns how often each suffix of a word occurs that begins where a subword of the word begins."""
+        longest, suffixes = max(map(len, subwords)), collections.defaultdict(int)
         for word, count in self._words:
             start, end_of_word = 0, len(word)
             while start < end_of_word:
-                rests[word[start:]] += count
+                suffixes[word[start:]] += count
                 end = min(end_of_word, start + longest)
                 while word[start:end] not in subwords:
                     end -= 1
                 start = end
-        return rests
+        return suffixes
 
-    def _candidates(self, rests, least):
-        """Returns how often each string occurs that begins a rest, characters and those that occur `least` times.
+    def _candidates(self, suffixes, min_count):
+        """Returns how often each string occurs that begins a suffix, characters and those that occur `min_count` times.
 
         What is longer than a string that occurs less often does so too, and needs no count.
         """
         counts, length = {}, 1
-        while rests and (self._max_length is None or length <= self._max_length):
+        while suffixes and (self._max_length is None or length <= self._max_length):
             found = collections.defaultdict(int)
-            for rest, count in rests.items():
-                found[rest[:length]] += count
-            counts.update((string, count) for string, count in found.items() if count >= least or length == 1)
-            rests = {
-                rest: count for rest, count in rests.items() if len(rest) > length and found[rest[:length]] >= least
+            for suffix, count in suffixes.items():
+                found[suffix[:length]] += count
+            counts.update((string, count) for string, count in found.items() if count >= min_count or length == 1)
+            suffixes = {
+                suffix: count
+                for suffix, count in suffixes.items()
+                if len(suffix) > length and found[suffix[:length]] >= min_count
             }
             length += 1
         return counts
 
-    def _most_frequent(self, counts, least):
+    def _most_frequent(self, counts, min_count):
         by_length = collections.defaultdict(list)
         for subword, count in counts.items():
-            if count >= least:
+            if count >= min_count:
                 by_length[len(subword)].append(subword)
-        kept, alphabet = [], set(self._alphabet)
+        selected, alphabet = [], set(self._alphabet)
         for length in sorted(by_length, reverse=True):
             for subword in by_length[length]:
                 count = counts[subword]
-                if count < least:
+                if count < min_count:
                     continue
                 if subword not in alphabet:
-                    kept.append((count, subword))
+                    selected.append((count, subword))
                 for end in range(1, length):
                     counts[subword[:end]] -= count
-        kept += [(counts.get(character, 0), character) for character in self._alphabet]
-        return [subword for _, subword in sorted(kept, reverse=True)]
+        selected += [(counts.get(character, 0), character) for character in self._alphabet]
+        return [subword for _, subword in sorted(selected, reverse=True)]

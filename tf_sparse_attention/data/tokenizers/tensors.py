@@ -1,11 +1,11 @@
-"""Tensors of TensorFlow, which is imported only where there are some."""
+"""Helpers for TensorFlow tensors that do not import TensorFlow for Python text."""
 
 import sys
 
 
 def is_tensor(value):
     """Whether a value is a tensor of TensorFlow, dense or ragged."""
-    # A tensor can only exist where TensorFlow is imported already, so plain text never pays for the import.
+    # A tensor can only exist if TensorFlow is imported already, so Python text never costs the import.
     tf = sys.modules.get("tensorflow")
     return tf is not None and isinstance(value, (tf.Tensor, tf.RaggedTensor))
 
@@ -14,7 +14,7 @@ def look_up(pieces, ids):
     """Returns the piece of each id, of the shape of the ids.
 
     Args:
-        pieces: list of `bytes`, by id; the last one stands for every id outside of the others.
+        pieces: list of `bytes`, by id; the last one is used for all ids out of range.
         ids: int tensor, dense or ragged.
     """
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What the tokenizers share that are operations of tensorflow-text."""
+"""Base class of the tokenizers that wrap those of tensorflow-text."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text, ch
 
 
 class TextTokenizer(Tokenizer):
-    """Base of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text, moved up by two.
+    """Base of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text plus two.
 
     A subclass gives `_make`, which returns the tokenizer of tensorflow-text, and `num_pieces`.
     """
@@ -17,7 +17,7 @@ class TextTokenizer(Tokenizer):
     needs_tensorflow_text = True
 
     def __init__(self):
-        self._made = None
+        self._inner = None
 
     @property
     def num_pieces(self):
@@ -32,12 +32,12 @@ class TextTokenizer(Tokenizer):
     @property
     def inner(self):
         """The tokenizer of tensorflow-text."""
-        if self._made is None:
+        if self._inner is None:
             import tensorflow as tf
 
             with tf.init_scope():  # once, even if the first call is in a graph
-                self._made = self._make(import_tensorflow_text())
-        return self._made
+                self._inner = self._make(import_tensorflow_text())
+        return self._inner
 
     def tokenize(self, text):
         """Turns text into ids; no special id is added.
@@ -68,7 +68,7 @@ class TextTokenizer(Tokenizer):
                 or ragged, in which an id outside the vocabulary gives nothing.
 
         Returns:
-            `str` for Python ids; a `tf.string` tensor, () or (B,), for tensors. Not the text that there was: spaces,
+            `str` for Python ids; a `tf.string` tensor, () or (B,), for tensors. Not always the original text: spaces,
             unknown characters and, for some vocabularies, capitals and accents are lost.
 
         Raises:

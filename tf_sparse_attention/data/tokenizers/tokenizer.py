@@ -1,6 +1,8 @@
-"""The interface of all tokenizers, and what they share."""
+"""Base class of the tokenizers."""
 
 import numpy as np
+
+from tf_sparse_attention.deprecation import renamed, renamed_method
 
 
 class Tokenizer:
@@ -28,14 +30,22 @@ class Tokenizer:
         """Turns Python ids into text as UTF-8 `bytes`; see `detokenize`."""
         return self.detokenize(ids).encode("utf-8")
 
-    def settled_text(self, ids):
-        """Returns the beginning of `detokenize` of Python ids that no ids after them can change, `str`.
+    def stable_prefix(self, ids):
+        """Returns the longest prefix of the text of Python ids that further ids cannot change, `str`.
 
-        At most three bytes of a character are not yet one, and come as U+FFFD.
+        An incomplete UTF-8 character, at most three bytes shown as U+FFFD, is left out.
         """
         text = self.detokenize(ids)
-        whole = text.rstrip("\ufffd")
-        return text if len(text) - len(whole) > 3 else whole
+        complete = text.rstrip("\ufffd")
+        return text if len(text) - len(complete) > 3 else complete
+
+    settled_text = renamed_method("settled_text", "stable_prefix")
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "settled_text" in vars(cls):  # a subclass that overrides the method under its old name
+            renamed("settled_text", "stable_prefix")
+            cls.stable_prefix = cls.settled_text
 
     def checked_ids(self, ids):
         """Returns Python ids as an array (T,) without the special ones.

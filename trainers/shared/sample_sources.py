@@ -1,7 +1,7 @@
-"""Where samples come from: a run, a model in a file, a preset, a SavedModel.
+"""Sources of samples: a run, a model in a file, a preset, a SavedModel.
 
-Each source has `defaults`, a dictionary of "prompt", "length" and settings, and `snapshots`, which yields the samples
-of one prompt as they grow.
+Each has `defaults`, a dictionary of "prompt", "length" and settings, and `snapshots`, which yields the growing samples
+of one prompt.
 """
 
 import dataclasses
@@ -15,17 +15,17 @@ from trainers.configs import base
 from trainers.shared import workdir
 from trainers.shared.loading import load_language_model
 
-CHUNK = 16  # tokens from one snapshot to the next
+CHUNK = 16  # tokens between two snapshots
 DEFAULTS = base.get_config().generate.to_dict()
 
 
-class Model:
+class LocalModelSource:
     """A model in this process.
 
     Args:
         model: A `LanguageModel`.
         tokenizer: The tokenizer it was trained with.
-        defaults: See above.
+        defaults: Dictionary of "prompt", "length" and settings.
     """
 
     def __init__(self, model, tokenizer, defaults=DEFAULTS):
@@ -34,27 +34,27 @@ class Model:
         self.defaults = dict(defaults)
 
     def snapshots(self, prompt, seeds, length, settings):
-        """Yields lists of samples, one for each seed: with text that will not change, then whole.
+        """Yields lists of samples, one for each seed: with the stable prefix of their text, at last complete.
 
         Args:
             prompt: `bytes`.
             seeds: Integers.
-            length: Tokens to add at most.
-            settings: Dictionary of arguments of `Sampling`; or, with "num_beams", of `BeamSearch`, which has no parts.
+            length: Maximum number of tokens to add.
+            settings: Arguments of `Sampling`; with "num_beams", of `BeamSearch`, which yields only complete samples.
 
         Raises:
-            ValueError: If a setting is out of range or not of that kind.
+            ValueError: If a setting is out of range or unknown.
         """
         strategy = _strategy(settings)
         chunk_size = CHUNK if isinstance(strategy, Sampling) else None
         ids, rows = self.tokenizer.tokenize(prompt), None
-        told = self.tokenizer.detokenize(ids)
+        prompt_text = self.tokenizer.detokenize(ids)
         generator, stop_ids = self.model.generator, (self.tokenizer.end_id,)
         prompts, longest = [ids] * len(seeds), len(ids) + length
         num_ids = self.tokenizer.vocabulary_size
         for rows in generator.parts(prompts, longest, strategy, seeds, stop_ids, num_ids, chunk_size):
-            yield self._samples(rows, seeds, told, settings, self.tokenizer.settled_text)
-        yield self._samples(rows, seeds, told, settings, self.tokenizer.detokenize)
+            yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.stable_prefix)
+        yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.detokenize)
 
     def _samples(self, rows, seeds, prompt, settings, as_text):
         return [
@@ -73,21 +73,21 @@ class Model:
 
 def _strategy(settings):
     kind = BeamSearch if "num_beams" in settings else Sampling
-    others = set(settings) - {field.name for field in dataclasses.fields(kind)}
-    if others:
+    unknown = set(settings) - {field.name for field in dataclasses.fields(kind)}
+    if unknown:
         without = "have no" if kind is BeamSearch else "are needed for"
-        raise ValueError(f"Beams (`num_beams`) {without} {', '.join(sorted(others))}. Received: {settings}.")
+        raise ValueError(f"Beams (`num_beams`) {without} {', '.join(sorted(unknown))}. Received: {settings}.")
     return kind(**settings)
 
 
-class SavedModel:
-    """A SavedModel that `tf_sparse_attention.export` wrote; it knows `temperature` and `top_p` alone.
+class SavedModelSource:
+    """A SavedModel that `tf_sparse_attention.export` wrote; its only settings are `temperature` and `top_p`.
 
     Args:
-        folder: Where it is.
+        folder: Path of the SavedModel.
 
     Raises:
-        ValueError: If there is none, or it is of an earlier version or of someone else.
+        ValueError: If there is none, or another version or another program wrote it.
     """
 
     def __init__(self, folder):
@@ -105,12 +105,14 @@ class SavedModel:
         self.defaults = dict(DEFAULTS)
 
     def snapshots(self, prompt, seeds, length, settings):
-        """Yields lists of samples, one more each time, whole ones; see `Model.snapshots`."""
+        """Yields lists of complete samples, one more each time; see `LocalModelSource.snapshots`."""
         import tensorflow as tf
 
         unknown = set(settings) - {"temperature", "top_p"}
         if unknown:
-            raise ValueError(f"A SavedModel knows temperature and top_p. Received: {', '.join(sorted(unknown))}.")
+            raise ValueError(
+                f"A SavedModel only has the settings temperature and top_p. Received: {', '.join(sorted(unknown))}."
+            )
         start = int(self._signatures["score"](text=tf.constant([prompt]))["num_tokens"][0])
         samples = []
         for seed in seeds:
@@ -131,7 +133,8 @@ class SavedModel:
                     "text": result["text"][0].numpy().decode("utf-8"),
                     "num_tokens": num_tokens,
                     "log_prob": round(float(result["log_prob"][0]), 3),
-                    "finished": num_tokens < length,  # a document that ends with the last token counts as not finished
+                    "finished": num_tokens
+                    < length,  # a document that ends exactly at the last token counts as unfinished
                     "seed": seed,
                     **settings,
                 }
@@ -139,18 +142,18 @@ class SavedModel:
             yield samples
 
 
-def of_run(folder):
-    """Returns the `Model` of a work folder, with the defaults of its configuration: trained, or its newest checkpoint.
+def from_run(folder):
+    """Returns the `LocalModelSource` of a work folder: the trained model, or that of the newest checkpoint.
 
     Raises:
         ValueError: If there is no model.
     """
     defaults = workdir.load_config(folder).generate.to_dict()
-    return Model(workdir.load_model(folder), workdir.load_tokenizer(folder), defaults)
+    return LocalModelSource(workdir.load_model(folder), workdir.load_tokenizer(folder), defaults)
 
 
-def of_file(path, tokenizer):
-    """Returns the `Model` in a `.keras` file.
+def from_file(path, tokenizer):
+    """Returns the `LocalModelSource` in a `.keras` file.
 
     Raises:
         ValueError: If there is none, or it has fewer ids than the tokenizer.
@@ -159,15 +162,15 @@ def of_file(path, tokenizer):
     ids = model.backbone.vocabulary_size, tokenizer.vocabulary_size
     if ids[0] > ids[1]:
         logging.warning("The model has %d ids, the tokenizer %d: is it the one it was trained with?", *ids)
-    return Model(model, tokenizer)
+    return LocalModelSource(model, tokenizer)
 
 
-def of_preset(name, tokenizer):
-    """Returns a `Model` of a published size whose weights are random: to see that and how fast it runs.
+def from_preset(name, tokenizer):
+    """Returns the `LocalModelSource` of a preset with random weights, to test speed and memory.
 
     Raises:
         ValueError: If the name is unknown.
     """
     model = tsa.models.LanguageModel.from_preset(name, tokenizer.vocabulary_size)
     logging.warning("The preset %s has random weights: its text means nothing.", name)
-    return Model(model, tokenizer)
+    return LocalModelSource(model, tokenizer)
