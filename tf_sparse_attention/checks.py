@@ -1,4 +1,4 @@
-"""Argument checks whose messages name the argument, what was expected and what came."""
+"""Argument checks whose messages name the argument, the expected value and the received one."""
 
 import math
 import numbers

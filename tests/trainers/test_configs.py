@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import tf_sparse_attention as tsa
-from trainers import components
 from trainers.configs import (
     all_attention_enwik8,
     base,
@@ -16,6 +15,7 @@ from trainers.configs import (
     enwik8,
     sparse_transformer_enwik8,
 )
+from trainers.shared import components
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (

@@ -8,7 +8,7 @@ import sys
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
 from tf_sparse_attention.convert.t2t import convert, plan_of
 from tf_sparse_attention.convert.t2t_files import open_checkpoint
-from tf_sparse_attention.files import replacing
+from tf_sparse_attention.files import atomic_file
 
 AS_PUBLISHED = (
     "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
@@ -73,10 +73,10 @@ def _convert_t2t(given):
 
 def _write(model, plan, given):
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(given.output) as beside:
-        model.save(beside)
+    with atomic_file(given.output) as temporary:
+        model.save(temporary)
     print(f"{given.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
-    for kind, count in plan.beside.items():
+    for kind, count in plan.temporary.items():
         if model.compiled and kind == "optimizer slots":
             print(f"Read: {kind}, {count} in all; those of weights that are cut or folded begin anew.")
         else:

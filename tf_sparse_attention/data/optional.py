@@ -1,8 +1,8 @@
-"""Packages that only some of the data part needs."""
+"""Imports of optional packages, with errors that name the extra to install."""
 
 
 def import_tfds():
-    """Imports `tensorflow_datasets`, or says which extra brings it.
+    """Imports `tensorflow_datasets`, or raises an error that names the extra to install.
 
     Returns:
         The module `tensorflow_datasets`.
@@ -21,7 +21,7 @@ def import_tfds():
 
 
 def import_tensorflow_text():
-    """Imports `tensorflow_text`, or says which extra brings it.
+    """Imports `tensorflow_text`, or raises an error that names the extra to install.
 
     Returns:
         The module `tensorflow_text`.
@@ -33,7 +33,7 @@ def import_tensorflow_text():
         import tensorflow_text
     except ImportError as error:
         raise ImportError(
-            "SentencePiece and WordPiece need tensorflow-text, which there is not for Windows. Install it with "
+            "SentencePiece and WordPiece need tensorflow-text, which is not available on Windows. Install it with "
             f"`pip install 'tf-sparse-attention[text]'`. The import said: {error}"
         ) from error
     return tensorflow_text

@@ -10,7 +10,7 @@ import warnings
 import tensorflow as tf
 
 from tf_sparse_attention.export.token_functions import SIGNATURES, check_answers, refusal, token_functions
-from tf_sparse_attention.files import replacing
+from tf_sparse_attention.files import atomic_file
 from tf_sparse_attention.ops.masks import MOST_AXES
 
 
@@ -60,8 +60,8 @@ def export_litert(model, path, batch_size=1, sequence_length=1024, max_length=10
     content = _converted(model, functions)
     check_answers(model, functions, "LiteRT", _answers_of(content))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as beside:
-        beside.write_bytes(content)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content)
     return path
 
 

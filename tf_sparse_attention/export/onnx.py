@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from tf_sparse_attention.export.token_functions import SIGNATURES, check_answers, refusal, token_functions
-from tf_sparse_attention.files import replacing_folder
+from tf_sparse_attention.files import atomic_folder
 
 OPSET = 18
 
@@ -43,10 +43,10 @@ def export_onnx(model, path, batch_size=1, sequence_length=1024, max_length=1024
     functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
     contents = {name: _converted(packages, model, function) for name, function in functions.items()}
     check_answers(model, functions, "ONNX", _answers_of(packages, model, contents))
-    with replacing_folder(path) as beside:
-        beside.mkdir()
+    with atomic_folder(path) as temporary:
+        temporary.mkdir()
         for name, content in contents.items():
-            (beside / f"{name}.onnx").write_bytes(content)
+            (temporary / f"{name}.onnx").write_bytes(content)
     return path
 
 

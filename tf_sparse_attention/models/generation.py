@@ -111,7 +111,7 @@ def _pieces(rows, tokenizer):
     """Yields what is new in each row: of the ids, or of the text that will not change, and at the end the rest."""
     given, row = 0, ()
     for row in rows:
-        settled = row if tokenizer is None else tokenizer.settled_text(row)
+        settled = row if tokenizer is None else tokenizer.stable_prefix(row)
         if len(settled) > given:
             yield settled[given:]
             given = len(settled)
