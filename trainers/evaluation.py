@@ -95,7 +95,7 @@ def evaluate(folder, split="test", changes=None):
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         model = workdir.load_model(folder)
-        model.fit_windows()
+        model.shrink_windows()
         scorer = scoring.make_scorer(model, execution, config.data.batch_size)
         # Of several processes each would have to go on at the same batch, which files of their own cannot promise.
         kept = partial if devices.is_alone else None

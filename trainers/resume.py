@@ -2,6 +2,8 @@
 
 import json
 
+from trainers.configs.base import with_new_names
+
 # What may change between two calls. Where text and vocabulary lie does not matter, they are compared.
 FREE_SETTINGS = (
     "backend",
@@ -38,7 +40,7 @@ def check_same(saved, now):
     Raises:
         ValueError: Naming the first setting that differs.
     """
-    before, after = _flat(saved["config"]), _flat(now["config"])
+    before, after = (_flat(with_new_names(description["config"])) for description in (saved, now))
     for name in sorted({*before, *after}):
         if not _is_free(name) and before.get(name) != after.get(name):
             raise ValueError(

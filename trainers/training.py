@@ -5,11 +5,13 @@ import functools
 from typing import Any
 
 import keras
+import ml_collections
 from absl import logging
 
 import tf_sparse_attention as tsa
 from trainers import callbacks, components, resume, scoring, strategy, tokenizers, workdir, writers
 from trainers.checkpoints import Checkpoints, state_variables
+from trainers.configs import base
 from trainers.files import remove_incomplete
 
 
@@ -38,6 +40,7 @@ def train(config, folder):
     Raises:
         ValueError: For a wrong setting, or one that differs from that of the checkpoint.
     """
+    config = ml_collections.ConfigDict(base.with_new_names(config.to_dict(), warn=True))
     _check(config)
     folder = workdir.open_workdir(folder, create=True)
     devices = strategy.choose(config)
@@ -158,7 +161,7 @@ class Run:
         saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
         with callbacks.StopOnSignal() as stop:
             while step < settings.num_steps and stop.received is None:
-                self._fit_windows(step)
+                self._shrink_windows(step)
                 self._fit_part(step, self._next_stop(step), [report, saver, stop])
                 step = stop.step
                 self._evaluate(step, stop, outputs)
@@ -168,16 +171,16 @@ class Run:
     def _next_stop(self, step):
         """Returns the next step before which something has to be done between two calls of `fit`."""
         settings = self.config.train
-        intervals = [every for every in (settings.evaluate_every, settings.fit_windows_every) if every]
+        intervals = [every for every in (settings.evaluate_every, settings.shrink_windows_every) if every]
         return min([settings.num_steps, *((step // every + 1) * every for every in intervals)])
 
-    def _fit_windows(self, step):
-        """Lets adaptive spans decide what is computed, where it is time."""
+    def _shrink_windows(self, step):
+        """Shrinks windows to the adaptive spans, every `shrink_windows_every` steps."""
         settings = self.config.train
         # Not in between, where a run may be that goes on: what is computed has to be what it was before.
-        if settings.fit_windows_every and step % settings.fit_windows_every == 0:
+        if settings.shrink_windows_every and step % settings.shrink_windows_every == 0:
             before = self._trained.computed_windows
-            window = self._trained.fit_windows(settings.fit_windows_margin)
+            window = self._trained.shrink_windows(settings.shrink_windows_margin)
             if self._trained.computed_windows != before:
                 logging.info("Step %d: adaptive spans compute %d positions at most.", step, window)
 

@@ -63,7 +63,7 @@ def load_config(workdir):
     for section, settings in base.get_config().to_dict().items():
         if isinstance(settings, dict):  # a run of an earlier version lacks what came later
             saved[section] = {**settings, **saved[section]}
-    return ml_collections.ConfigDict(saved)
+    return ml_collections.ConfigDict(base.with_new_names(saved))
 
 
 def save_source(workdir, source):

@@ -23,7 +23,7 @@ def of_segments(config):
     config.data.update(sequence_length=32)
     config.model.update(num_layers=2, intermediate_dim=None, memory_length=48)
     config.model.attention = [SPAN]
-    config.train.update(fit_windows_every=3, fit_windows_margin=2)
+    config.train.update(shrink_windows_every=3, shrink_windows_margin=2)
     return config
 
 
@@ -31,7 +31,7 @@ def of_segments(config):
 def trained(make_tiny_config, tmp_path_factory):
     """The folder of a run of segments that has learned something, and how it ended."""
     config, folder = of_segments(make_tiny_config()), tmp_path_factory.mktemp("trained")
-    config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, fit_windows_every=40)
+    config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, shrink_windows_every=40)
     return folder, training.train(config, folder)
 
 

@@ -6,6 +6,14 @@ A setting of None is left to the library: the default of the class it is an argu
 import ml_collections
 from ml_collections.config_dict import placeholder
 
+from tf_sparse_attention.deprecation import renamed
+
+# Old names of settings in each section, which are accepted for one more release.
+RENAMED = {
+    "model": {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"},
+    "train": {"fit_windows_every": "shrink_windows_every", "fit_windows_margin": "shrink_windows_margin"},
+}
+
 
 def get_config():
     """Returns the defaults, an `ml_collections.ConfigDict`."""
@@ -20,6 +28,26 @@ def get_config():
             "generate": _generate(),
         }
     )
+
+
+def with_new_names(settings, warn=False):
+    """Returns the settings of a run without old names, as plain data.
+
+    Args:
+        settings: Dictionary of sections, perhaps with settings under old names.
+        warn: Whether an old name is worth a `DeprecationWarning`: not in files of earlier runs. Defaults to `False`.
+    """
+    settings = dict(settings)
+    for section in set(RENAMED) & set(settings):
+        settings[section] = dict(settings[section])
+        for old, new in RENAMED[section].items():
+            value = settings[section].pop(old, None)
+            if value is None:
+                continue
+            if warn:
+                renamed(f"config.{section}.{old}", f"config.{section}.{new}")
+            settings[section][new] = value
+    return settings
 
 
 def _data():
@@ -58,7 +86,7 @@ def _model():
         # Parts, each a dictionary with "layer" and its arguments, or what keras.saving.serialize_keras_object makes of
         # a layer, so of one of your own; a list of such lists where blocks differ.
         "attention": [],
-        "skip_first": placeholder(int),
+        "num_local_layers": placeholder(int),
         "causal": True,
         "memory_length": 0,  # positions of earlier segments that are seen; rows then go on in the next batch
         "grid": [],  # axes of an embedding of positions that is added
@@ -68,10 +96,12 @@ def _model():
         "embedding_dropout": placeholder(float),
         "activation_dropout": placeholder(float),
         "token_dropout": placeholder(float),
-        "epsilon": placeholder(float),
+        "layer_norm_epsilon": placeholder(float),
         "remat": placeholder(bool),
         "tie_embeddings": False,
         "use_output_bias": True,
+        "skip_first": placeholder(int),  # old name of num_local_layers
+        "epsilon": placeholder(float),  # old name of layer_norm_epsilon
     }
 
 
@@ -105,9 +135,11 @@ def _train():
         "jit_compile": placeholder(bool),  # None: as the device wants it
         "steps_per_execution": 1,
         "num_logical_cpus": 1,  # more: as many replicas on one CPU, to try what several devices do
-        "fit_windows_every": 0,  # steps after which adaptive spans decide anew what is computed; 0: all of the window
-        "fit_windows_margin": 64,  # positions by which spans can grow until then
+        "shrink_windows_every": 0,  # steps after which windows shrink to the adaptive spans; 0: never
+        "shrink_windows_margin": 64,  # positions by which spans can grow until the next time
         "deterministic": True,  # whether two runs agree bit for bit, which costs time on a GPU
+        "fit_windows_every": placeholder(int),  # old name of shrink_windows_every
+        "fit_windows_margin": placeholder(int),  # old name of shrink_windows_margin
     }
 
 
