@@ -55,7 +55,7 @@ class Case:
             activation="relu",
             embedding=clusters if given["adapt_io"] else None,
             norm="post",
-            epsilon=1e-5,
+            layer_norm_epsilon=1e-5,
             memory_length=given["L"],
         )
         return LanguageModel(backbone, tie_embeddings=given["tied"])
@@ -125,7 +125,7 @@ class Case:
             memory, of_spans = self.model.init_memory(self.settings["B"], masked=False), ops.zeros(())
             outputs, memories, losses = [], [], []
             for x, y in zip(self.arrays["x"], self.arrays["y"], strict=True):
-                vectors, memory = self.model.backbone.read_on(x, memory, training=True)
+                vectors, memory = self.model.backbone.forward_with_memory(x, memory, training=True)
                 nats = self.model.nats(vectors, y)
                 logits = nats if self.settings["adapt_io"] else self.model.logits(vectors)
                 outputs.append(logits if self.settings["adapt_io"] else ops.log_softmax(logits))

@@ -109,7 +109,7 @@ def settings_of_preset(name):
         "sparsity_cluster_num_heads": routing["num_heads"],
         "sparsity_cluster_size": routing["num_clusters"],
         "sparsity_cluster_attention_window": routing["cluster_size"],
-        "sparsity_skip_first": given["skip_first"],
+        "sparsity_skip_first": given["num_local_layers"],
     }
 
 

@@ -21,7 +21,7 @@ def row_keys(seed, batch_size):
 
     Returns:
         uint32 (B, 2): (seed, row) for one seed, whatever the size of the batch; (seed of the row, 0) for one a row, so
-        that equal seeds give equal keys wherever the rows stand.
+        that equal seeds give equal keys whatever the row.
     """
     seed = word(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
     if len(seed.shape) == 2:

@@ -4,8 +4,8 @@ import numbers
 
 from keras import ops
 
-from tf_sparse_attention.generation.best_ids import best_ids
 from tf_sparse_attention.generation.random_keys import uniform
+from tf_sparse_attention.generation.top_ids import top_ids
 from tf_sparse_attention.ops.attend import lowest
 
 
@@ -14,7 +14,7 @@ def greedy(logits, keys=None):
 
     Args:
         logits: float (B, V).
-        keys: not used; there so that `greedy` can be the sampler of `generate`.
+        keys: not used, as `greedy` is deterministic.
 
     Returns:
         int32 (B,).
@@ -33,9 +33,9 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None, min_p=None):
         logits: float (B, V).
         keys: uint32 (B, 2), one key a row, another one for each draw: `row_keys`, `fold_in`.
         temperature: above 1 flattens, below 1 sharpens; 0 is `greedy`. A number, a scalar tensor, or (B,). Default 1.
-        top_k: ids kept in each row, see `keep_top_k`. None (default): all.
-        top_p: share of probability kept, see `keep_nucleus`. None (default): all.
-        min_p: least probability beside that of the best id, see `keep_likely`. None (default): any.
+        top_k: number of ids to draw from, see `keep_top_k`. None (default): all.
+        top_p: probability of the ids to draw from, see `keep_nucleus`. None (default): all.
+        min_p: least share of the probability of the best id, see `keep_likely`. None (default): any.
 
     Returns:
         int32 (B,).
@@ -86,7 +86,7 @@ def keep_top_k(logits, top_k):
     check_settings(top_k=top_k)
     logits = ops.cast(logits, "float32")
     ones = ops.ones_like(logits, dtype="int32")
-    return _keep(logits, best_ids(logits, ones, _a_row(top_k, "int32") - 1))
+    return _keep(logits, top_ids(logits, ones, _a_row(top_k, "int32") - 1))
 
 
 def keep_nucleus(logits, top_p):
@@ -108,7 +108,7 @@ def keep_nucleus(logits, top_p):
     check_settings(top_p=top_p)
     logits, top_p = ops.cast(logits, "float32"), _a_row(top_p)
     # Sums that are rounded up may exceed 1 and are no reason to drop anything.
-    kept = best_ids(logits, ops.softmax(logits, axis=-1), ops.maximum(top_p, 0)) | (top_p >= 1)
+    kept = top_ids(logits, ops.softmax(logits, axis=-1), ops.maximum(top_p, 0)) | (top_p >= 1)
     return _keep(logits, kept)
 
 

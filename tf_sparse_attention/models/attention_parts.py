@@ -48,16 +48,16 @@ class Part:
         return self.kind(**arguments, dtype=dtype)
 
 
-def plain_attention(attention):
+def serialize_attention(attention):
     """Returns the `attention` of a model as plain data: layers in it become what Keras makes of them in a config.
 
-    What is no list of parts stays as it is, for `parts_of_blocks` to refuse.
+    What is no list of parts stays as it is, for `parse_attention` to refuse.
     """
     if isinstance(attention, keras.layers.Layer):
         serialized = keras.saving.serialize_keras_object(attention)
         return {name: serialized[name] for name in SERIALIZED}
     if isinstance(attention, (list, tuple)):
-        return [plain_attention(part) for part in attention]
+        return [serialize_attention(part) for part in attention]
     return dict(attention) if isinstance(attention, dict) else attention
 
 
@@ -78,16 +78,16 @@ def class_name(part):
     return part["class_name"] if "class_name" in part else part["layer"]
 
 
-def parts_of_blocks(attention, num_layers, skip_first=0):
+def parse_attention(attention, num_layers, num_local_layers=0):
     """Returns a list of `Part` for each block.
 
     Args:
         attention: plain data: a list of parts, or a list of such lists, one for each block.
         num_layers: number of blocks.
-        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts.
+        num_local_layers: blocks, from the first on, in which the local part takes over the heads of all parts.
 
     Raises:
-        ValueError: for something else, and for a `skip_first` that does not go with it.
+        ValueError: for something else, and for a `num_local_layers` that does not go with it.
     """
     listed = isinstance(attention, (list, tuple)) and len(attention) > 0
     differ = listed and any(isinstance(part, (list, tuple)) for part in attention)
@@ -98,10 +98,10 @@ def parts_of_blocks(attention, num_layers, skip_first=0):
             f"`attention` must be {FORMS.format(num_layers=num_layers)}. Received: attention={attention!r}."
         )
     made = [[part_of(part) for part in parts] for parts in blocks]
-    _check_skip_first(skip_first, num_layers, differ, made[0], attention)
+    _check_num_local_layers(num_local_layers, num_layers, differ, made[0], attention)
     if differ:
         return made
-    return [all_local(made[0]) if index < skip_first else made[0] for index in range(num_layers)]
+    return [merge_into_local(made[0]) if index < num_local_layers else made[0] for index in range(num_layers)]
 
 
 def part_of(part):
@@ -127,7 +127,7 @@ def part_of(part):
     )
 
 
-def all_local(parts):
+def merge_into_local(parts):
     """Returns the local part alone with the heads of all `parts`."""
     local = next(part for part in parts if part.kind is layers.LocalAttention)
     return [local.with_heads(sum(part.num_heads for part in parts))]
@@ -168,19 +168,19 @@ def _deserialized(part):
         ) from error
 
 
-def _check_skip_first(skip_first, num_layers, differ, parts, attention):
-    if differ and skip_first:
+def _check_num_local_layers(num_local_layers, num_layers, differ, parts, attention):
+    if differ and num_local_layers:
         raise ValueError(
-            "`skip_first` must be 0 where `attention` has a list of parts for each block. "
-            f"Received: skip_first={skip_first}."
+            "`num_local_layers` must be 0 where `attention` has a list of parts for each block. "
+            f"Received: num_local_layers={num_local_layers}."
         )
-    if skip_first >= num_layers and len(parts) > 1:
+    if num_local_layers >= num_layers and len(parts) > 1:
         raise ValueError(
-            "`skip_first` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
-            f"skip_first={skip_first}, num_layers={num_layers}."
+            "`num_local_layers` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
+            f"num_local_layers={num_local_layers}, num_layers={num_layers}."
         )
-    if skip_first and not any(part.kind is layers.LocalAttention for part in parts):
+    if num_local_layers and not any(part.kind is layers.LocalAttention for part in parts):
         raise ValueError(
-            "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
-            f"Received: skip_first={skip_first}, attention={attention!r}."
+            "`num_local_layers` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
+            f"Received: num_local_layers={num_local_layers}, attention={attention!r}."
         )

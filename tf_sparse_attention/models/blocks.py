@@ -1,7 +1,7 @@
 """The blocks of `Backbone` and `Encoder`."""
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.models.attention_parts import make_attention, parts_of_blocks
+from tf_sparse_attention.models.attention_parts import make_attention, parse_attention
 
 # First the block's own seed, then those of its attention's parts; that of its feed-forward in the middle.
 SEEDS_OF_A_BLOCK = 1000
@@ -11,10 +11,11 @@ def make_blocks(
     attention,
     num_layers,
     dtype,
-    skip_first=0,
+    num_local_layers=0,
     intermediate_dim=None,
     activation="gelu",
     activation_dropout=0.0,
+    layer_norm_epsilon=1e-6,
     seed=None,
     mixed=True,
     **arguments,
@@ -22,19 +23,20 @@ def make_blocks(
     """Returns the blocks of a model, "block_0" and so on, not built.
 
     Args:
-        attention: plain data of the attention, see `parts_of_blocks`.
+        attention: plain data of the attention, see `parse_attention`.
         num_layers: number of blocks.
         dtype: dtype policy of all their layers.
-        skip_first: blocks whose local part takes over the heads of all parts.
+        num_local_layers: blocks whose local part takes over the heads of all parts.
         intermediate_dim: size inside the feed-forward. None: blocks have none.
         activation: of the feed-forward.
         activation_dropout: rate inside the feed-forward.
+        layer_norm_epsilon: of the layer norms.
         seed: integer or None, of which each layer takes one of its own.
         mixed: whether attention of a single part is a `MixedAttention` as well.
         **arguments: further ones of `TransformerBlock`.
     """
     blocks = []
-    for index, parts in enumerate(parts_of_blocks(attention, num_layers, skip_first)):
+    for index, parts in enumerate(parse_attention(attention, num_layers, num_local_layers)):
         own = None if seed is None else seed + SEEDS_OF_A_BLOCK * (index + 1)
         feed_forward = None
         if intermediate_dim is not None:
@@ -49,7 +51,13 @@ def make_blocks(
         attention_of_block = make_attention(parts, index, own, dtype, mixed=mixed)
         blocks.append(
             layers.TransformerBlock(
-                attention_of_block, feed_forward, **arguments, seed=own, dtype=dtype, name=f"block_{index}"
+                attention_of_block,
+                feed_forward,
+                **arguments,
+                epsilon=layer_norm_epsilon,
+                seed=own,
+                dtype=dtype,
+                name=f"block_{index}",
             )
         )
     return blocks

@@ -4,20 +4,21 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed, renamed_method
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
-from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.backbone import RENAMED, Backbone
 from tf_sparse_attention.models.generation import Generation
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
-from tf_sparse_attention.models.told_targets import ToldTargets, without_targets
+from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
 
 SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class LanguageModel(Generation, ToldTargets, Model):
+class LanguageModel(Generation, TargetsAsInputs, Model):
     """Logits of the token after each position.
 
     `model(token_ids)` takes ids as they are: its logits at t are for the token after t. In training the inputs are the
@@ -26,7 +27,7 @@ class LanguageModel(Generation, ToldTargets, Model):
     The last vectors go through a dense layer to the embedding's size, where that differs from `hidden_dim`, and then
     to the vocabulary: by the embedding itself if tied, else by weights of their own. With an adaptive embedding this is
     an `AdaptiveSoftmax` of the same clusters: the logits are log-probabilities, and training with
-    `language_model_loss()` and metrics of this library computes those of rare words only where they occur.
+    `language_model_loss()` and metrics of this library computes clusters of rare words only where they are targets.
 
     Args:
         backbone: a `Backbone`.
@@ -93,8 +94,11 @@ class LanguageModel(Generation, ToldTargets, Model):
             **overrides: arguments of `Backbone` that replace the preset's.
 
         Raises:
-            ValueError: for an unknown name, and for fewer layers than the preset keeps local.
+            ValueError: for an unknown name, and unless there are more layers than `num_local_layers` of the preset.
         """
+        for old in set(RENAMED) & set(overrides):
+            renamed(old, RENAMED[old])
+            overrides[RENAMED[old]] = overrides.pop(old)
         arguments = preset_arguments(name, reproduce_reference)
         dtype = overrides.get("dtype")
         backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
@@ -105,10 +109,10 @@ class LanguageModel(Generation, ToldTargets, Model):
 
     @property
     def is_adaptive(self):
-        """Whether the vocabulary is in clusters, with smaller vectors for rarer words."""
+        """Whether the embedding is an `AdaptiveEmbedding`, with smaller vectors for rarer words."""
         return isinstance(self.backbone.embedding, AdaptiveEmbedding)
 
-    can_be_told = is_adaptive
+    loss_from_targets = is_adaptive
 
     def _adaptive_softmax(self):
         embedding = self.backbone.embedding
@@ -130,11 +134,11 @@ class LanguageModel(Generation, ToldTargets, Model):
         self.built = True
 
     def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        inputs, targets = without_targets(inputs)
+        inputs, targets = split_targets(inputs)
         x = self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
-        return self._answer(x, targets)
+        return self._outputs(x, targets)
 
-    def _answer(self, x, targets):
+    def _outputs(self, x, targets):
         return self.logits(x) if targets is None else self.nats(x, targets)
 
     def nats(self, x, targets):
@@ -144,14 +148,16 @@ class LanguageModel(Generation, ToldTargets, Model):
         return self.to_vocabulary.loss(x if self.to_embedding is None else self.to_embedding(x), targets)
 
     def init_memory(self, batch_size, masked=True):
-        """Returns the memory before the first segment of `batch_size` texts: see `Backbone.init_memory`."""
+        """Returns the empty segment memory of `batch_size` texts: see `Backbone.init_memory`."""
         return self.backbone.init_memory(batch_size, masked)
 
-    def read_on(self, inputs, memory, training=None):
-        """Returns what a call does, for the next segment of texts, and the memory after it: see `Backbone.read_on`."""
-        inputs, targets = without_targets(inputs)
-        x, memory = self.backbone.read_on(inputs, memory, training=training)
-        return self._answer(x, targets), memory
+    def forward_with_memory(self, inputs, memory, training=None):
+        """Returns what a call does, and the segment memory after it: see `Backbone.forward_with_memory`."""
+        inputs, targets = split_targets(inputs)
+        x, memory = self.backbone.forward_with_memory(inputs, memory, training=training)
+        return self._outputs(x, targets), memory
+
+    read_on = renamed_method("read_on", "forward_with_memory")
 
     @property
     def reason_against_cache(self):
@@ -173,7 +179,7 @@ class LanguageModel(Generation, ToldTargets, Model):
         return self.logits(x), cache
 
     def logits(self, x):
-        """Returns the logits (..., V) of vectors (..., D) of the backbone, for those who need few of a sequence."""
+        """Returns the logits (..., V) of vectors (..., D) of the backbone, such as some positions of a sequence."""
         if self.to_embedding is not None:
             x = self.to_embedding(x)
         if self.to_vocabulary is not None:
@@ -185,7 +191,7 @@ class LanguageModel(Generation, ToldTargets, Model):
         return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
 
     def compute_output_shape(self, input_shape):
-        sizes, targets = without_targets(input_shape)
+        sizes, targets = split_targets(input_shape)
         sizes = self.backbone.compute_output_shape(sizes)[:2]
         return (*sizes, self.backbone.vocabulary_size) if targets is None else sizes
 

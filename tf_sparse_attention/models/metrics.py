@@ -1,4 +1,4 @@
-"""Loss and metrics of language models; all leave out padding, id 0."""
+"""Loss and metrics of language models; all ignore padding, id 0."""
 
 import math
 
@@ -9,7 +9,7 @@ from tf_sparse_attention import checks
 
 
 def nats_of(targets, predictions):
-    """Returns -log p of the targets (B, T), given logits (B, T, V), or these nats (B, T) themselves."""
+    """Returns -log p of the targets (B, T), given logits (B, T, V); nats (B, T) are returned as they are."""
     if len(predictions.shape) == 2:
         return predictions
     return keras.losses.sparse_categorical_crossentropy(targets, predictions, from_logits=True)
@@ -19,7 +19,7 @@ def nats_of(targets, predictions):
 class LanguageModelLoss(keras.losses.Loss):
     """The mean of -log p over the targets that are not padding (id 0), in nats a token.
 
-    Called with ids (B, T) and logits (B, T, V), or the nats (B, T) that a model answers with which knows its targets.
+    Called with ids (B, T) and logits (B, T, V), or nats (B, T) of a model that got the targets as inputs.
 
     Args:
         name: default "cross_entropy".
@@ -31,10 +31,10 @@ class LanguageModelLoss(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
     def call(self, y_true, y_pred):
-        counts = ops.not_equal(y_true, 0)
-        nats = ops.where(counts, nats_of(y_true, y_pred), 0)
-        # Scaled, for Keras divides the sum by the number of all targets.
-        share = ops.sum(ops.cast(counts, nats.dtype)) / ops.cast(ops.size(counts), nats.dtype)
+        is_target = ops.not_equal(y_true, 0)
+        nats = ops.where(is_target, nats_of(y_true, y_pred), 0)
+        # Keras divides the sum by the number of all targets, padding included.
+        share = ops.sum(ops.cast(is_target, nats.dtype)) / ops.cast(ops.size(is_target), nats.dtype)
         return nats / ops.where(share > 0, share, 1)
 
 
@@ -52,7 +52,7 @@ class TokenMetric(keras.metrics.Metric):
     """
 
     def __init__(self, name, dtype=None):
-        super().__init__(name=name, dtype=dtype or "float32")  # bfloat16 would soon stop counting
+        super().__init__(name=name, dtype=dtype or "float32")  # in bfloat16 sums would stop growing
         self.nats = self.add_variable((), "zeros", name="nats")
         self.tokens = self.add_variable((), "zeros", name="tokens")
 

@@ -3,12 +3,13 @@
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed_method
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.layers.adaptive_span import spans_in
 
 
-class _Additions:
-    """What `Model` adds to Keras's, apart from it since Keras changes the bases of a class made functional."""
+class TrainStepMixin:
+    """The training step of `Model`; a class of its own, since Keras changes the bases of a class made functional."""
 
     def train_step(self, *args, **kwargs):
         with replicas.deferred_updates():
@@ -19,7 +20,7 @@ class _Additions:
     def test_step(self, *args, **kwargs):
         return replicas.logs_to_average(super().test_step(*args, **kwargs))
 
-    def fit_windows(self, margin=0):
+    def shrink_windows(self, margin=0):
         """Makes layers with an adaptive span compute no more of their window than their spans need now.
 
         What the model computes stays the same, to rounding; it takes less time and memory. To be called between
@@ -42,6 +43,8 @@ class _Additions:
             span.fit_window(margin)
         return max(self.computed_windows, default=None)
 
+    fit_windows = renamed_method("fit_windows", "shrink_windows")
+
     @property
     def computed_windows(self):
         """The positions that each layer with an adaptive span computes, a list of integers; may be assigned to."""
@@ -59,16 +62,16 @@ class _Additions:
     # a program before each use, so that is where one with other windows is made anew.
 
     def make_train_function(self, force=False):
-        return super().make_train_function(force or self._has_moved("_windows_of_training"))
+        return super().make_train_function(force or self._windows_changed("_windows_of_training"))
 
     def make_test_function(self, force=False):
-        return super().make_test_function(force or self._has_moved("_windows_of_testing"))
+        return super().make_test_function(force or self._windows_changed("_windows_of_testing"))
 
     def make_predict_function(self, force=False):
-        return super().make_predict_function(force or self._has_moved("_windows_of_prediction"))
+        return super().make_predict_function(force or self._windows_changed("_windows_of_prediction"))
 
-    def _has_moved(self, name):
-        """Returns whether windows are others than those kept under a name, and keeps them."""
+    def _windows_changed(self, name):
+        """Returns whether the windows differ from those stored under a name, and stores them."""
         before, now = getattr(self, name, None), tuple(self.computed_windows)
         setattr(self, name, now)
         return before is not None and before != now
@@ -81,12 +84,12 @@ class _Additions:
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class FunctionalModel(_Additions, keras.Model):
+class FunctionalModel(TrainStepMixin, keras.Model):
     """What `Model(inputs, outputs)` makes: a functional `keras.Model` with the training step of `Model`."""
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Model(_Additions, keras.Model):
+class Model(TrainStepMixin, keras.Model):
     """A `keras.Model` that also trains routing layers on several TensorFlow replicas.
 
     On one device, and on JAX, it is a `keras.Model`. Under a `tf.distribute` strategy with several replicas, routing

@@ -26,7 +26,8 @@ def get_config(variant="small"):
     num_layers, num_persistent = VARIANTS[variant]
     config = base.get_config()
     config.data.update(sequence_length=512, batch_size=64, use_packing=False)
-    config.model.update(num_layers=num_layers, hidden_dim=512, norm="post", memory_length=8192, epsilon=1e-5)
+    config.model.update(num_layers=num_layers, hidden_dim=512, norm="post", memory_length=8192)
+    config.model.layer_norm_epsilon = 1e-5
     part = {"layer": "AllAttention", "num_heads": 8, "key_dim": 64, "num_persistent": num_persistent, "window": 8192}
     part |= {"position": "relative", "use_bias": False, "dropout": 0.4 if variant == "large" else 0.3}
     part["adaptive_span"] = {"ramp": 32, "loss": 1e-7}

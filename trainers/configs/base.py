@@ -9,6 +9,7 @@ from ml_collections.config_dict import placeholder
 # Settings under their old names, which are accepted for one more release: see `trainers.shared.renamed_settings`.
 RENAMED = {
     "data": {"packed": "use_packing"},
+    "model": {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"},
     "train": {"fit_windows_every": "shrink_windows_every", "fit_windows_margin": "shrink_windows_margin"},
 }
 
@@ -69,7 +70,7 @@ def _model():
         # Parts, each a dictionary with "layer" and its arguments, or a layer of one's own as serialized by
         # keras.saving.serialize_keras_object; a list of such lists if blocks differ.
         "attention": [],
-        "skip_first": placeholder(int),
+        "num_local_layers": placeholder(int),
         "causal": True,
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
         "grid": [],  # axes of an axial position embedding
@@ -79,10 +80,12 @@ def _model():
         "embedding_dropout": placeholder(float),
         "activation_dropout": placeholder(float),
         "token_dropout": placeholder(float),
-        "epsilon": placeholder(float),
+        "layer_norm_epsilon": placeholder(float),
         "remat": placeholder(bool),
         "tie_embeddings": False,
         "use_output_bias": True,
+        "skip_first": placeholder(int),  # old name of num_local_layers
+        "epsilon": placeholder(float),  # old name of layer_norm_epsilon
     }
 
 

@@ -110,7 +110,7 @@ def evaluate(folder, split="test", overrides=None):
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         model = workdir.load_model(folder)
-        model.fit_windows()
+        model.shrink_windows()
         scorer = scoring.make_scorer(model, execution, config.data.batch_size)
         # Several processes would all have to resume at the same batch, which separate files cannot guarantee.
         resumable = sums if devices.is_single_process else None

@@ -49,10 +49,10 @@ class LocalModelSource:
         chunk_size = CHUNK if isinstance(strategy, Sampling) else None
         ids, rows = self.tokenizer.tokenize(prompt), None
         prompt_text = self.tokenizer.detokenize(ids)
-        generator, stop_ids = self.model.generator, (self.tokenizer.end_id,)
+        generator, stop_token_ids = self.model.generator, (self.tokenizer.end_id,)
         prompts, longest = [ids] * len(seeds), len(ids) + length
         num_ids = self.tokenizer.vocabulary_size
-        for rows in generator.parts(prompts, longest, strategy, seeds, stop_ids, num_ids, chunk_size):
+        for rows in generator.iterate(prompts, longest, strategy, seeds, stop_token_ids, num_ids, chunk_size):
             yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.stable_prefix)
         yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.detokenize)
 

@@ -179,7 +179,7 @@ class Run:
         # Not at other steps, where a run may be resumed: it has to compute what it did before.
         if settings.shrink_windows_every and step % settings.shrink_windows_every == 0:
             before = self._training_model.computed_windows
-            window = self._training_model.fit_windows(settings.shrink_windows_margin)
+            window = self._training_model.shrink_windows(settings.shrink_windows_margin)
             if self._training_model.computed_windows != before:
                 logging.info("Step %d: adaptive spans compute %d positions at most.", step, window)
 

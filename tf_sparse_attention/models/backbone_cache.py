@@ -1,15 +1,15 @@
-"""Decoding with a cache, as the backbone has it."""
+"""The cache of a backbone: `init_cache`, `prefill` and `decode`."""
 
 from keras import ops
 
 from tf_sparse_attention.layers.attention_cache import check_has_cache
 from tf_sparse_attention.models.backbone_arguments import unpack
-from tf_sparse_attention.models.memory import of_last_document
+from tf_sparse_attention.models.segment_memory import in_last_document
 from tf_sparse_attention.ops.blocks import shape
 
 
-class Decoding:
-    """What `Backbone` adds to those of a Keras model: the three methods of decoding.
+class BackboneCache:
+    """Mixin of `Backbone`: the three methods of decoding with a cache.
 
     A cache is a dictionary by the names of blocks, each of them one by the names of its layers, down to tensors of
     static shape. The results are those of a call for the whole sequence, without dropout, to rounding.
@@ -28,22 +28,22 @@ class Decoding:
         Args:
             batch_size: B, an integer or a scalar tensor.
             max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
-            memory: what `read_on` returned for the segment before: each row goes on with the document that it read
-                last, as `read_on` would with its segment id, and positions count from 0 again. None: a new text.
+            memory: what `forward_with_memory` returned for the segment before. Each row continues its latest document,
+                and positions count from 0 again. None: a new text.
 
         Raises:
-            ValueError: if the model cannot decode with a cache, and for a memory if it has none.
+            ValueError: if the model cannot decode with a cache, and for a memory if `memory_length` is 0.
         """
         check_has_cache(self)
         if memory is None:
             return {block.name: block.init_cache(batch_size, max_length) for block in self.blocks}
         if self.memory_length == 0:
             raise ValueError("`memory` must be None for a backbone whose `memory_length` is 0. Received: a memory.")
-        seen = of_last_document(memory["segment_ids"])
+        seen = in_last_document(memory["segment_ids"])
         return {block.name: block.init_cache(batch_size, max_length, memory[block.name], seen) for block in self.blocks}
 
     def prefill(self, inputs, cache, mask=None):
-        """Returns what a call does for a prompt, in one pass, and the cache after it.
+        """Computes the vectors of a prompt in one pass, as a call does, and fills the cache.
 
         Args:
             inputs: int (B, T) token ids from the first one on, or a dictionary with "token_ids" and, if wanted,
@@ -59,8 +59,10 @@ class Decoding:
         """
         token_ids, mask, segment_ids, _ = unpack(inputs, mask)
         if segment_ids is not None:
-            raise ValueError("`inputs` must have no 'segment_ids': a cache holds one document a row. Received: some.")
-        return self._decoded(self.embed(token_ids), cache, lambda block, x, own: block.prefill(x, own, mask))
+            raise ValueError(
+                "`inputs` must have no 'segment_ids': a cache holds one document a row. Received: segment ids."
+            )
+        return self._run_blocks(self.embed(token_ids), cache, lambda block, x, cache: block.prefill(x, cache, mask))
 
     def decode(self, token_ids, cache, index):
         """Returns the vectors of the next token and the cache after it.
@@ -75,9 +77,9 @@ class Decoding:
         """
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))
         x = self.embed(token_ids, positions=index[:, None])
-        return self._decoded(x, cache, lambda block, x, own: block.decode(x, own, index))
+        return self._run_blocks(x, cache, lambda block, x, cache: block.decode(x, cache, index))
 
-    def _decoded(self, x, cache, run):
+    def _run_blocks(self, x, cache, run):
         new = {}
         for block in self.blocks:
             x, new[block.name] = run(block, x, cache[block.name])

@@ -1,14 +1,14 @@
-"""The best ids of each row without sorting the vocabulary: what the cuts of `samplers` stand on."""
+"""The best ids of each row without sorting the vocabulary, for the cuts of `samplers`."""
 
 from keras import ops
 
 HIGHEST = 2**31 - 1
 
 
-def best_ids(logits, amounts, limit):
-    """Returns the ids before which, from the best down, ids of no more than `limit` come together.
+def top_ids(logits, amounts, limit):
+    """Returns the ids for which the amounts of all better ids add up to no more than `limit`.
 
-    Of equal logits the lower ids come first. The lowest logit that is reached is found bit by bit, in 32 passes over
+    Of equal logits the lower ids are better. The lowest logit that is reached is found bit by bit, in 32 passes over
     the row: a tenth of the time of a sort of it, or less.
 
     Args:
