@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.convert.t2t_cases import small
+from tests.convert.t2t.cases import small
 
 VOCABULARY, WIDTH = 120_000, 256  # each of the two large tensors has 123 MB
 CODE = """

@@ -6,7 +6,7 @@ import pytest
 
 from tf_sparse_attention.layers import LocalAttention, SwappedAttention
 from tf_sparse_attention.models import SwappedModel
-from tf_sparse_attention.models.places import places_of
+from tf_sparse_attention.models.layer_sites import places_of
 from tf_sparse_attention.models.swapped_model import marked, swap
 
 

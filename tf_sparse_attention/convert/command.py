@@ -6,8 +6,8 @@ import pathlib
 import sys
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
-from tf_sparse_attention.convert.t2t import convert, plan_of
-from tf_sparse_attention.convert.t2t_files import open_checkpoint
+from tf_sparse_attention.convert.t2t.conversion import convert, plan_of
+from tf_sparse_attention.convert.t2t.files import open_checkpoint
 from tf_sparse_attention.files import replacing
 
 AS_PUBLISHED = (

@@ -5,7 +5,7 @@ import functools
 import keras
 
 from tf_sparse_attention.layers.swapped_attention import CallMask, SwappedAttention
-from tf_sparse_attention.models.places import places_of
+from tf_sparse_attention.models.layer_sites import places_of
 
 # What KerasHub's decoders ask of the method that makes the mask of all pairs of positions.
 MASK_METHOD = "_compute_self_attention_mask"

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.analysis.causality_report import Leak
-from tf_sparse_attention.analysis.causality_target import to_numpy
+from tf_sparse_attention.analysis.causality.report import Leak
+from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 
 

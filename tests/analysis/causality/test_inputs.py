@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from tests.analysis.audited_layers import attention, dictionary_model, language_model
-from tf_sparse_attention.analysis.causality_inputs import AuditInputs, make_inputs
+from tests.analysis.causality.audited_layers import attention, dictionary_model, language_model
+from tf_sparse_attention.analysis.causality.inputs import AuditInputs, make_inputs
 
 
 def made(target, vocabulary_size=None):

@@ -3,9 +3,9 @@
 import collections
 import dataclasses
 
-from tf_sparse_attention.convert import t2t_layout
-from tf_sparse_attention.convert.t2t_mapping import make_mapping, unused_names
-from tf_sparse_attention.convert.t2t_settings import DEFAULTS, check_settings
+from tf_sparse_attention.convert.t2t import layout as t2t_layout
+from tf_sparse_attention.convert.t2t.mapping import make_mapping, unused_names
+from tf_sparse_attention.convert.t2t.settings import DEFAULTS, check_settings
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 

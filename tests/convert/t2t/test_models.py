@@ -6,7 +6,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.draws import first
-from tf_sparse_attention.convert.t2t_files import open_checkpoint
+from tf_sparse_attention.convert.t2t.files import open_checkpoint
 
 SCOPE = "sparse_transformer/body/"
 

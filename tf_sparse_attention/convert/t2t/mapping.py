@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tf_sparse_attention.convert.t2t_layout import (
+from tf_sparse_attention.convert.t2t.layout import (
     EMBEDDING,
     FEED_FORWARDS,
     HEADS,

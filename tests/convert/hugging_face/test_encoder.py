@@ -13,7 +13,7 @@ from tests.make_hugging_face import CASES, make
 from tf_sparse_attention.convert import from_hugging_face
 
 pytest.importorskip("safetensors")
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "hugging_face"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "hugging_face"
 NAMES = {
     "token_ids": "input_ids",
     "padding_mask": "attention_mask",
@@ -83,7 +83,7 @@ def test_the_encoders_are_the_same_on_jax(run_jax):
     found = run_jax(
         """
 import json, warnings
-from tests.convert.test_hugging_face import CASES, GOLDEN, from_hugging_face, largest_difference, numbers
+from tests.convert.hugging_face.test_encoder import CASES, GOLDEN, from_hugging_face, largest_difference, numbers
 warnings.simplefilter("ignore")
 far = {}
 for case in CASES:

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t_cases import SCOPE, write_checkpoint
-from tf_sparse_attention.convert.t2t_files import open_checkpoint
+from tests.convert.t2t.cases import SCOPE, write_checkpoint
+from tf_sparse_attention.convert.t2t.files import open_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 

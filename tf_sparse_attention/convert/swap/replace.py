@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_sparse_attention.convert.replacement import Replacement
+from tf_sparse_attention.convert.swap.replacement import Replacement
 
 
 def replace_attention(model, make_layer, causal=False, print_fn=print):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.convert.swap_models import Block, Classifier, difference, ids, local, mixed, randomized, routed
-from tests.convert.swap_models import transformer as make_transformer
+from tests.convert.swap.swap_models import Block, Classifier, difference, ids, local, mixed, randomized, routed
+from tests.convert.swap.swap_models import transformer as make_transformer
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import (

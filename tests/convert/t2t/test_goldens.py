@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t_cases import CASES
+from tests.convert.t2t.cases import CASES
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members
 
@@ -86,7 +86,7 @@ def test_the_models_are_the_same_on_jax(case, shared_goldens, run_jax):
 import pathlib, warnings
 import numpy as np
 import tf_sparse_attention as tsa
-from tests.convert.t2t_cases import Published
+from tests.convert.t2t.cases import Published
 warnings.simplefilter("ignore")
 published = Published(pathlib.Path({str(shared_goldens / "t2t_checkpoints" / case)!r}))
 model = tsa.convert.from_t2t_checkpoint(published.prefix)

@@ -2,7 +2,7 @@
 
 import math
 
-from tf_sparse_attention.convert.t2t_layout import SLOTS, STEP
+from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from keras import layers
 
-from tests.analysis.audited_layers import RoundingAhead, SubclassedModel, attention, language_model
+from tests.analysis.causality.audited_layers import RoundingAhead, SubclassedModel, attention, language_model
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
-from tf_sparse_attention.analysis.precision import copy_in_precision
+from tf_sparse_attention.analysis.causality.precision import copy_in_precision
 
 
 def test_float64_tells_rounding_from_a_leak():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.convert.t2t_plan import make_plan
-from tf_sparse_attention.convert.t2t_settings import read_settings, settings_of_preset
+from tf_sparse_attention.convert.t2t.plan import make_plan
+from tf_sparse_attention.convert.t2t.settings import read_settings, settings_of_preset
 
 CONTRADICTIONS = {
     "hidden_size": 16,
@@ -73,7 +73,7 @@ def test_zero_decoder_layers_leave_the_number_to_another_setting(small_checkpoin
 
 
 def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(shared_goldens):
-    from tests.convert.t2t_cases import Published
+    from tests.convert.t2t.cases import Published
 
     published = Published(shared_goldens / "t2t_checkpoints" / "pg19_local_like")
     heads = {"local_num_heads": 3, "sparsity_cluster_num_heads": 1, "sparsity_skip_first": 3}

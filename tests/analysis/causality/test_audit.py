@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from tests.analysis.audited_layers import (
+from tests.analysis.causality.audited_layers import (
     CAUSAL,
     LOOKING_AHEAD,
     Ahead,
@@ -34,7 +34,7 @@ def test_a_look_ahead_fails(name):
 
 def test_verdicts_are_the_same_on_jax(run_jax):
     code = """
-from tests.analysis.audited_layers import *
+from tests.analysis.causality.audited_layers import *
 from tf_sparse_attention.analysis import causality_report
 
 keras.utils.set_random_seed(0)

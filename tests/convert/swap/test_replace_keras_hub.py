@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.convert.swap_models import blocks, difference, local, mixed, randomized, routed
+from tests.convert.swap.swap_models import blocks, difference, local, mixed, randomized, routed
 from tf_sparse_attention.analysis import assert_causal
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import AllAttention, LocalAttention, SwappedAttention
@@ -224,7 +224,7 @@ def test_models_are_replaced_on_jax(run_jax):
 import warnings
 import keras_hub, numpy as np
 from keras import ops
-from tests.convert.swap_models import difference, ids, local, randomized, routed, transformer
+from tests.convert.swap.swap_models import difference, ids, local, randomized, routed, transformer
 from tf_sparse_attention.convert import replace_attention
 warnings.simplefilter("ignore")
 model = transformer(use_causal_mask=True)

@@ -2,11 +2,11 @@
 
 import logging
 
-from tf_sparse_attention.convert.t2t_files import open_checkpoint
-from tf_sparse_attention.convert.t2t_mapping import unchanged
-from tf_sparse_attention.convert.t2t_optimizer import restore_optimizer, unlike_published
-from tf_sparse_attention.convert.t2t_plan import make_plan
-from tf_sparse_attention.convert.t2t_settings import read_settings
+from tf_sparse_attention.convert.t2t.files import open_checkpoint
+from tf_sparse_attention.convert.t2t.mapping import unchanged
+from tf_sparse_attention.convert.t2t.optimizer import restore_optimizer, unlike_published
+from tf_sparse_attention.convert.t2t.plan import make_plan
+from tf_sparse_attention.convert.t2t.settings import read_settings
 from tf_sparse_attention.convert.weights import weights_by_path, zeros_at_first
 from tf_sparse_attention.models.metrics import language_model_loss
 

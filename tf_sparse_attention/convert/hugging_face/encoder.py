@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 
-from tf_sparse_attention.convert.hugging_face_names import NAMES, name_in_encoder, root_of
+from tf_sparse_attention.convert.hugging_face.names import NAMES, name_in_encoder, root_of
 from tf_sparse_attention.convert.weights import zeros_at_first
 from tf_sparse_attention.models import Encoder
 

@@ -4,7 +4,7 @@ import tempfile
 
 import keras
 
-from tf_sparse_attention.convert.dense_attention import (
+from tf_sparse_attention.convert.swap.dense_attention import (
     is_sparse,
     looks_like_attention,
     own_window,
@@ -13,7 +13,7 @@ from tf_sparse_attention.convert.dense_attention import (
 )
 from tf_sparse_attention.convert.weights import zeros_at_first
 from tf_sparse_attention.layers.swapped_attention import SwappedAttention
-from tf_sparse_attention.models.places import places_of
+from tf_sparse_attention.models.layer_sites import places_of
 from tf_sparse_attention.models.swapped_model import marked, swap
 
 TO_OTHERS = "it attends to another sequence"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t_cases import SCOPE
-from tf_sparse_attention.convert.t2t_layout import read_layout
-from tf_sparse_attention.convert.t2t_plan import make_plan
+from tests.convert.t2t.cases import SCOPE
+from tf_sparse_attention.convert.t2t.layout import read_layout
+from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.models.presets import preset_arguments
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from tests.analysis.audited_layers import Ahead, SubclassedModel, Tracker, attention, language_model
+from tests.analysis.causality.audited_layers import Ahead, SubclassedModel, Tracker, attention, language_model
 from tf_sparse_attention.analysis import assert_causal, causality_report
 
 

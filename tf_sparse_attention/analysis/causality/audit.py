@@ -5,11 +5,11 @@ import functools
 import keras
 import numpy as np
 
-from tf_sparse_attention.analysis.causality_checks import gradient_check, outputs_of, perturbation_check
-from tf_sparse_attention.analysis.causality_inputs import AuditInputs, find_vocabulary_size, make_inputs
-from tf_sparse_attention.analysis.causality_report import CausalityError, CausalityReport
-from tf_sparse_attention.analysis.causality_target import AuditTarget
-from tf_sparse_attention.analysis.precision import copy_in_precision
+from tf_sparse_attention.analysis.causality.checks import gradient_check, outputs_of, perturbation_check
+from tf_sparse_attention.analysis.causality.inputs import AuditInputs, find_vocabulary_size, make_inputs
+from tf_sparse_attention.analysis.causality.precision import copy_in_precision
+from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport
+from tf_sparse_attention.analysis.causality.target import AuditTarget
 
 # How much of its scale an earlier output may change, by the coarsest dtype computed in: that much is rounding. In
 # float32 14 times what regrouping tokens costs in a routing layer (7e-7), and 100 times below a real leak (1e-3). In

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t_cases import write_checkpoint
+from tests.convert.t2t.cases import write_checkpoint
 from tests.goldens import goldens_of, read_case
-from tf_sparse_attention.convert.t2t_layout import HEADS
+from tf_sparse_attention.convert.t2t.layout import HEADS
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members
