@@ -154,7 +154,7 @@ def test_a_truncated_file_is_named(checkpoint):
     folder, _ = checkpoint
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"whole safetensors files. Received: model.safetensors: "):
+    with pytest.raises(ValueError, match=r"complete safetensors files. Received: model.safetensors: "):
         from_hugging_face(folder)
 
 
@@ -183,7 +183,7 @@ def test_a_config_without_a_counterpart_is_refused(checkpoint, change, message):
         ("[]", "config.json must hold one JSON object. Received: a list"),
         (
             '{"model_type": "longformer", "hidden_act": "gelu"}',
-            r"of a longformer must have .* none of \['vocab_size', ",
+            r"of a longformer must have .* missing \['vocab_size', ",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Dense Keras models with attention in all the places where it can stand."""
+"""Dense Keras models with attention wherever a model can hold it."""
 
 import keras
 import numpy as np

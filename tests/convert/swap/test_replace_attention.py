@@ -108,7 +108,7 @@ def test_attention_to_another_sequence_is_left():
     cross = keras.layers.MultiHeadAttention(2, 8, name="other")(own, value)
     model = randomized(keras.Model([query, value], cross))
     sparse, lines = reported(model, local())
-    assert lines[1] == "left      other: MultiHeadAttention, it attends to another sequence"
+    assert lines[1] == "skipped   other: MultiHeadAttention, it attends to another sequence"
     x, y = (np.random.default_rng(0).normal(size=(2, length, 16)).astype("float32") for length in (12, 9))
     assert difference(model([x, y]), sparse([x, y])) < 1e-5
 
@@ -151,7 +151,7 @@ def test_lists_tuples_dictionaries_and_shared_layers_of_a_subclassed_model(tmp_p
     randomized(model)
     sparse, lines = reported(model, local())
     held = ["pools['last']", "more[0]", "blocks[0].attention", "blocks[1].attention"]
-    assert lines == [f"replaced  {place}: MultiHeadAttention by LocalAttention" for place in held]
+    assert lines == [f"replaced  {path}: MultiHeadAttention by LocalAttention" for path in held]
     assert difference(model(ids()), sparse(ids())) < 1e-5
     assert len(sparse.weights) == len(model.weights)
     assert isinstance(sparse, Classifier) and isinstance(sparse.more[0], SwappedAttention)
@@ -187,10 +187,10 @@ def test_what_cannot_be_replaced_is_reported_with_the_reason():
     assert sorted(lines) == sorted(
         [
             "replaced  plain: MultiHeadAttention by LocalAttention",
-            "left      gated: MultiHeadAttention, it has a gate",
-            "left      declined: MultiHeadAttention, make_layer returned None",
-            "left      plane: MultiHeadAttention, it attends along several axes",
-            "left      grouped: GroupedQueryAttention, GroupedQueryAttention is no keras.layers.MultiHeadAttention",
+            "skipped   gated: MultiHeadAttention, it has a gate",
+            "skipped   declined: MultiHeadAttention, make_layer returned None",
+            "skipped   plane: MultiHeadAttention, it attends along several axes",
+            "skipped   grouped: GroupedQueryAttention, GroupedQueryAttention is no keras.layers.MultiHeadAttention",
         ]
     )
 
@@ -272,7 +272,7 @@ def test_the_smaller_of_the_own_window_and_the_one_asked_for_is_applied_and_repo
     model = make_transformer(use_causal_mask, sliding_window=4)
     sparse, lines = reported(model, local(asked))
     assert sparse.get_layer("attention_0").window == min(asked, 4)
-    remark = "" if asked <= 4 else f"; LocalAttention with window=4 in place of {asked}: its sliding_window is 4"
+    remark = "" if asked <= 4 else f"; LocalAttention with window=4 instead of {asked}: its sliding_window is 4"
     assert lines[0] == f"replaced  attention_0: MultiHeadAttention by LocalAttention{remark}"
     assert (difference(model(ids()), sparse(ids())) < 1e-5) == (asked >= 4)
 
@@ -286,14 +286,14 @@ class NearBlock(Block):
         self.attention = keras.layers.MultiHeadAttention(2, 8, sliding_window=3)
 
 
-def test_the_own_window_is_applied_inside_of_layers_too_wherever_the_same_one_stands(tmp_path):
+def test_the_own_window_is_applied_inside_of_layers_too_at_all_sites_of_a_shared_one(tmp_path):
     inputs, block = keras.Input((12,), dtype="int32"), NearBlock(name="block")
     x = block(block(keras.layers.Embedding(30, 16)(inputs)))
     model = randomized(keras.Model(inputs, x))
     sparse, lines = reported(model, local())
     assert lines == [
         "replaced  block.attention: MultiHeadAttention by LocalAttention; "
-        "LocalAttention with window=3 in place of 12: its sliding_window is 3"
+        "LocalAttention with window=3 instead of 12: its sliding_window is 3"
     ]
     assert difference(model(ids()), sparse(ids())) < 1e-5
     assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
@@ -307,7 +307,7 @@ def test_layers_without_a_window_in_place_of_one_with_it_are_reported():
     ]
     sparse, lines = reported(model, mixed)
     assert lines == [
-        "replaced  attention_0: MultiHeadAttention by MixedAttention; LocalAttention with window=2 in place of 4: "
+        "replaced  attention_0: MultiHeadAttention by MixedAttention; LocalAttention with window=2 instead of 4: "
         f"its sliding_window is 2; RoutingAttention has no window: it {further}"
     ]
     assert [part.name for part in sparse.layers[2].parts] == ["near", "far"]
@@ -336,7 +336,7 @@ def test_a_window_that_does_not_count_the_query_is_one_less():
         (make_transformer(), lambda dense: LocalAttention(3, 8), "must return a layer that fits attention_0"),
         (make_transformer(), lambda dense: LocalAttention(2, 8, use_bias=False), "and have the projections"),
         (make_transformer(num_layers=0), local(), "no attention found"),
-        (make_transformer(), lambda dense: None, "left      attention_0: MultiHeadAttention, make_layer returned None"),
+        (make_transformer(), lambda dense: None, "skipped   attention_0: MultiHeadAttention, make_layer returned None"),
     ],
 )
 def test_what_is_wrong_is_said(model, make_layer, message):
@@ -344,7 +344,7 @@ def test_what_is_wrong_is_said(model, make_layer, message):
         replace_attention(model, make_layer)
 
 
-def test_a_model_that_cannot_be_made_anew_is_refused():
+def test_a_model_that_is_not_reconstructible_is_refused():
     class Sealed(keras.Model):
         def __init__(self, layer):
             super().__init__()
@@ -355,7 +355,7 @@ def test_a_model_that_cannot_be_made_anew_is_refused():
 
     model = Sealed(keras.layers.MultiHeadAttention(2, 8))
     model(np.zeros((1, 12, 16), "float32"))
-    with pytest.raises(ValueError, match=r"`model` must be one that its config can make anew; Sealed is not"):
+    with pytest.raises(ValueError, match=r"`model` must be reconstructible from its config; Sealed is not"):
         replace_attention(model, local())
 
 

@@ -40,9 +40,9 @@ def test_a_dry_run_maps_every_variable_of_the_full_size(name, shared_goldens):
     assert read == {name for name, kind in kinds.items() if kind in ("weight", "centroids", "ema_state")}
     weights = [shapes[name] for name, kind in kinds.items() if kind in ("weight", "centroids")]
     assert sum(np.prod(shape) for shape in weights) == num_weights
-    assert sum(plan.beside.values()) == count - len(read)
+    assert sum(plan.other_variables.values()) == count - len(read)
     lines = plan.table().splitlines()
-    assert len(lines) == 1 + len(plan.rows) + len(plan.unused) + len(plan.beside)
+    assert len(lines) == 1 + len(plan.rows) + len(plan.unused) + len(plan.other_variables)
     assert "98302" in lines[1]
 
 
@@ -137,8 +137,8 @@ def test_slots_dummies_and_the_step_are_counted(small_checkpoint):
     shapes = shapes_of(small_checkpoint)
     shapes |= {f"training/{SCOPE}embeddings/embedding/Adafactor": (20,), "losses_avg/problem_0/total_loss": ()}
     plan = make_plan(shapes, small_checkpoint.settings)
-    assert plan.beside == {"step counter": 1, "optimizer slots": 1, "values of summaries": 1}
-    assert "beside the weights: 1 optimizer slots" in plan.table()
+    assert plan.other_variables == {"step counter": 1, "optimizer slots": 1, "values of summaries": 1}
+    assert "not weights: 1 optimizer slots" in plan.table()
 
 
 def test_routed_layers_have_to_be_the_last_ones(small_checkpoint):

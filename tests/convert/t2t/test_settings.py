@@ -7,7 +7,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.convert.t2t.plan import make_plan
-from tf_sparse_attention.convert.t2t.settings import read_settings, settings_of_preset
+from tf_sparse_attention.convert.t2t.settings import preset_settings, read_settings
 
 CONTRADICTIONS = {
     "hidden_size": 16,
@@ -42,7 +42,7 @@ def plan_of(small):
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_contradiction_names_the_setting_and_both_values(name, small_checkpoint):
     small_checkpoint.settings[name] = CONTRADICTIONS[name]
-    with pytest.raises(ValueError, match=f"must agree .* {name}={CONTRADICTIONS[name]!r}, but the variables say"):
+    with pytest.raises(ValueError, match=f"must agree .* {name}={CONTRADICTIONS[name]!r}, but the variables mean"):
         plan_of(small_checkpoint)
 
 
@@ -128,4 +128,4 @@ def test_a_name_that_is_no_preset_lists_them():
 def test_a_preset_of_another_model_is_refused():
     names = [name for name in tsa.models.PRESETS if name.endswith("strided") or "sparse" in name]
     with pytest.raises(ValueError, match="a preset of the Routing Transformer"):
-        settings_of_preset(names[0])
+        preset_settings(names[0])

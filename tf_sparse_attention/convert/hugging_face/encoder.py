@@ -2,10 +2,12 @@
 
 import json
 import math
+import os
 import pathlib
+from typing import Any
 
-from tf_sparse_attention.convert.hugging_face.names import NAMES, name_in_encoder, root_of
-from tf_sparse_attention.convert.weights import zeros_at_first
+from tf_sparse_attention.convert.hugging_face.names import NAMES, find_root, name_in_encoder
+from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.models import Encoder
 
 ACTIVATIONS = {
@@ -16,35 +18,34 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
 }
-NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
-NEEDED += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")
-NEEDED += ("attention_probs_dropout_prob",)
-NEEDED_BY = {"longformer": ("attention_window", "pad_token_id"), "big_bird": ("block_size", "num_random_blocks")}
+REQUIRED = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+REQUIRED += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")
+REQUIRED += ("attention_probs_dropout_prob",)
+REQUIRED_FOR = {"longformer": ("attention_window", "pad_token_id"), "big_bird": ("block_size", "num_random_blocks")}
 
 
-def from_hugging_face(folder, num_global=64, dtype=None):
+def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: Any = None) -> Encoder:
     """Returns a Longformer or BigBird encoder with the weights of a checkpoint.
 
-    Hidden states and pooled output are those of `LongformerModel` and `BigBirdModel` outside training, where a BigBird
-    counts its first block once more for each random block and draws none, and attends densely to texts of at most
-    (5 + 2 random blocks) blocks. The same holds here in training. At padding a Longformer has other states than the
-    published model only where no token is global. Heads of tasks are left out.
+    Hidden states and pooled output are those of `LongformerModel` and `BigBirdModel` in inference, where a BigBird
+    counts its first block once more for each random block instead of drawing any, and attends densely to texts of at
+    most (5 + 2 random blocks) blocks. Here the same holds in training. At padding the states of a Longformer differ
+    from the published model's only if no token is global. Task heads are not loaded.
 
     Args:
-        folder: path of a local folder, as `huggingface_hub.snapshot_download` makes one, with config.json and
+        folder: Path of a local folder, as `huggingface_hub.snapshot_download` makes one, with config.json and
             model.safetensors, or its shards with model.safetensors.index.json.
-        num_global: global tokens of a text that a Longformer keeps places for; if more are marked, the rest are not
-            global, and states differ from the published ones. Default 64.
-        dtype: policy of the model. None: that of Keras.
+        num_global: Maximal number of global tokens of a text for a Longformer; if more are marked, the rest are not
+            global, and states differ from the published ones. Default: 64.
+        dtype: Dtype policy of the model; `None` for Keras's global policy. Default: `None`.
 
     Returns:
-        An `Encoder`. What `transformers` calls input_ids, attention_mask and token_type_ids are its "token_ids",
-        "padding_mask" and "token_type_ids"; a Longformer takes "global_mask" too.
+        An `Encoder`. Its inputs "token_ids", "padding_mask" and "token_type_ids" are the input_ids, attention_mask and
+        token_type_ids of `transformers`; a Longformer takes "global_mask" too.
 
     Raises:
-        ValueError: for another kind of model, settings that have no counterpart here, and names that are missing or
-            unknown.
-        ImportError: if `safetensors` is not installed.
+        ValueError: If it is another kind of model, settings have no counterpart here, or names are missing or unknown.
+        ImportError: If `safetensors` is not installed.
 
     Example:
         encoder = tsa.convert.from_hugging_face(snapshot_download("allenai/longformer-base-4096"))
@@ -53,32 +54,32 @@ def from_hugging_face(folder, num_global=64, dtype=None):
     folder = pathlib.Path(folder)
     config = _read_json(folder / "config.json")
     arguments = encoder_arguments(config, num_global)
-    sources = _without_root(_files_of_tensors(folder))
-    with zeros_at_first():
+    sources = _strip_root(_open_tensor_files(folder))
+    with initialize_with_zeros():
         encoder = Encoder(**arguments, use_pooler="pooler.weight" in sources, dtype=dtype)
-    wanted = {source_name(weight.path): weight for weight in encoder.weights}
-    _check_names(set(wanted), set(sources))
-    for name, weight in wanted.items():
+    targets = {source_name(weight.path): weight for weight in encoder.weights}
+    _check_names(set(targets), set(sources))
+    for name, weight in targets.items():
         file, full_name = sources[name]
-        weight.assign(_arranged(file.get_tensor(full_name), name, weight))
+        weight.assign(_match_shape(file.get_tensor(full_name), name, weight))
     return encoder
 
 
-def encoder_arguments(config, num_global):
+def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]:
     """Returns the arguments of `Encoder` for a config.json of Hugging Face, a dictionary."""
     if not isinstance(config, dict):
         raise ValueError(f"config.json must hold one JSON object. Received: a {type(config).__name__}.")
     kind = config.get("model_type")
-    if kind not in NEEDED_BY:
+    if kind not in REQUIRED_FOR:
         raise ValueError(f"`model_type` of config.json must be 'longformer' or 'big_bird'. Received: {kind!r}.")
     if config.get("hidden_act") not in ACTIVATIONS:
         raise ValueError(
             f"`hidden_act` of config.json must be one of {sorted(ACTIVATIONS)}. Received: {config.get('hidden_act')!r}."
         )
-    needed = [*NEEDED, *NEEDED_BY[kind]]
-    missing = [name for name in needed if name not in config]
+    required = [*REQUIRED, *REQUIRED_FOR[kind]]
+    missing = [name for name in required if name not in config]
     if missing:
-        raise ValueError(f"config.json of a {kind} must have {needed}. Received: none of {missing}.")
+        raise ValueError(f"config.json of a {kind} must have {required}. Received: missing {missing}.")
     if config.get("is_decoder"):
         raise ValueError("`is_decoder` of config.json must be false: this is an encoder. Received: true.")
     own = _longformer(config, num_global) if kind == "longformer" else _big_bird(config)
@@ -114,7 +115,7 @@ def _longformer(config, num_global):
             f"Received: {windows}."
         )
     common = {**_heads(config), "num_global": num_global, "own_projections": True}
-    # Half the window to a side, and the token itself.
+    # Half of the window on each side, and the token itself.
     attention = [[{**common, "window": window // 2 + 1}] for window in windows]
     return {"attention": attention, "padding_id": config["pad_token_id"]}
 
@@ -135,11 +136,11 @@ def _big_bird(config):
     }
 
 
-def source_name(path):
+def source_name(path: str) -> str:
     """Returns the name in a checkpoint of the weight of an `Encoder` at a path."""
-    *place, layer, kind = path.split("/")
+    *parents, layer, kind = path.split("/")
     index = next((part.removeprefix("block_") for part in path.split("/") if part.startswith("block_")), None)
-    inner = "/".join([*(part for part in place if not part.startswith(("block_", "encoder"))), layer])
+    inner = "/".join([*(part for part in parents if not part.startswith(("block_", "encoder"))), layer])
     return NAMES[f"{inner}/{kind}"].format(index=index)
 
 
@@ -155,7 +156,7 @@ def _read_json(path):
         raise ValueError(f"`folder` must have a {path.name} of JSON. Received: {path}, where {error}.") from error
 
 
-def _files_of_tensors(folder):
+def _open_tensor_files(folder):
     """Returns the open safetensors file that holds each tensor, by name."""
     try:
         from safetensors import SafetensorError, safe_open
@@ -178,16 +179,16 @@ def _files_of_tensors(folder):
         try:
             file = safe_open(folder / name, framework="numpy")
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"`folder` must have whole safetensors files. Received: {name}: {error}.") from error
+            raise ValueError(f"`folder` must have complete safetensors files. Received: {name}: {error}.") from error
         found.update(dict.fromkeys(file.keys(), file))
     return found
 
 
-def _without_root(files):
-    """Returns pairs of file and full name by the name in the encoder; heads of tasks are left out."""
-    root = root_of(files)
-    named = {name_in_encoder(name, root): (file, name) for name, file in files.items()}
-    return {name: source for name, source in named.items() if name is not None}
+def _strip_root(files):
+    """Returns pairs of file and full name by the name in the encoder; task heads are dropped."""
+    root = find_root(files)
+    by_name = {name_in_encoder(name, root): (file, name) for name, file in files.items()}
+    return {name: source for name, source in by_name.items() if name is not None}
 
 
 def _check_names(wanted, given):
@@ -198,8 +199,8 @@ def _check_names(wanted, given):
         )
 
 
-def _arranged(values, name, weight):
-    """Returns a tensor in the shape of a weight: kernels of torch have their outputs first."""
+def _match_shape(values, name, weight):
+    """Returns a tensor in the shape of a weight; torch has the outputs of kernels first."""
     is_kernel = name.endswith(".weight") and values.ndim == 2 and "_embeddings" not in name
     values = values.T if is_kernel else values
     if values.size != math.prod(weight.shape):

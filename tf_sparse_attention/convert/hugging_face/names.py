@@ -1,12 +1,14 @@
-"""Names of the weights of BERT's descendants in the layout of Hugging Face, by those of an `Encoder`."""
+"""Maps the names of an `Encoder`'s weights to those of BERT-like models in the layout of Hugging Face."""
 
-ROOTS = ("", "longformer.", "bert.")  # below which a checkpoint of a task has its encoder
+from collections.abc import Iterable
+
+ROOTS = ("", "longformer.", "bert.")  # prefixes of the encoder in checkpoints of models with a task head
 PARTS = ("embeddings.", "encoder.", "pooler.")
-COUNTERS = ("position_ids", "token_type_ids")  # that older checkpoints saved
-OTHER_SPELLINGS = {"pooler.dense.": "pooler.", ".gamma": ".weight", ".beta": ".bias"}
+COUNTERS = ("position_ids", "token_type_ids")  # saved by older checkpoints
+NAME_VARIANTS = {"pooler.dense.": "pooler.", ".gamma": ".weight", ".beta": ".bias"}
 
 
-# The weights of a layer, ours and theirs.
+# The weights of a layer, our names and theirs.
 DENSE = {"kernel": "weight", "bias": "bias"}
 NORM = {"gamma": "weight", "beta": "bias"}
 
@@ -39,16 +41,16 @@ def _names():
 NAMES = _names()
 
 
-def root_of(names):
-    """Returns the beginning that all names of an encoder have in a checkpoint, as "longformer."."""
+def find_root(names: Iterable[str]) -> str:
+    """Returns the prefix that all names of an encoder have in a checkpoint, such as "longformer."."""
     return next((root for root in ROOTS if any(name.startswith(f"{root}embeddings.") for name in names)), "")
 
 
-def name_in_encoder(name, root):
-    """Returns the name of a weight below an encoder; None for weights of heads, and for counters."""
+def name_in_encoder(name: str, root: str) -> str | None:
+    """Returns the name of an encoder's weight without the prefix; `None` for weights of heads, and for counters."""
     own = name.removeprefix(root)
     if not name.startswith(root) or not own.startswith(PARTS) or own.endswith(COUNTERS):
         return None
-    for other, usual in OTHER_SPELLINGS.items():
-        own = own.replace(other, usual)
+    for variant, usual in NAME_VARIANTS.items():
+        own = own.replace(variant, usual)
     return own

@@ -1,38 +1,46 @@
 """Dense Keras models made sparse, with their weights."""
 
+from collections.abc import Callable
+
 import keras
 
 from tf_sparse_attention.convert.swap.replacement import Replacement
 
 
-def replace_attention(model, make_layer, causal=False, print_fn=print):
+def replace_attention(
+    model: keras.Model,
+    make_layer: Callable[[keras.layers.MultiHeadAttention], keras.layers.Layer | None],
+    causal: bool = False,
+    print_fn: Callable[[str], object] | None = print,
+) -> keras.Model:
     """Returns a copy of a dense model with sparse attention of the same weights.
 
-    Every `keras.layers.MultiHeadAttention` of self-attention is replaced, whether it is a node of a functional model or
-    stands inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`, whose cached attention
-    goes on decoding with KerasHub's caches. Calls and masks stay as they are, the model keeps its methods, `generate`
-    too, and it can be saved, and loaded where this library is imported. Where a dense attention has a `sliding_window`,
-    the smaller of it and the new layer's window is applied, and the report says so; it also says where a new layer has
-    no window. A window as long as the sequence gives the
-    results of the dense model. Not replaced are attention to another sequence and classes that compute something else.
+    Every `keras.layers.MultiHeadAttention` used for self-attention is replaced, whether it is a node of a functional
+    model or inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`, whose cached attention
+    still decodes with KerasHub's caches. Calls and masks do not change, the model keeps its methods, including
+    `generate`, and it can be saved, and loaded wherever this library is imported. Where a dense attention has a
+    `sliding_window`, the smaller of it and the new layer's window applies, and the report says so, as it does where a
+    new layer has no window. A window as long as the sequence gives the results of the dense model. Cross-attention
+    and subclasses that compute something else are not replaced.
 
     Args:
-        model: a built `keras.Model`: functional, Sequential, or one that its `from_config` can make anew. It stays as
-            it is.
-        make_layer: function of a dense attention layer that returns an attention layer of this library, not built, for
-            its place, or None to leave it: attention to another sequence inside of a layer is known by "cross" in its
-            name or by sizes that differ, and else must be left so. `arguments_of` gives what both have in common. Parts
-            of a `MixedAttention` take the heads one after the other.
-        causal: whether the masks that the model gives its attention hide later positions. A pattern that depends on it
-            must be told; `use_causal_mask` of Keras and the decoders of KerasHub tell it anyway. Default False.
-        print_fn: function that takes the report: a line for each attention, replaced or left, and why. None: no report.
+        model: A built `keras.Model`: functional, Sequential, or reconstructible from its config. It is not changed.
+        make_layer: Function of a dense attention layer that returns an unbuilt attention layer of this library to
+            replace it with, or `None` to keep it. Cross-attention inside other layers is recognized by "cross" in its
+            name or by sizes that differ; for any other, return `None`. `arguments_of` returns the arguments that both
+            layers share. The parts of a `MixedAttention` take consecutive heads.
+        causal: Whether the masks that the model passes to its attention hide later positions, which patterns that
+            depend on it cannot see from a mask. Not needed where the model passes Keras's `use_causal_mask`, nor for
+            KerasHub's decoders. Default: `False`.
+        print_fn: Function that takes the report: a line for each attention, replaced or skipped, and why. `None` for no
+            report. Default: `print`.
 
     Returns:
         A new model, not compiled.
 
     Raises:
-        ValueError: if the model is not built or cannot be made anew, nothing can be replaced, or a layer does not fit
-            the weights.
+        ValueError: If the model is not built or not reconstructible from its config, nothing can be replaced, or a
+            layer does not fit the weights.
 
     Example:
         >>> inputs = keras.Input((None, 16))
@@ -48,7 +56,7 @@ def replace_attention(model, make_layer, causal=False, print_fn=print):
     if not callable(make_layer) or isinstance(make_layer, keras.layers.Layer | type):
         raise ValueError(f"`make_layer` must be a function of a layer. Received: make_layer={make_layer!r}.")
     replacement = Replacement(make_layer, causal)
-    sparse = replacement.sublayers_swapped(replacement.copy_of(model))
+    sparse = replacement.replace_sublayers(replacement.copy_model(model))
     report = replacement.report()
     if not replacement.replaced:
         raise ValueError(f"`model` must have attention that can be replaced. Received: {model.name}.\n{report}")

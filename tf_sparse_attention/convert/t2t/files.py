@@ -1,12 +1,16 @@
-"""Reading the files of a TensorFlow 1 checkpoint: a prefix, a folder, or the zip file it was published in."""
+"""Reads the files of a TensorFlow 1 checkpoint: a prefix, a folder, or the zip file it was published in."""
 
 import contextlib
+import os
 import pathlib
 import tempfile
 import zipfile
+from collections.abc import Iterator
 
 import keras
 import numpy as np
+
+from tf_sparse_attention.types import Tensor
 
 INDEX = ".index"
 
@@ -14,49 +18,49 @@ INDEX = ".index"
 class Checkpoint:
     """Variables of a checkpoint, read one at a time.
 
-    Made by `open_checkpoint`.
+    Use `open_checkpoint` to make one.
 
     Attributes:
-        prefix: path of the files without their endings, a `pathlib.Path`.
-        shapes: dictionary of the shapes of all variables by name.
+        prefix: Path of the files without their suffixes, a `pathlib.Path`.
+        shapes: Dictionary of the shapes of all variables by name.
 
     Args:
-        prefix: path of the files without their endings.
+        prefix: Path of the files without their suffixes.
     """
 
-    def __init__(self, prefix):
+    def __init__(self, prefix: pathlib.Path):
         self.prefix = prefix
-        self._reader = self._guarded(lambda tf: tf.train.load_checkpoint(str(prefix)))
+        self._reader = self._translate_errors(lambda tf: tf.train.load_checkpoint(str(prefix)))
         self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
         self._dtypes = self._reader.get_variable_to_dtype_map()
 
     @property
-    def folder(self):
+    def folder(self) -> pathlib.Path:
         """The folder of the files."""
         return self.prefix.parent
 
-    def read(self, name):
+    def read(self, name: str) -> np.ndarray:
         """Returns a variable as a NumPy array.
 
         Raises:
-            ValueError: if the files are damaged, or numbers are not finite.
+            ValueError: If the files are damaged, or values are not finite.
         """
-        value = self._guarded(lambda tf: self._reader.get_tensor(name))
+        value = self._translate_errors(lambda tf: self._reader.get_tensor(name))
         _check_finite(name, np.isfinite(value).all())
         return value
 
-    def read_tensor(self, name):
-        """Returns a variable of floats as the backend takes it over, which for TensorFlow is a tensor; as `read`."""
+    def read_tensor(self, name: str) -> Tensor:
+        """Returns a variable of floats like `read`, on TensorFlow as a tensor, which a Keras variable need not copy."""
         if keras.backend.backend() != "tensorflow":
             return self.read(name)
         import tensorflow as tf
 
         files = {"prefix": str(self.prefix), "tensor_names": [name], "shape_and_slices": [""]}
-        value = self._guarded(lambda tf: tf.raw_ops.RestoreV2(**files, dtypes=[self._dtypes[name]])[0])
+        value = self._translate_errors(lambda tf: tf.raw_ops.RestoreV2(**files, dtypes=[self._dtypes[name]])[0])
         _check_finite(name, bool(tf.reduce_all(tf.math.is_finite(value))))
         return value
 
-    def _guarded(self, read):
+    def _translate_errors(self, read):
         import tensorflow as tf
 
         try:
@@ -64,29 +68,29 @@ class Checkpoint:
         except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ValueError(
-                "`path` must be a whole TensorFlow checkpoint, PREFIX.index and all its PREFIX.data-* files. "
-                f"Received: {self.prefix.name}, of which TensorFlow says: {reason}"
+                "`path` must be a complete TensorFlow checkpoint, PREFIX.index and all its PREFIX.data-* files. "
+                f"Received: {self.prefix.name}, and TensorFlow's message: {reason}"
             ) from error
 
 
 def _check_finite(name, finite):
     if not finite:
-        raise ValueError(f"`path` must hold finite numbers. Received: {name} with others.")
+        raise ValueError(f"`path` must hold finite numbers. Received: {name} with infinities or NaN.")
 
 
 @contextlib.contextmanager
-def open_checkpoint(path):
+def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
     """Opens the checkpoint at a path.
 
     Args:
-        path: prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
-            with one, which is unpacked beside the other temporary files of the system until the block ends.
+        path: Prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
+            with one, which is unpacked into a temporary folder until the context ends.
 
     Yields:
         A `Checkpoint`.
 
     Raises:
-        ValueError: if there is no checkpoint, more than one, or a damaged one.
+        ValueError: If there is no checkpoint, more than one, or a damaged one.
     """
     path = pathlib.Path(path).expanduser()
     with contextlib.ExitStack() as stack:
@@ -95,8 +99,8 @@ def open_checkpoint(path):
             _unpack(path, folder)
             yield Checkpoint(_only_prefix(folder, path))
         elif path.suffix == ".zip":
-            why = "damaged" if path.exists() else "not there"
-            raise ValueError(f"`path` must be a whole zip file, if it ends in .zip. Received: path={path}, {why}.")
+            why = "damaged" if path.exists() else "missing"
+            raise ValueError(f"`path` must be a complete zip file, if it ends in .zip. Received: path={path}, {why}.")
         elif path.is_dir():
             yield Checkpoint(_only_prefix(path, path))
         else:
@@ -108,11 +112,11 @@ def _unpack(archive, folder):
         with zipfile.ZipFile(archive) as files:
             files.extractall(folder)
     except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"`path` must be a whole zip file. Received: {archive}, where {error}.") from error
+        raise ValueError(f"`path` must be a complete zip file. Received: {archive}, where {error}.") from error
 
 
 def _only_prefix(folder, path):
-    """Returns the prefix of the one checkpoint in a folder; the file `checkpoint` may be of another place and time."""
+    """Returns the prefix of the one checkpoint in a folder; the file `checkpoint` may have been written elsewhere."""
     found = sorted(file.with_suffix("") for file in folder.rglob("*" + INDEX))
     found = [prefix for prefix in found if list(prefix.parent.glob(f"{prefix.name}.data-*"))]
     if len(found) != 1:
@@ -131,6 +135,6 @@ def _prefix_of(path):
     if not path.with_name(path.name + INDEX).is_file():
         raise ValueError(
             "`path` must be the prefix of a checkpoint, a folder with one, or a zip file with one. "
-            f"Received: path={path}, beside which there is no {path.name}{INDEX}."
+            f"Received: path={path}, without {path.name}{INDEX}."
         )
     return path

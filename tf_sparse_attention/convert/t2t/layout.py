@@ -1,10 +1,13 @@
-"""What the names and shapes of a tensor2tensor checkpoint of a Routing Transformer tell about the model."""
+"""Reads the architecture of a Routing Transformer from the names and shapes in a tensor2tensor checkpoint."""
 
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 
-# Variables beside the model: of the optimizer, of the summaries, the step.
+from tf_sparse_attention.types import Shape
+
+# Variables that are not the model's: of the optimizer, of the summaries, the step.
 SLOTS = "training/"
 DUMMIES = ("losses_avg/", "train_stats/")
 STEP = "global_step"
@@ -28,23 +31,23 @@ class Layout:
     """The sizes and parts of a model, as its variables have them.
 
     Attributes:
-        scope: what the names of the model's variables begin with.
-        vocabulary_size: V.
-        embedding_dim: E, size of the embedding.
-        hidden_dim: D, channels of the residual stream.
-        num_layers: number of layers.
-        intermediate_dim: size inside the feed-forward, None without one.
-        activation: of the feed-forward, "geglu" or "relu", None without one.
-        norm: "post" or "pre".
-        num_heads: N, heads of a layer, routed and local.
-        key_dim: size of a head for queries and keys.
-        value_dim: the same for values.
-        num_routing: routed heads of the layers that have some.
-        num_clusters: clusters of a routed head.
-        routed: numbers of the layers with routed heads.
-        has_averages: whether the moving averages of the centroids are there.
-        local_distance: M of the local heads' relative positions, None without them.
-        routing_distance: M of the routed heads' relative positions, None without them.
+        scope: Prefix of the names of the model's variables.
+        vocabulary_size: Number of token ids.
+        embedding_dim: Size of the embedding.
+        hidden_dim: Channels of the residual stream.
+        num_layers: Number of layers.
+        intermediate_dim: Inner size of the feed-forward, `None` without one.
+        activation: Activation of the feed-forward, "geglu" or "relu", `None` without one.
+        norm: Position of the layer norm, "post" or "pre".
+        num_heads: Number of heads of a layer, routed and local.
+        key_dim: Size of a head for queries and keys.
+        value_dim: The same for values.
+        num_routing: Number of routed heads in layers that have them.
+        num_clusters: Number of clusters of a routed head.
+        routed: Indices of the layers with routed heads.
+        has_averages: Whether the checkpoint has the moving averages of the centroids.
+        local_distance: Maximal relative distance of local heads, `None` without relative positions.
+        routing_distance: The same of routed heads.
     """
 
     scope: str
@@ -60,18 +63,18 @@ class Layout:
     value_dim: int
     num_routing: int
     num_clusters: int
-    routed: tuple
+    routed: tuple[int, ...]
     has_averages: bool
     local_distance: int | None
     routing_distance: int | None
 
     @property
-    def num_local(self):
+    def num_local(self) -> int:
         """Local heads of a layer that has routed ones."""
         return self.num_heads - self.num_routing
 
     @functools.cached_property
-    def shapes(self):
+    def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of all variables that such a model has, by name without the scope."""
         shapes = {
             EMBEDDING: (self.vocabulary_size, self.embedding_dim),
@@ -131,58 +134,58 @@ class Layout:
         return shapes
 
 
-def read_layout(shapes):
+def read_layout(shapes: Mapping[str, Shape]) -> Layout:
     """Returns the `Layout` of a checkpoint.
 
     Args:
-        shapes: dictionary of the shapes of all variables by name.
+        shapes: Dictionary of the shapes of all variables by name.
 
     Raises:
-        ValueError: if this is no such checkpoint, or variables of the model are missing, have another shape than the
-            others ask for, or are unknown; the message lists them all.
+        ValueError: If this is no such checkpoint, or variables of the model are missing, unknown, or of shapes that do
+            not match; the message lists them all.
     """
     scope = _scope_of(shapes)
     own = {
         name.removeprefix(scope): tuple(shape)
         for name, shape in shapes.items()
-        if name.startswith(scope) and not is_beside(name)
+        if name.startswith(scope) and not is_not_model_variable(name)
     }
-    _refuse_encoders(own)
+    _check_no_encoder(own)
     layout = _layout_of(scope, own)
     _check_complete(layout.shapes, own)
     return layout
 
 
-def is_beside(name):
-    """Whether a variable is none of a model: an optimizer's, a summary's, or the step."""
+def is_not_model_variable(name: str) -> bool:
+    """Returns whether a variable is an optimizer's, a summary's, or the step."""
     return name == STEP or name.startswith((SLOTS, *DUMMIES))
 
 
 def _scope_of(shapes):
-    names = [name for name in shapes if not is_beside(name)]
+    names = [name for name in shapes if not is_not_model_variable(name)]
     scopes = [name.removesuffix(EMBEDDING) for name in names if name == EMBEDDING or name.endswith("/" + EMBEDDING)]
     if len(scopes) != 1:
         raise ValueError(
             f"`path` must be a checkpoint of a Routing Transformer, with one variable called .../{EMBEDDING}. "
-            f"Received: {len(scopes)} of them among {len(shapes)} variables, {_some(sorted(shapes))}."
+            f"Received: {len(scopes)} of them among {len(shapes)} variables, {_abbreviate(sorted(shapes))}."
         )
     outside = sorted(name for name in names if not name.startswith(scopes[0]))
     if outside:
-        raise ValueError(f"`path` must have no variables of other models. Received: {_some(outside)}.")
+        raise ValueError(f"`path` must have no variables of other models. Received: {_abbreviate(outside)}.")
     return scopes[0]
 
 
-def _refuse_encoders(own):
+def _check_no_encoder(own):
     found = sorted(name for name in own if name.startswith("encoder_layer_") or "/enc_dec_attention/" in name)
     if found:
         raise ValueError(
             "`path` must be a checkpoint of a language model; one with an encoder is not converted. "
-            f"Received: {_some(found)}."
+            f"Received: {_abbreviate(found)}."
         )
 
 
 def _layout_of(scope, own):
-    """Returns the layout that the variables suggest which are there; whether they are all is another question."""
+    """Returns the layout that the variables suggest; `_check_complete` checks that all of them are there."""
     value_dim = _size(own, HEADS + "dense/kernel", 0)
     num_heads = max(_size(own, "self_attention/v/kernel", 1) // value_dim, 1)
     routed = _layers(own, ROUTING)
@@ -211,13 +214,13 @@ def _layout_of(scope, own):
 
 
 def _layers(own, part=""):
-    """Returns the numbers of the layers with variables whose names go on like this."""
+    """Returns the indices of the layers with variables whose names continue with `part`."""
     found = (re.match(r"decoder_layer_(\d+)/self_attention/" + part, name) for name in own)
     return tuple(sorted({int(match[1]) for match in found if match}))
 
 
 def _matches(own, *endings):
-    """Returns the variables of any layer, or of none, with one of these names."""
+    """Returns the variables with one of these names, inside layers or not."""
     return [name for name in own if any(name == end or name.endswith("self_attention/" + end) for end in endings)]
 
 
@@ -226,7 +229,7 @@ def _any(own, *endings):
 
 
 def _size(own, ending, axis):
-    """Returns the size of an axis of a variable that some layer must have."""
+    """Returns the size of an axis of a variable that must exist."""
     found = _matches(own, ending)
     if not found or len(own[found[0]]) <= axis:
         shapes = [own[name] for name in found]
@@ -253,6 +256,6 @@ def _check_complete(wanted, own):
         raise ValueError(f"`path` must hold the variables of one Routing Transformer, no more and no fewer. {listed}.")
 
 
-def _some(names, count=5):
+def _abbreviate(names, count=5):
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more

@@ -1,33 +1,36 @@
-"""The plan of a conversion: what becomes of every variable of a checkpoint, known from names and shapes alone."""
+"""The plan of a conversion: how every variable of a checkpoint is used, from names and shapes alone."""
 
 import collections
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-from tf_sparse_attention.convert.t2t import layout as t2t_layout
-from tf_sparse_attention.convert.t2t.mapping import make_mapping, unused_names
+from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP, Layout, is_not_model_variable, read_layout
+from tf_sparse_attention.convert.t2t.mapping import Row, make_mapping, unused_names
 from tf_sparse_attention.convert.t2t.settings import DEFAULTS, check_settings
 from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.types import Shape
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What becomes of every variable of a checkpoint.
+    """How every variable of a checkpoint is used.
 
     Attributes:
-        layout: a `t2t_layout.Layout`.
-        settings: settings of tensor2tensor by name, with defaults.
-        rows: list of `t2t_mapping.Row`, one for each weight of the model.
-        unused: names of variables of the model that have no effect.
-        beside: number of variables that are none of the model, by their kind.
+        layout: The `Layout` of the model.
+        settings: Settings of tensor2tensor by name, with defaults.
+        rows: List of `Row`, one for each weight of the model.
+        unused: Names of variables of the model that have no effect.
+        other_variables: Number of variables that are not the model's, by their kind.
     """
 
-    layout: t2t_layout.Layout
-    settings: dict
-    rows: list
-    unused: list
-    beside: dict
+    layout: Layout
+    settings: dict[str, Any]
+    rows: list[Row]
+    unused: list[str]
+    other_variables: dict[str, int]
 
-    def backbone_arguments(self):
+    def backbone_arguments(self) -> dict[str, Any]:
         """Returns the arguments of `Backbone`."""
         layout, settings = self.layout, self.settings
         return {
@@ -77,13 +80,13 @@ class Plan:
         }
         return [routing, {**local, "num_heads": layout.num_local}] if layout.num_local else [routing]
 
-    def make_model(self, dtype=None):
+    def make_model(self, dtype: Any = None) -> LanguageModel:
         """Returns the model with random weights."""
         return LanguageModel(Backbone(**self.backbone_arguments(), dtype=dtype), dtype=dtype)
 
-    def table(self):
-        """Returns the mapping as text: a line for each weight, then what is left out."""
-        cells = [("weight", "shape", "made of", "change")]
+    def table(self) -> str:
+        """Returns the mapping as text: a line for each weight, then the variables that are omitted."""
+        cells = [("weight", "shape", "computed from", "change")]
         scope = self.layout.scope
         cells += [
             (r.target, str(r.shape), " and ".join(scope + name for name in r.sources), r.change) for r in self.rows
@@ -93,8 +96,8 @@ class Plan:
             "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])).rstrip()
             for row in cells
         ]
-        lines += [f"left out, without effect: {scope}{name}" for name in self.unused]
-        lines += [f"beside the weights: {count} {kind}" for kind, count in self.beside.items()]
+        lines += [f"omitted, without effect: {scope}{name}" for name in self.unused]
+        lines += [f"not weights: {count} {kind}" for kind, count in self.other_variables.items()]
         return "\n".join(lines)
 
 
@@ -102,17 +105,17 @@ def _position(distance):
     return {} if distance is None else {"position": "relative", "max_distance": distance}
 
 
-def make_plan(shapes, settings):
+def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
     """Returns the `Plan` of a conversion.
 
     Args:
-        shapes: dictionary of the shapes of all variables of the checkpoint by name.
-        settings: dictionary of settings of tensor2tensor, see `t2t_settings.read_settings`.
+        shapes: Dictionary of the shapes of all variables of the checkpoint by name.
+        settings: Dictionary of settings of tensor2tensor, see `settings.read_settings`.
 
     Raises:
-        ValueError: if variables are missing or unknown, or settings are missing or contradict them.
+        ValueError: If variables are missing or unknown, or settings are missing or contradict them.
     """
-    layout = t2t_layout.read_layout(shapes)
+    layout = read_layout(shapes)
     check_settings(settings, layout)
     if layout.routed != tuple(range(*((layout.routed[0], layout.num_layers) if layout.routed else (0,)))):
         raise ValueError(
@@ -121,11 +124,11 @@ def make_plan(shapes, settings):
         )
     settings = {**DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
     rows = make_mapping(layout, settings.get("share_qk"))
-    kinds = collections.Counter(_kind(name) for name in shapes if t2t_layout.is_beside(name))
+    kinds = collections.Counter(_kind(name) for name in shapes if is_not_model_variable(name))
     return Plan(layout, settings, rows, unused_names(layout, rows), dict(kinds))
 
 
 def _kind(name):
-    if name == t2t_layout.STEP:
+    if name == STEP:
         return "step counter"
-    return "optimizer slots" if name.startswith(t2t_layout.SLOTS) else "values of summaries"
+    return "optimizer slots" if name.startswith(SLOTS) else "values of summaries"

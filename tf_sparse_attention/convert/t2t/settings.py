@@ -1,15 +1,19 @@
-"""What names and shapes of a checkpoint leave open: the settings of tensor2tensor, from its file or a preset."""
+"""Settings of tensor2tensor that names and shapes do not determine, from its file or a preset."""
 
 import json
+import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
+from tf_sparse_attention.convert.t2t.layout import Layout
 from tf_sparse_attention.models import PRESETS
 
 FILE = "hparams.json"
-# What a conversion cannot do without, beside names and shapes; the second two only with routed heads.
-NEEDED = ("query_shape", "memory_flange")
-NEEDED_BY_ROUTING = ("sparsity_cluster_attention_window", "share_qk")
-# What has a value that nearly all published settings share, where the file has none.
+# Settings that a conversion requires besides names and shapes; the second two only with routed heads.
+REQUIRED = ("query_shape", "memory_flange")
+REQUIRED_FOR_ROUTING = ("sparsity_cluster_attention_window", "share_qk")
+# Values that nearly all published settings share, where the file has none.
 DEFAULTS = {
     "norm_epsilon": 1e-6,
     "beta": 1e-4,
@@ -21,8 +25,8 @@ DEFAULTS = {
     "target_dropout": 0.0,
     "add_timing_signal": False,
 }
-# Settings that must have one of these values, where they are given: others make a model that is not converted.
-ONLY = {
+# The supported values of settings, the first one the default.
+SUPPORTED_VALUES = {
     "hash_items": (False,),
     "sparsity_strided_num_heads": (0,),
     "sparsity_cluster_strided_num_heads": (0,),
@@ -31,23 +35,23 @@ ONLY = {
 }
 
 
-def read_settings(hparams, folder):
+def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pathlib.Path | None) -> dict[str, Any]:
     """Returns the settings of tensor2tensor as a dictionary.
 
     Args:
-        hparams: None for the file `hparams.json` in `folder`; the path of such a file; the name of a preset of the
-            Routing Transformer; or a dictionary of settings, which replace those of the file where there is one.
-        folder: where the checkpoint lies, a `pathlib.Path`, or None.
+        hparams: Path of a file of settings; the name of a preset of the Routing Transformer; or a dictionary of
+            settings, which override those of `hparams.json` in `folder`, if there is one. `None` for that file.
+        folder: Folder of the checkpoint, or `None`.
 
     Raises:
-        ValueError: if there is no such file or preset, or the file is no JSON object.
+        ValueError: If there is no such file or preset, or the file is no JSON object.
     """
     if hparams is None or isinstance(hparams, dict):
-        beside = None if folder is None else folder / FILE
-        found = _read(beside) if beside is not None and beside.is_file() else {}
+        path = None if folder is None else folder / FILE
+        found = _read(path) if path is not None and path.is_file() else {}
         return {**found, **(hparams or {})}
     if str(hparams) in PRESETS:
-        return settings_of_preset(str(hparams))
+        return preset_settings(str(hparams))
     if not pathlib.Path(hparams).is_file():
         names = [name for name in sorted(PRESETS) if _is_published(name)]
         raise ValueError(
@@ -69,19 +73,19 @@ def _read(path):
 
 
 def _is_published(name):
-    """Whether a preset is of a Routing Transformer: local blocks and routed heads, nothing else."""
+    """Returns whether a preset is a Routing Transformer: local blocks and routed heads only."""
     parts = {part["layer"]: part for part in PRESETS[name]["arguments"]["attention"]}
     return "block_size" in parts.pop("LocalAttention", {}) and not set(parts) - {"RoutingAttention"}
 
 
-def settings_of_preset(name):
-    """Returns the settings of tensor2tensor that a preset of the Routing Transformer stands for.
+def preset_settings(name: str) -> dict[str, Any]:
+    """Returns the settings of tensor2tensor of a preset of the Routing Transformer.
 
     Raises:
-        ValueError: for a preset of another model.
+        ValueError: If the preset is of another model.
     """
-    given = PRESETS[name]["arguments"]
-    parts = {part["layer"]: part for part in given["attention"]}
+    arguments = PRESETS[name]["arguments"]
+    parts = {part["layer"]: part for part in arguments["attention"]}
     local = parts.pop("LocalAttention", None)
     if not _is_published(name):
         raise ValueError(f"`hparams` must be a preset of the Routing Transformer. Received: hparams={name!r}.")
@@ -91,14 +95,14 @@ def settings_of_preset(name):
         "share_qk": True,
         "max_relative_position": local["max_distance"],
         "attention_dropout": local["dropout"],
-        "relu_dropout": given["activation_dropout"],
-        "dropout": given["embedding_dropout"],
-        "target_dropout": given["token_dropout"],
-        "hidden_size": given["hidden_dim"],
-        "embedding_dims": given["embedding_dim"],
-        "filter_size": given["intermediate_dim"],
-        "num_decoder_layers": given["num_layers"],
-        "ffn_layer": "geglu" if given["activation"] == "geglu" else "conv_hidden_relu",
+        "relu_dropout": arguments["activation_dropout"],
+        "dropout": arguments["embedding_dropout"],
+        "target_dropout": arguments["token_dropout"],
+        "hidden_size": arguments["hidden_dim"],
+        "embedding_dims": arguments["embedding_dim"],
+        "filter_size": arguments["intermediate_dim"],
+        "num_decoder_layers": arguments["num_layers"],
+        "ffn_layer": "geglu" if arguments["activation"] == "geglu" else "conv_hidden_relu",
         "local_num_heads": local["num_heads"],
     }
     routing = parts.get("RoutingAttention")
@@ -109,37 +113,39 @@ def settings_of_preset(name):
         "sparsity_cluster_num_heads": routing["num_heads"],
         "sparsity_cluster_size": routing["num_clusters"],
         "sparsity_cluster_attention_window": routing["cluster_size"],
-        "sparsity_skip_first": given["skip_first"],
+        "sparsity_skip_first": arguments["skip_first"],
     }
 
 
-def check_settings(settings, layout):
+def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
     """Raises a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
 
     Args:
-        settings: of `read_settings`.
-        layout: of `read_layout`.
+        settings: Result of `read_settings`.
+        layout: Result of `read_layout`.
     """
-    needed = NEEDED + (NEEDED_BY_ROUTING if layout.routed else ())
-    missing = [name for name in needed if settings.get(name) is None]
+    required = REQUIRED + (REQUIRED_FOR_ROUTING if layout.routed else ())
+    missing = [name for name in required if settings.get(name) is None]
     if missing:
         raise ValueError(
-            f"`hparams` must tell {', '.join(needed)}, which names and shapes of a checkpoint do not: give the file "
-            f"{FILE} beside the weights, a dictionary, or the name of a preset. Missing: {', '.join(missing)}."
+            f"`hparams` must have {', '.join(required)}, which names and shapes of a checkpoint do not determine: give "
+            f"the file {FILE}, a dictionary, or the name of a preset. Missing: {', '.join(missing)}."
         )
-    refused = {name: settings[name] for name, values in ONLY.items() if settings.get(name, values[0]) not in values}
-    if refused:
-        expected = {name: ONLY[name][0] for name in refused}
-        raise ValueError(f"`hparams` must have {expected}; other models are not converted. Received: {refused}.")
+    unsupported = {
+        name: settings[name] for name, values in SUPPORTED_VALUES.items() if settings.get(name, values[0]) not in values
+    }
+    if unsupported:
+        expected = {name: SUPPORTED_VALUES[name][0] for name in unsupported}
+        raise ValueError(f"`hparams` must have {expected}; other models are not converted. Received: {unsupported}.")
     _check_shapes(settings)
     wrong = {
         name: (settings[name], found)
-        for name, found in _told_by(layout, settings).items()
+        for name, found in _settings_from_layout(layout, settings).items()
         if settings.get(name) is not None and settings[name] != found and not _means_default(name, settings[name])
     }
     if wrong:
         listed = "; ".join(
-            f"{name}={given!r}, but the variables say {found!r}" for name, (given, found) in wrong.items()
+            f"{name}={value!r}, but the variables mean {found!r}" for name, (value, found) in wrong.items()
         )
         raise ValueError(f"`hparams` must agree with the names and shapes of the checkpoint. Received: {listed}.")
 
@@ -154,12 +160,12 @@ def _check_shapes(settings):
 
 
 def _means_default(name, value):
-    return name == "num_decoder_layers" and value == 0  # then tensor2tensor takes another setting
+    return name == "num_decoder_layers" and value == 0  # tensor2tensor uses another setting then
 
 
-def _told_by(layout, settings):
-    """Returns the settings that names and shapes tell."""
-    told = {
+def _settings_from_layout(layout, settings):
+    """Returns the settings that names and shapes determine."""
+    found = {
         "hidden_size": layout.hidden_dim,
         "embedding_dims": layout.embedding_dim,
         "num_decoder_layers": layout.num_layers,
@@ -168,18 +174,18 @@ def _told_by(layout, settings):
         "layer_postprocess_sequence": "dan" if layout.norm == "post" else "da",
     }
     kind = settings.get("ffn_layer")
-    told["ffn_layer"] = {"geglu": "geglu", None: "none"}.get(layout.activation, kind)
+    found["ffn_layer"] = {"geglu": "geglu", None: "none"}.get(layout.activation, kind)
     if layout.activation == "relu" and kind in ("geglu", "none"):
-        told["ffn_layer"] = "conv_hidden_relu"
+        found["ffn_layer"] = "conv_hidden_relu"
     if layout.activation is not None:
-        told["filter_size"] = layout.intermediate_dim
+        found["filter_size"] = layout.intermediate_dim
     distances = {layout.local_distance, layout.routing_distance} - {None}
     if len(distances) == 1:
-        (told["max_relative_position"],) = distances
-    told["local_relative"] = layout.local_distance is not None
+        (found["max_relative_position"],) = distances
+    found["local_relative"] = layout.local_distance is not None
     if layout.routed:
         return {
-            **told,
+            **found,
             "local_num_heads": layout.num_local,
             "sparsity_cluster_num_heads": layout.num_routing,
             "sparsity_cluster_relative": layout.routing_distance is not None,
@@ -188,4 +194,4 @@ def _told_by(layout, settings):
         }
     skips_all = (settings.get("sparsity_skip_first") or 0) >= layout.num_layers
     routing = (settings.get("sparsity_cluster_num_heads") or 0) if skips_all else 0
-    return {**told, "local_num_heads": layout.num_heads - routing, "sparsity_cluster_num_heads": routing}
+    return {**found, "local_num_heads": layout.num_heads - routing, "sparsity_cluster_num_heads": routing}
