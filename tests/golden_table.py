@@ -36,7 +36,7 @@ MORE = {
         "routing_transformer/sampling"
     ),
     "analysis/test_divergence.py": None,
-    "convert/test_hugging_face.py::test_states_are_those_of_torch": "hugging_face",
+    "convert/hugging_face/test_encoder.py::test_states_are_those_of_torch": "hugging_face",
     "layers/test_sinusoidal_embedding.py": None,
     "data/test_subword_training.py::test_the_published_builder_is_reproduced_byte_by_byte": None,
     "data/test_subword_tokenizer.py::test_every_string_has_the_published_ids": None,

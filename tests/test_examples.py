@@ -11,7 +11,7 @@ import sentencepiece
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t_cases import small
+from tests.convert.t2t.cases import small
 
 pytestmark = pytest.mark.pages
 PARTS = (tsa.layers, tsa.models, tsa.optimizers, tsa.data, tsa.generation, tsa.analysis, tsa.convert)

@@ -147,6 +147,6 @@ def test_public_names_are_those_that_are_imported():
 
 
 def test_a_function_with_the_name_of_a_module_is_called_by_its_origin():
-    paths = public_names()["convert"]
-    assert paths["replace_attention"] == "tf_sparse_attention.convert.replace_attention.replace_attention"
-    assert paths["arguments_of"] == "tf_sparse_attention.convert.arguments_of"
+    paths = public_names()["analysis"]
+    assert paths["word_routes"] == "tf_sparse_attention.analysis.word_routes.word_routes"
+    assert paths["assert_causal"] == "tf_sparse_attention.analysis.assert_causal"

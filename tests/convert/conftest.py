@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.convert.t2t_cases import CASES, Published, small
+from tests.convert.t2t.cases import CASES, Published, small
 
 
 @pytest.fixture(params=CASES)

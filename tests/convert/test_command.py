@@ -30,11 +30,11 @@ def test_a_dry_run_prints_the_mapping_and_writes_nothing(small_checkpoint, tmp_p
     before = sorted(tmp_path.iterdir())
     assert main(["t2t", str(prefix), "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["weight", "shape", "made", "of", "change"]
+    assert lines[0].split() == ["weight", "shape", "computed", "from", "change"]
     folded = next(line for line in lines if line.startswith("backbone/block_2/attention/routing_0/attention_output"))
     assert folded.endswith("rows 0 to 3, the shared matrix folded in")
     assert "output_transform/kernel and sparse_transformer/body/" in folded
-    assert lines[-1] == "beside the weights: 1 step counter"
+    assert lines[-1] == "not weights: 1 step counter"
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -66,7 +66,7 @@ def test_a_failed_conversion_leaves_the_file_that_was_there(small_checkpoint, tm
     data = prefix.with_name(prefix.name + ".data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
     assert main(["t2t", str(prefix), "--output", str(path)]) == 1
-    assert "whole TensorFlow checkpoint" in capsys.readouterr().err
+    assert "complete TensorFlow checkpoint" in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "precious"
 
 
@@ -89,4 +89,4 @@ def test_slots_of_an_optimizer_that_is_not_made_are_left_out(pg19_like, tmp_path
     settings.write_text(json.dumps({**pg19_like.settings, "optimizer": "adam"}), encoding="utf-8")
     output = str(tmp_path / "pg19.keras")
     assert main(["t2t", str(pg19_like.prefix), "--output", output, "--hparams", str(settings)]) == 0
-    assert "Left out: 84 optimizer slots." in capsys.readouterr().out
+    assert "Omitted: 84 optimizer slots." in capsys.readouterr().out

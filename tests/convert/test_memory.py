@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.convert.t2t_cases import small
+from tests.convert.t2t.cases import small
 
 VOCABULARY, WIDTH = 120_000, 256  # each of the two large tensors has 123 MB
 CODE = """
@@ -17,7 +17,7 @@ print(status("VmHWM") - before)
 
 
 @pytest.mark.large
-def test_no_more_than_one_tensor_is_held_beside_the_weights(tmp_path, run_python):
+def test_no_more_than_one_tensor_is_held_besides_the_weights(tmp_path, run_python):
     checkpoint, folders = small(), [tmp_path / "small", tmp_path / "large"]
     for folder in folders:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Weights that begin as zeros because they are overwritten: where, and where not."""
+"""Weights that start as zeros because they are overwritten, and those that do not."""
 
 import threading
 
@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tf_sparse_attention.convert.weights import zeros_at_first
+from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers import LocalAttention
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends draw random numbers")
@@ -27,7 +27,7 @@ def kernel(initializer="glorot_uniform"):
 
 @pytest.mark.parametrize("initializer", INITIALIZERS[:4])
 def test_random_numbers_are_zeros_inside_of_the_block_alone(initializer):
-    with zeros_at_first():
+    with initialize_with_zeros():
         inside = kernel(initializer)
     assert inside.shape == (4, 3) and not inside.any()
     assert kernel(initializer).any()
@@ -35,18 +35,18 @@ def test_random_numbers_are_zeros_inside_of_the_block_alone(initializer):
 
 @pytest.mark.parametrize("initializer", ["ones", keras.initializers.Constant(0.5), keras.initializers.Identity()])
 def test_what_is_not_random_begins_as_it_always_does(initializer):
-    with zeros_at_first():
+    with initialize_with_zeros():
         inside = kernel(initializer)
     np.testing.assert_array_equal(inside, kernel(initializer))
 
 
 def test_random_numbers_of_a_state_are_drawn_all_the_same():
-    with zeros_at_first():
+    with initialize_with_zeros():
         assert kernel(INITIALIZERS[4]).any()
 
 
 def test_layers_inside_of_layers_begin_with_zeros():
-    with zeros_at_first():
+    with initialize_with_zeros():
         layer = LocalAttention(2, 4, window=3, position="relative")
         layer.build((None, 5, 8))
     assert not any(np.any(keras.ops.convert_to_numpy(weight)) for weight in layer.weights)
@@ -54,7 +54,7 @@ def test_layers_inside_of_layers_begin_with_zeros():
 
 def test_layers_that_another_thread_makes_meanwhile_are_random():
     original, found = keras.layers.Layer.add_weight, []
-    with zeros_at_first():
+    with initialize_with_zeros():
         thread = threading.Thread(target=lambda: found.append(kernel()))
         thread.start()
         thread.join()
@@ -65,6 +65,6 @@ def test_layers_that_another_thread_makes_meanwhile_are_random():
 
 def test_an_initializer_that_takes_the_numbers_of_the_process_leaves_them_usable():
     keras.utils.clear_session()  # their generator is made at first use
-    with zeros_at_first():
+    with initialize_with_zeros():
         assert kernel(lambda shape, dtype: keras.random.normal(shape, dtype=dtype)).any()
     assert keras.ops.convert_to_numpy(keras.random.normal((3,))).any()

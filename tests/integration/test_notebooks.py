@@ -10,7 +10,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
-from tests.convert.t2t_cases import small
+from tests.convert.t2t.cases import small
 from tf_sparse_attention.data import SubwordTokenizer
 
 pytestmark = pytest.mark.pages

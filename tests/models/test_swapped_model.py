@@ -1,4 +1,4 @@
-"""Where layers stand in a model, what is put there, and models that save what was put into them."""
+"""Where layers are held in a model, how they are replaced, and models that save what was replaced."""
 
 import keras
 import numpy as np
@@ -6,8 +6,8 @@ import pytest
 
 from tf_sparse_attention.layers import LocalAttention, SwappedAttention
 from tf_sparse_attention.models import SwappedModel
-from tf_sparse_attention.models.places import places_of
-from tf_sparse_attention.models.swapped_model import marked, swap
+from tf_sparse_attention.models.layer_sites import find_layer_sites
+from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -42,22 +42,22 @@ def swapped_attention(dense):
 
 
 def swapped_model():
-    """Returns a model whose dense attention is replaced wherever it stands, the dense and the new layer."""
+    """Returns a model whose dense attention is replaced at all its sites, the dense and the new layer."""
     model = make_model()
     dense = model.get_layer("holder").attention
     new = swapped_attention(dense)
-    for place in places_of(model):
-        if place.layer is dense:
-            swap(place, new)
+    for site in find_layer_sites(model):
+        if site.layer is dense:
+            swap(site, new)
     return model, dense, new
 
 
-def test_every_layer_has_its_address():
-    places = {place.address for place in places_of(make_model())}
-    assert {"holder", "holder.attention", "holder.again", "holder.pair[0]", "holder.table['row']"} <= places
+def test_every_layer_has_its_path():
+    paths = {site.path for site in find_layer_sites(make_model())}
+    assert {"holder", "holder.attention", "holder.again", "holder.pair[0]", "holder.table['row']"} <= paths
 
 
-def test_keras_forgets_the_layer_that_stood_there():
+def test_keras_forgets_the_layer_that_is_replaced():
     model, dense, new = swapped_model()
     holder = model.get_layer("holder")
     assert holder.attention is new and holder.again is new
@@ -67,29 +67,29 @@ def test_keras_forgets_the_layer_that_stood_there():
         holder.more = keras.layers.Dense(3)
 
 
-@pytest.mark.parametrize("address", ["holder.pair[1]", "holder.table['row']"])
-def test_layers_in_containers_are_put_there(address):
+@pytest.mark.parametrize("path", ["holder.pair[1]", "holder.table['row']"])
+def test_layers_in_containers_are_replaced(path):
     model = make_model()
-    place = next(place for place in places_of(model) if place.address == address)
+    site = next(site for site in find_layer_sites(model) if site.path == path)
     new = keras.layers.Dense(8, name="new")
     new.build((None, 6, 8))
-    place.put(new)
-    assert next(place.layer for place in places_of(model) if place.address == address) is new
+    site.replace(new)
+    assert next(site.layer for site in find_layer_sites(model) if site.path == path) is new
     assert any("new" in weight.path for weight in model.weights)
     assert len(model.weights) == 8 + 3 * 2
 
 
-def test_nodes_of_a_graph_cannot_be_put():
+def test_nodes_of_a_graph_cannot_be_replaced():
     model = make_model()
-    place = next(place for place in places_of(model) if place.address == "holder")
+    site = next(site for site in find_layer_sites(model) if site.path == "holder")
     with pytest.raises(ValueError, match="`layer` cannot be put into the graph of"):
-        place.put(keras.layers.Dense(8))
+        site.replace(keras.layers.Dense(8))
 
 
-def test_a_marked_model_is_what_it_was_and_can_be_cloned():
+def test_a_wrapped_model_keeps_its_class_and_can_be_cloned():
     model, _, _ = swapped_model()
     kind = type(model)
-    assert marked(model) is model and marked(model) is model
+    assert wrap_for_saving(model) is model and wrap_for_saving(model) is model
     assert isinstance(model, kind) and isinstance(model, SwappedModel)
     other = type(model).from_config(model.get_config())
     other.set_weights(model.get_weights())
@@ -97,7 +97,7 @@ def test_a_marked_model_is_what_it_was_and_can_be_cloned():
     np.testing.assert_array_equal(model(x), other(x))
 
 
-def test_an_unknown_address_is_refused():
+def test_an_unknown_path_is_refused():
     model = make_model()
     config = {"model": keras.saving.serialize_keras_object(model), "attention": {"holder.attentoin": {}}}
     with pytest.raises(

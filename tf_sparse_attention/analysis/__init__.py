@@ -4,8 +4,13 @@ And what decoding keeps of a text.
 """
 
 from tf_sparse_attention.analysis.cache_sizes import CacheSize, CacheSizes, cache_sizes
-from tf_sparse_attention.analysis.causality import assert_causal, causality_report
-from tf_sparse_attention.analysis.causality_report import CausalityError, CausalityReport, Leak
+from tf_sparse_attention.analysis.causality import (
+    CausalityError,
+    CausalityReport,
+    Leak,
+    assert_causal,
+    causality_report,
+)
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.spans import draw_spans

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.analysis.causality_target import replaced, to_numpy
+from tf_sparse_attention.analysis.causality.target import replaced, to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 from tf_sparse_attention.layers import AttentionLayer, MixedAttention
 

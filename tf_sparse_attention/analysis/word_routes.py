@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_rows import record_attentions
-from tf_sparse_attention.analysis.causality_target import to_numpy
+from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 from tf_sparse_attention.layers import RoutingAttention
 

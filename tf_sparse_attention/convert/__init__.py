@@ -1,9 +1,8 @@
 """Trained weights from elsewhere, and dense models made sparse."""
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
-from tf_sparse_attention.convert.dense_attention import arguments_of
 from tf_sparse_attention.convert.hugging_face import from_hugging_face
-from tf_sparse_attention.convert.replace_attention import replace_attention
+from tf_sparse_attention.convert.swap import arguments_of, replace_attention
 from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkpoint
 
 __all__ = [

@@ -1,28 +1,28 @@
-"""Trained models whose routed heads look ahead, made causal."""
+"""Makes trained models with routed heads that look ahead causal."""
 
 from tf_sparse_attention.convert.weights import rebuilt
 from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.models.attention_parts import all_parts, class_name, map_parts
 
 
-def with_causal_routing(model):
+def with_causal_routing(model: LanguageModel) -> LanguageModel:
     """Returns a language model of the same weights whose routed heads select causally ("nearest").
 
-    What changes in meaning: a token was in the clusters that had it among their best of the whole sequence, in none or
-    in several, and saw the earlier ones among the members; now it is in the cluster of its nearest centroid and sees
-    the last `cluster_size` tokens of it. Which earlier tokens it sees no longer depends on later ones or on padding, no
-    token is without a cluster, and the weights have to get used to it by further training: logits differ. As in the
-    training before, a token sees itself too (`mask_self=False`). Unused centroids are revived when training goes on.
+    The members of clusters change. Before, each cluster took its best tokens of the whole sequence, so that a token was
+    in no cluster or in several, and saw their earlier members. Now a token is in the cluster of its nearest centroid
+    and sees the last `cluster_size` tokens of it. Which earlier tokens it sees no longer depends on later tokens or on
+    padding, and every token has a cluster. Logits differ until the weights are trained further. As before, a token sees
+    itself too (`mask_self=False`). Further training revives unused centroids.
 
     Args:
-        model: a `LanguageModel` whose routed heads may have any selection that uses centroids.
+        model: A `LanguageModel` whose routed heads may have any selection that uses centroids.
 
     Returns:
         A new `LanguageModel`, not compiled.
 
     Raises:
-        ValueError: if the model is no `LanguageModel`, has no routed heads that select by centroids over the whole
-            sequence, or has others that look ahead and cannot be changed.
+        ValueError: If the model is no `LanguageModel`, has no routed heads that select by centroids over the whole
+            sequence, or has other heads that look ahead and cannot be changed.
 
     Example:
         >>> model = with_causal_routing(from_t2t_checkpoint("checkpoint.zip"))
@@ -50,10 +50,11 @@ def _arguments(part):
 
 
 def _causal(part):
-    """Returns a part of plain data, routed heads that look ahead made causal."""
-    published, given = {"top_k", "strided"}, _arguments(part)
-    if class_name(part) != "RoutingAttention" or given.get("selection") not in published:
+    """Returns the config of a part, changed to causal routing if its routed heads look ahead."""
+    selections, arguments = {"top_k", "strided"}, _arguments(part)
+    if class_name(part) != "RoutingAttention" or arguments.get("selection") not in selections:
         return part
-    given = {name: value for name, value in given.items() if name not in ("reproduce_reference", "revive_after")}
-    given |= {"selection": "nearest", "mask_self": False}
-    return {**part, "config": given} if "class_name" in part else given
+    dropped = "reproduce_reference", "revive_after"
+    arguments = {name: value for name, value in arguments.items() if name not in dropped}
+    arguments |= {"selection": "nearest", "mask_self": False}
+    return {**part, "config": arguments} if "class_name" in part else arguments

@@ -4,32 +4,33 @@ import argparse
 import logging
 import pathlib
 import sys
+from collections.abc import Sequence
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
-from tf_sparse_attention.convert.t2t import convert, plan_of
-from tf_sparse_attention.convert.t2t_files import open_checkpoint
+from tf_sparse_attention.convert.t2t.conversion import convert_checkpoint, plan_conversion
+from tf_sparse_attention.convert.t2t.files import open_checkpoint
 from tf_sparse_attention.files import atomic_file
 
-AS_PUBLISHED = (
+NOT_CAUSAL_NOTE = (
     "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
-    "Full blocks give the published logits. --causal makes them causal, with other logits until it is trained on."
+    "Full blocks give the published logits. --causal makes them causal; logits then differ until it is trained further."
 )
-AS_CAUSAL = "Routed heads are causal now: logits differ from the published ones until the model is trained on."
+CAUSAL_NOTE = "Routed heads are causal now: logits differ from the published ones until the model is trained further."
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: list of strings; None: those of the process.
+        arguments: List of strings; `None` for those of the process. Default: `None`.
 
     Returns:
-        Exit status: 0, or 1 with a message on standard error where the input is wrong.
+        Exit status: 0, or 1 with a message on standard error if the input is wrong.
     """
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        given.run(given)
+        options.run(options)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -47,39 +48,39 @@ def _parser():
         description="Converts a TensorFlow 1 checkpoint of the published Routing Transformer.",
     )
     t2t.add_argument("checkpoint", help="prefix of its files, a folder with one checkpoint, or the published zip file")
-    t2t.add_argument("--output", type=pathlib.Path, help="the model to write, NAME.keras; needed without --dry-run")
+    t2t.add_argument("--output", type=pathlib.Path, help="the model to write, NAME.keras; required without --dry-run")
     t2t.add_argument("--hparams", help="settings: a file hparams.json, or a preset such as pg19_routing_published")
-    t2t.add_argument("--dry-run", action="store_true", help="print what would become of each variable, and stop")
-    t2t.add_argument("--causal", action="store_true", help="let routed heads select causally; this changes the logits")
-    t2t.add_argument("--without-optimizer", action="store_true", help="leave out the state of the optimizer")
+    t2t.add_argument("--dry-run", action="store_true", help="print how each variable would be used, and stop")
+    t2t.add_argument("--causal", action="store_true", help="make routed heads causal; this changes the logits")
+    t2t.add_argument("--without-optimizer", action="store_true", help="do not restore the optimizer's state")
     t2t.set_defaults(run=_convert_t2t)
     return parser
 
 
-def _convert_t2t(given):
-    if not given.dry_run and (given.output is None or given.output.suffix != ".keras"):
-        raise ValueError(f"`--output` must be a file NAME.keras. Received: {given.output}.")
-    keep_optimizer = not (given.without_optimizer or given.causal)
-    with open_checkpoint(given.checkpoint) as checkpoint:
-        plan = plan_of(checkpoint, given.hparams)
-        if given.dry_run:
+def _convert_t2t(options):
+    if not options.dry_run and (options.output is None or options.output.suffix != ".keras"):
+        raise ValueError(f"`--output` must be a file NAME.keras. Received: {options.output}.")
+    with_optimizer = not (options.without_optimizer or options.causal)
+    with open_checkpoint(options.checkpoint) as checkpoint:
+        plan = plan_conversion(checkpoint, options.hparams)
+        if options.dry_run:
             print(plan.table())
             return
-        if given.causal and not plan.layout.routed:
-            raise ValueError("`--causal` must be left out for a model without routed heads. Received: --causal.")
-        model = convert(checkpoint, plan, keep_optimizer)
-    _write(with_causal_routing(model) if given.causal else model, plan, given)
+        if options.causal and not plan.layout.routed:
+            raise ValueError("`--causal` must not be given for a model without routed heads. Received: --causal.")
+        model = convert_checkpoint(checkpoint, plan, with_optimizer)
+    _write(with_causal_routing(model) if options.causal else model, plan, options)
 
 
-def _write(model, plan, given):
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(given.output) as temporary:
+def _write(model, plan, options):
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(options.output) as temporary:
         model.save(temporary)
-    print(f"{given.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
-    for kind, count in plan.temporary.items():
+    print(f"{options.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
+    for kind, count in plan.other_variables.items():
         if model.compiled and kind == "optimizer slots":
-            print(f"Read: {kind}, {count} in all; those of weights that are cut or folded begin anew.")
+            print(f"Read: {kind}, {count} in all; those of weights that are split or folded are reset.")
         else:
-            print(f"Left out: {count} {kind}.")
+            print(f"Omitted: {count} {kind}.")
     if plan.layout.routed:
-        print(AS_CAUSAL if given.causal else AS_PUBLISHED)
+        print(CAUSAL_NOTE if options.causal else NOT_CAUSAL_NOTE)

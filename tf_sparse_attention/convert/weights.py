@@ -1,6 +1,8 @@
-"""Weights of a language model by name, whatever the model itself is called."""
+"""Weights of a language model by their paths, independent of the model's name, and their creation without draws."""
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -8,48 +10,48 @@ from tf_sparse_attention.models import Backbone, LanguageModel
 
 
 @contextlib.contextmanager
-def zeros_at_first():
-    """Makes weights zeros that would begin with random numbers, while the block runs: they are to be overwritten.
+def initialize_with_zeros() -> Iterator[None]:
+    """Context in which weights that would start as random numbers start as zeros, since they will be overwritten.
 
-    Random numbers take three times the memory of a weight while they are drawn, and for large ones seconds. Only what
-    this thread creates is concerned. On JAX, which has no scope for new variables, weights begin as they always do.
+    Drawing random numbers takes three times the memory of a weight, and seconds for large ones. Only affects what this
+    thread creates. On JAX, which has no scope for new variables, weights start as usual.
     """
     if keras.backend.backend() != "tensorflow":
         yield
         return
     import tensorflow as tf
 
-    # Makes the generator of random seeds of the process, which must not begin in a graph of `_zeros_for_random`.
+    # Creates the process's generator of seeds, which must not happen in the graph of `_zeros_for_random`.
     keras.random.uniform(())
     with tf.variable_creator_scope(_create_without_random):
         yield
 
 
 def _create_without_random(next_creator, **kwargs):
-    """Creates a `tf.Variable`, one creator of a scope."""
+    """Variable creator: creates a `tf.Variable` of zeros instead of random numbers."""
     if callable(kwargs.get("initial_value")):
         kwargs["initial_value"] = _zeros_for_random(kwargs["initial_value"])
     return next_creator(**kwargs)
 
 
 def _zeros_for_random(initial_value):
-    """Returns a function of zeros in place of one that draws random numbers, any other as it is."""
+    """Returns a function that makes zeros if the given one draws random numbers, else the given one."""
     import tensorflow as tf
 
     try:
-        with tf.Graph().as_default() as graph:  # nothing in it is computed
+        with tf.Graph().as_default() as graph:  # traced, never run
             value = initial_value()
-    except Exception:  # whatever code that is no graph's raises, such as one that reads a variable
+    except Exception:  # whatever code raises that cannot be traced, such as reading a variable
         return initial_value
-    kinds = {operation.type for operation in graph.get_operations()}
-    draws = any("Random" in kind or "TruncatedNormal" in kind for kind in kinds)
+    types = {operation.type for operation in graph.get_operations()}
+    draws = any("Random" in name or "TruncatedNormal" in name for name in types)
     if not draws or not value.shape.is_fully_defined():
         return initial_value
     return lambda: tf.zeros(value.shape, value.dtype)
 
 
-def weights_by_path(model):
-    """Returns the weights of a `LanguageModel` by their paths below it, those of its backbone under "backbone/"."""
+def weights_by_path(model: LanguageModel) -> dict[str, keras.Variable]:
+    """Returns the weights of a `LanguageModel` by path, without the model's name, its backbone as "backbone"."""
     paths = {}
     for weight in model.weights:
         path = weight.path.removeprefix(f"{model.name}/")
@@ -58,15 +60,15 @@ def weights_by_path(model):
     return paths
 
 
-def rebuilt(model, **changes):
+def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
     """Returns a new `LanguageModel` with the weights of another, not compiled.
 
     Args:
-        model: a `LanguageModel`.
-        **changes: arguments of its `Backbone` that are to be others, none that a weight's shape depends on.
+        model: A `LanguageModel`.
+        **changes: Arguments of its `Backbone` that change, except those that a weight's shape depends on.
     """
     dtype = changes.get("dtype", model.dtype_policy)
-    with zeros_at_first():
+    with initialize_with_zeros():
         backbone = Backbone(**{**model.backbone.get_config(), **changes})
         changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
     weights = weights_by_path(model)

@@ -1,81 +1,88 @@
-"""Models of other classes with sparse attention inside, saved and loaded as what they are."""
+"""Saves and loads models of other classes whose attention was replaced."""
 
 import functools
+from typing import Any
 
 import keras
 
 from tf_sparse_attention.layers.swapped_attention import CallMask, SwappedAttention
-from tf_sparse_attention.models.places import places_of
+from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites
+from tf_sparse_attention.types import Config
 
-# What KerasHub's decoders ask of the method that makes the mask of all pairs of positions.
+# The method in which KerasHub's decoders make a mask of all pairs of positions.
 MASK_METHOD = "_compute_self_attention_mask"
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SwappedModel:
-    """What the class of a model or layer gets beside its own when sublayers are replaced: a config that tells them.
+    """Mixin for the class of a model or layer with replaced sublayers: its config includes them.
 
-    The config of such a model, or of a layer in it, is made by a class that knows the dense attention alone. So it is
-    kept together with the route and config of each `SwappedAttention`; loading makes the dense model and swaps again.
+    The config of such a model, or of a layer in it, comes from a class that only knows dense attention. So it is saved
+    together with the index path and config of each `SwappedAttention`; loading makes the dense model and replaces its
+    attention again.
     """
 
-    def get_config(self):
-        first, swapped = {}, {}
-        for place in places_of(self):
-            if not isinstance(place.layer, SwappedAttention):
+    def get_config(self) -> Config:
+        first_paths, swapped = {}, {}
+        for site in find_layer_sites(self):
+            if not isinstance(site.layer, SwappedAttention):
                 continue
-            route = first.setdefault(id(place.layer), place.route)  # where a layer stands first, its config is
-            is_first = route == place.route
-            swapped[place.route] = keras.saving.serialize_keras_object(place.layer) if is_first else route
+            # A shared layer has its config at its first site, and the path of that site at the others.
+            first_path = first_paths.setdefault(id(site.layer), site.index_path)
+            is_first = first_path == site.index_path
+            swapped[site.index_path] = keras.saving.serialize_keras_object(site.layer) if is_first else first_path
         return {"model": _dense_config(self), "attention": swapped}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> keras.layers.Layer:
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
-        places = {place.route: place for place in places_of(model)}
-        missing = sorted(set(config["attention"]) - set(places))
+        sites = {site.index_path: site for site in find_layer_sites(model)}
+        missing = sorted(set(config["attention"]) - set(sites))
         if missing:
             raise ValueError(f"`config` must name layers of the {type(model).__name__} in it. Received: {missing}.")
-        made = {}
-        for route, layer in config["attention"].items():
-            if isinstance(places[route].layer, SwappedAttention):  # a layer between told of it
-                made[route] = places[route].layer
+        new_layers = {}
+        for path, layer in config["attention"].items():
+            if isinstance(sites[path].layer, SwappedAttention):  # the config of a layer in between had it too
+                new_layers[path] = sites[path].layer
                 continue
-            made[route] = made[layer] if isinstance(layer, str) else keras.saving.deserialize_keras_object(layer)
-            swap(places[route], made[route])
-        return marked(model)
+            is_shared = isinstance(layer, str)
+            new_layers[path] = new_layers[layer] if is_shared else keras.saving.deserialize_keras_object(layer)
+            swap(sites[path], new_layers[path])
+        return wrap_for_saving(model)
 
 
-def marked(model):
-    """Returns the model itself; its class, and those of all layers above what was replaced, now save that."""
-    places = places_of(model)
-    routes = [place.route for place in places if isinstance(place.layer, SwappedAttention)]
-    for place in places:
-        if any(route.startswith(f"{place.route}.") for route in routes):
-            _mark(place.layer)
-    if routes:
-        _mark(model)
+def wrap_for_saving(model: keras.layers.Layer) -> keras.layers.Layer:
+    """Returns the model itself; its class, and those of all layers around replaced ones, become `SwappedModel`s."""
+    sites = find_layer_sites(model)
+    paths = [site.index_path for site in sites if isinstance(site.layer, SwappedAttention)]
+    for site in sites:
+        if any(path.startswith(f"{site.index_path}.") for path in paths):
+            _wrap_class(site.layer)
+    if paths:
+        _wrap_class(model)
     return model
 
 
-def _mark(layer):
+def _wrap_class(layer):
     if not isinstance(layer, SwappedModel):
         layer.__class__ = _swapped_class(type(layer))
 
 
 @functools.cache
-def _swapped_class(kind):
-    swapped = type(kind)(
-        f"Swapped{kind.__name__}", (SwappedModel, kind), {"__module__": __name__, "__doc__": kind.__doc__}
+def _swapped_class(dense_class):
+    swapped = type(dense_class)(
+        f"Swapped{dense_class.__name__}",
+        (SwappedModel, dense_class),
+        {"__module__": __name__, "__doc__": dense_class.__doc__},
     )
-    # All are loaded by the same name: what class it is to be, its config says.
+    # All are loaded by the same name: the config has the dense class.
     return keras.saving.register_keras_serializable(package="tf_sparse_attention", name="SwappedModel")(swapped)
 
 
 def _dense_config(model):
-    """Returns what Keras would have saved of the model before it was marked."""
+    """Returns what Keras would save for the class before `wrap_for_saving`."""
     swapped = type(model)
-    model.__class__ = swapped.__bases__[1]  # the class that it was
+    model.__class__ = swapped.__bases__[1]  # the dense class
     try:
         config = keras.saving.serialize_keras_object(model)
     finally:
@@ -83,27 +90,27 @@ def _dense_config(model):
     return {name: value for name, value in config.items() if name != "compile_config"}
 
 
-def swap(place, swapped):
-    """Puts a `SwappedAttention` into the place of a built dense attention.
+def swap(site: LayerSite, swapped: SwappedAttention) -> None:
+    """Replaces a built dense attention by a `SwappedAttention`.
 
-    A decoder of KerasHub makes a mask of all pairs of positions, O(T^2), for attention that is dense; its method hands
-    over what the mask is made of instead.
+    A decoder of KerasHub makes a mask of all pairs of positions, O(T^2), for dense attention; its method is replaced by
+    one that returns the parts of that mask.
 
     Args:
-        place: `Place` of a `keras.layers.MultiHeadAttention`.
-        swapped: a `SwappedAttention`, which gets built.
+        site: `LayerSite` of a `keras.layers.MultiHeadAttention`.
+        swapped: The new layer, which gets built.
     """
-    projections = place.layer.query_dense, place.layer.value_dense, place.layer.key_dense
+    projections = site.layer.query_dense, site.layer.value_dense, site.layer.key_dense
     if not swapped.attention.built:
         swapped.attention.build(*((None, None, projection.kernel.shape[0]) for projection in projections))
     if not swapped.built:
         swapped.build((None, None, projections[0].kernel.shape[0]))
-    place.put(swapped)
-    if hasattr(place.parent, MASK_METHOD):
-        setattr(place.parent, MASK_METHOD, _parts_of_mask)
+    site.replace(swapped)
+    if hasattr(site.parent, MASK_METHOD):
+        setattr(site.parent, MASK_METHOD, _mask_parts)
 
 
-def _parts_of_mask(decoder_sequence, decoder_padding_mask, decoder_attention_mask, use_causal_mask, **cache):
+def _mask_parts(decoder_sequence, decoder_padding_mask, decoder_attention_mask, use_causal_mask, **cache):
     if decoder_padding_mask is None:
         decoder_padding_mask = getattr(decoder_sequence, "_keras_mask", None)
     return CallMask(decoder_padding_mask, decoder_attention_mask, use_causal_mask)

@@ -1,0 +1,238 @@
+"""The causality audit finds every kind of look ahead, and nothing where there is none."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from tests.analysis.causality.audited_layers import (
+    CAUSAL,
+    LOOKING_AHEAD,
+    Ahead,
+    BestTokens,
+    OnePositionAhead,
+    attention,
+    language_model,
+)
+from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_target_passes(name):
+    report = assert_causal(CAUSAL[name](), sequence_length=12, hidden_dim=6)
+    assert report.is_causal
+    assert report.max_gradient == 0 and report.max_change == 0
+
+
+@pytest.mark.parametrize("name", LOOKING_AHEAD)
+def test_a_look_ahead_fails(name):
+    with pytest.raises(CausalityError, match=r"`target` must not look ahead, but the output at position \d+ depends"):
+        assert_causal(LOOKING_AHEAD[name](), sequence_length=12, hidden_dim=6)
+
+
+def test_verdicts_are_the_same_on_jax(run_jax):
+    code = """
+from tests.analysis.causality.audited_layers import *
+from tf_sparse_attention.analysis import causality_report
+
+keras.utils.set_random_seed(0)
+
+def audit(target, **options):
+    return causality_report(target, sequence_length=6, hidden_dim=4, num_cuts=3, **options)
+
+assert audit(language_model(attention())).is_causal
+report = audit(language_model(attention(), BestTokens(2, name="best")))
+assert report.max_gradient == 0 and [leak.layer for leak in report.leaks] == ["best"], report
+tracker = keras.Sequential([Tracker(), Ahead(strength=1e-8)])
+report = audit(tracker, training=True)
+assert [leak.check for leak in report.leaks] == ["gradient"], report
+assert int(tracker.layers[0].calls) == 0
+try:
+    audit(layers.Dense(3), dtype="float64")
+except ValueError as error:
+    print(error)
+"""
+    assert "JAX needs `jax_enable_x64` for float64. Received: dtype='float64'." in run_jax(code)
+
+
+def test_a_leak_through_selection_has_no_gradient_and_is_found_by_perturbation():
+    report = causality_report(BestTokens(count=4))
+    assert report.max_gradient == 0
+    assert [leak.check for leak in report.leaks] == ["perturbation"]
+    assert report.max_change > 1e-3
+
+
+def test_a_leak_below_rounding_is_found_by_its_gradient():
+    report = causality_report(Ahead(strength=1e-8))
+    assert report.max_change < report.atol
+    assert [leak.check for leak in report.leaks] == ["gradient"]
+
+
+def test_a_leak_over_a_long_distance_needs_a_long_sequence():
+    assert_causal(Ahead(distance=200), sequence_length=64)
+    with pytest.raises(CausalityError):
+        assert_causal(Ahead(distance=200), sequence_length=256)
+
+
+def test_both_checks_name_the_first_position_that_looks_ahead():
+    report = causality_report(OnePositionAhead(5), sequence_length=12, num_cuts=11)
+    assert [(leak.check, leak.cut, leak.position) for leak in report.leaks] == [
+        ("gradient", 6, 5),
+        ("perturbation", 6, 5),
+    ]
+
+
+def test_the_size_of_a_change_is_in_units_of_the_outputs_scale():
+    inputs = np.random.default_rng(0).standard_normal((1, 8, 3))
+    sizes = [causality_report(lambda x, k=scale: k * Ahead()(x), inputs=inputs).max_change for scale in (1, 1000)]
+    assert 0.1 < sizes[0] < 10
+    np.testing.assert_allclose(sizes[0], sizes[1], rtol=1e-5)
+
+
+def test_the_layer_that_looks_ahead_is_named():
+    model = language_model(attention(name="good"), attention(causal=False, name="bad"), attention(name="after"))
+    with pytest.raises(CausalityError, match="in layer 'bad'") as caught:
+        assert_causal(model, sequence_length=12)
+    assert [leak.layer for leak in caught.value.report.leaks] == ["bad", "bad"]
+
+
+def test_a_mix_outside_all_layers_is_laid_to_the_model_itself():
+    ids = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(11, 8)(ids)
+    model = keras.Model(ids, layers.Dense(3)(ops.flip(x, axis=1)), name="flipped")
+    assert causality_report(model, sequence_length=12).leaks[0].layer == "flipped"
+
+
+def test_batch_statistics_look_ahead_only_in_training():
+    assert_causal(layers.BatchNormalization())
+    with pytest.raises(CausalityError, match="batch_normalization"):
+        assert_causal(layers.BatchNormalization(), training=True)
+
+
+def test_outputs_that_do_not_depend_on_inputs_prove_nothing():
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, layers.Dense(3, kernel_initializer="zeros")(layers.Embedding(11, 4)(ids)))
+    with pytest.raises(ValueError, match=r"depend on its inputs.*in the checks \('gradient', 'perturbation'\)"):
+        assert_causal(model)
+    report = causality_report(model)
+    assert not report.leaks and not report.is_causal
+
+
+def test_outputs_that_depend_on_later_inputs_alone_are_a_leak():
+    with pytest.raises(CausalityError):
+        assert_causal(lambda x: ops.pad(x[:, 1:], [[0, 0], [0, 1], [0, 0]]))
+
+
+def test_nan_outputs_prove_nothing():
+    with pytest.raises(ValueError, match=r"`target` must return numbers. Received: NaN"):
+        assert_causal(lambda x: x * np.nan)
+
+
+def test_nan_that_a_later_input_brings_is_a_leak():
+    inputs = np.ones((1, 4, 2), "float32")
+    with pytest.raises(CausalityError, match="changing by inf of its scale"):
+        assert_causal(lambda x: x + 0 * ops.log(ops.min(x)), inputs=inputs, gradients=False)
+
+
+def test_infinite_logits_that_stay_are_no_change():
+    forbidden = np.array([0, -np.inf, 0], "float32")
+    assert assert_causal(lambda x: x + forbidden, hidden_dim=3).max_change == 0
+
+
+def test_gradients_that_are_not_finite_prove_nothing():
+    with pytest.raises(ValueError, match=r"`target` must have finite gradients. Received: (nan|inf)"):
+        assert_causal(lambda x: ops.sqrt(ops.relu(x) * 0))
+
+
+def test_a_fixed_length_sets_the_length_of_the_audit():
+    assert causality_report(language_model(attention(), length=7), sequence_length=64).sequence_length == 7
+
+
+def test_a_built_layer_sets_the_size_of_its_vectors():
+    layer = layers.MultiHeadAttention(2, 4)
+    layer.build((None, None, 48), (None, None, 48))
+    assert_causal(layer, sequence_length=6)
+
+
+def test_inputs_of_the_user_are_audited_with_their_padding():
+    ids = np.array([[3, 4, 5, 6, 7, 0, 0, 0], [3, 4, 5, 6, 7, 8, 9, 0]])
+    model = language_model(attention(), mask_zero=True)
+    # Keras attends to everything, the future too, from a padded position, where nothing is allowed.
+    assert [leak.position for leak in causality_report(model, inputs=ids, num_cuts=7).leaks] == [5, 5]
+    assert_causal(lambda ids: model(ids) * ops.cast(ids != 0, "float32")[..., None], inputs=ids, num_cuts=7)
+
+
+def test_integer_outputs_are_compared_and_not_differentiated():
+    model = language_model(attention())
+
+    def target(ids):
+        return {"logits": model(ids), "best": ops.argmax(model(ids), axis=-1)}
+
+    assert_causal(target, inputs=np.arange(8)[None])
+
+
+def test_half_precision_has_a_wider_tolerance_and_float32_is_on_request():
+    model = keras.Sequential([layers.Conv1D(4, 3, padding="causal", dtype="mixed_bfloat16"), layers.Dense(3)])
+    assert assert_causal(model, sequence_length=12).atol == 0.0625
+    assert assert_causal(model, sequence_length=12, dtype="float32").atol == 1e-5
+
+
+def test_cuts_are_all_positions_on_request_and_few_otherwise():
+    layer = layers.Dense(3)
+    assert causality_report(layer, sequence_length=6, num_cuts=5).cuts == (1, 2, 3, 4, 5)
+    cuts = causality_report(layer, sequence_length=1000, num_cuts=6).cuts
+    assert len(set(cuts)) == 6 and cuts[0] == 1 and cuts[-1] == 999 and list(cuts) == sorted(cuts)
+
+
+def test_one_seed_gives_one_report():
+    model = language_model(Ahead())
+    assert causality_report(model, seed=4) == causality_report(model, seed=4)
+    assert causality_report(model, seed=4) != causality_report(model, seed=5)
+
+
+def test_both_functions_have_one_signature():
+    assert inspect.signature(assert_causal) == inspect.signature(causality_report)
+    assert list(inspect.signature(assert_causal).parameters)[:6] == [
+        *("target", "sequence_length", "hidden_dim", "batch_size", "seed", "atol")
+    ]
+
+
+def test_a_target_without_gradients_is_compared_alone():
+    def target(ids):
+        return ops.one_hot(ids, 5)
+
+    ids = np.arange(4)[None]
+    with pytest.raises(ValueError, match="`target` must embed its token ids in a layer of its own"):
+        assert_causal(target, inputs=ids)
+    assert assert_causal(target, inputs=ids, gradients=False).max_gradient is None
+
+
+def test_a_backend_without_gradients_is_refused(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match=r"need the TensorFlow or the JAX backend.*Received: backend='torch'"):
+        assert_causal(layers.Dense(3))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 5, 3)])
+def test_outputs_that_are_not_one_for_each_position_are_refused(shape):
+    with pytest.raises(ValueError, match=r"must return outputs of shape \(batch_size, sequence_length, ...\)"):
+        assert_causal(lambda x: ops.zeros(shape), sequence_length=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sequence_length", 1),
+        ("hidden_dim", 0),
+        ("batch_size", 1.5),
+        ("num_cuts", 0),
+        ("num_draws", 0),
+        ("vocabulary_size", 1),
+    ]
+    + [("atol", -1e-3), ("atol", np.nan), ("dtype", "bfloat16")],
+)
+def test_an_argument_out_of_range_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be .* Received: {name}={value!r}"):
+        assert_causal(layers.Dense(3), **{name: value})

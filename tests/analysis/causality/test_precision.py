@@ -1,0 +1,96 @@
+"""Copies in another precision, and the causality audit of them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from tests.analysis.causality.audited_layers import RoundingAhead, SubclassedModel, attention, language_model
+from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
+from tf_sparse_attention.analysis.causality.precision import copy_in_precision
+
+
+def test_float64_tells_rounding_from_a_leak():
+    with pytest.raises(CausalityError):
+        assert_causal(RoundingAhead())
+    report = assert_causal(RoundingAhead(), dtype="float64")
+    assert report.atol == 1e-12
+    assert 0 < report.max_change < 1e-12
+
+
+def test_a_copy_computes_the_same_with_more_digits():
+    model = language_model(attention(), dropout=0.1)
+    ids = np.arange(8)[None]
+    copy = copy_in_precision(model, "float64", lambda made: made(ids))
+    assert {layer.compute_dtype for layer in copy.layers[1:]} == {"float64"}
+    assert copy(ids).dtype == "float64"
+    np.testing.assert_allclose(copy(ids), model(ids), atol=1e-6)
+    assert not np.array_equal(copy(ids), model(ids))
+
+
+def test_a_model_of_nested_layers_not_built_is_copied():
+    model = keras.Sequential([layers.Bidirectional(layers.GRU(3, return_sequences=True)), layers.Dense(2)])
+    x = np.random.default_rng(0).standard_normal((2, 5, 4)).astype("float32")
+    expected = model(x)
+    copy = copy_in_precision(model, "float64", lambda made: made(x))
+    np.testing.assert_allclose(copy(x), expected, atol=1e-6)
+
+
+def test_layers_made_without_a_policy_follow_the_copy():
+    report = assert_causal(SubclassedModel(), sequence_length=12, dtype="float64")
+    assert report.atol == 1e-12
+
+
+def test_the_global_policy_is_put_back():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        causality_report(layers.Dense(3), dtype="float64")
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_a_function_cannot_be_copied():
+    with pytest.raises(ValueError, match=r"`dtype` must be None where .* is a function. Received: dtype='float64'"):
+        causality_report(lambda x: x, dtype="float64")
+
+
+def test_a_layer_without_a_config_cannot_be_copied():
+    class Sized(layers.Layer):
+        def __init__(self, size):
+            super().__init__(name="sized")
+            self.size = size
+
+        def call(self, x):
+            return x * self.size
+
+    with pytest.raises(ValueError, match=r"`dtype` must be None for a layer that cannot be made from.*sized"):
+        causality_report(Sized(3), dtype="float64")
+
+
+def test_a_layer_that_keeps_its_precision_is_named():
+    class Stubborn(layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.inner = layers.Dense(3, dtype="float32", name="inner")
+
+        def call(self, x):
+            return self.inner(x)
+
+    with pytest.raises(ValueError, match=r"must take its precision from its dtype policy.*inner \(float32\)"):
+        causality_report(Stubborn(), dtype="float64")
+
+
+def test_a_copy_with_other_weights_is_refused():
+    class Growing(layers.Layer):
+        made = 0
+
+        def build(self, shape):
+            Growing.made += 1
+            self.add_weight(shape=(Growing.made,), name="more")
+
+        def call(self, x):
+            return x
+
+    with pytest.raises(ValueError, match=r"`target` must be rebuilt by its config with the same weights.*1 variables"):
+        causality_report(Growing(), dtype="float64")

@@ -1,0 +1,148 @@
+"""How the causality audit calls its target: without a trace, and with gradients where token ids are embedded."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from tests.analysis.causality.audited_layers import Ahead, SubclassedModel, Tracker, attention, language_model
+from tf_sparse_attention.analysis import assert_causal, causality_report
+
+
+def test_dropout_is_the_same_in_every_call_of_an_audit():
+    report = assert_causal(language_model(attention(dropout=0.3), dropout=0.3), sequence_length=12, training=True)
+    assert report.max_change == 0
+
+
+def test_rematerialised_layers_are_audited_like_others():
+    with keras.RematScope(mode="full"):
+        model, leaky = language_model(attention()), language_model(Ahead(strength=1e-8))
+    assert_causal(model, sequence_length=12, training=True)
+    assert causality_report(leaky, sequence_length=12).max_gradient > 0
+
+
+def test_an_audit_leaves_the_model_as_it_found_it():
+    tracker = Tracker()
+    model = keras.Sequential([tracker, Ahead()])
+    model(np.ones((2, 5, 4), "float32"), training=True)
+    before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+    assert causality_report(model, training=True).leaks
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert int(tracker.calls) == 1
+    assert all("call" not in vars(layer) for layer in (model, *model.layers, tracker.dropout))
+
+
+def test_building_a_target_draws_no_seed_and_counts_no_call():
+    tracker, fresh = Tracker(), Tracker()
+    causality_report(tracker, training=True, hidden_dim=4)
+    fresh(np.zeros((2, 64, 4), "float32"))
+    for variable, value in zip(tracker.variables, fresh.variables, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+def test_layers_that_are_missing_only_in_training_are_built_without_a_trace():
+    class LateHead(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.tracker, self.head = Tracker(), layers.Dense(3)
+
+        def build(self, shape):
+            self.tracker.build(shape)
+
+        def call(self, x, training=False):
+            x = self.tracker(x, training=training)
+            return self.head(x) if training else x
+
+    layer = LateHead()
+    report = assert_causal(layer, training=True, hidden_dim=4)
+    assert report.max_change == 0
+    assert layer.head.built
+    assert int(layer.tracker.calls) == 0 and not np.any(layer.tracker.average)
+
+
+@pytest.mark.parametrize("limit", [2, 10**6])
+def test_a_call_that_a_user_put_on_a_layer_survives_an_audit_and_an_error_in_it(limit):
+    calls = []
+
+    def call(x):
+        calls.append(x)
+        if len(calls) > limit:
+            raise RuntimeError("called too often")
+        return x
+
+    model = keras.Sequential([layers.Identity()])
+    model.build((None, None, 4))
+    model.layers[0].call = call
+    expectation = pytest.raises(RuntimeError, match="called too often") if limit == 2 else contextlib.nullcontext()
+    with expectation:
+        assert_causal(model)
+    assert len(calls) > 2 and model.layers[0].call is call
+
+
+def test_the_gradient_of_token_ids_is_taken_where_they_are_embedded():
+    model = SubclassedModel()
+    assert causality_report(model, sequence_length=12).embeddings == (model.tokens.name,)
+
+
+def test_a_layer_that_is_no_keras_embedding_may_embed():
+    class OneHot(layers.Layer):
+        def call(self, ids):
+            return ops.one_hot(ids, 11)
+
+    model = keras.Sequential([keras.Input((8,), dtype="int32"), OneHot(name="one_hot"), Ahead(strength=1e-8)])
+    report = causality_report(model, vocabulary_size=11)
+    assert report.embeddings == ("one_hot",)
+    assert [leak.check for leak in report.leaks] == ["gradient"]
+
+
+class InnerOneHot(layers.Layer):
+    """Token ids to vectors, by a sublayer that gets no ids."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = layers.Dense(3)
+
+    def call(self, ids):
+        return self.dense(ops.one_hot(ids, 11))
+
+
+@pytest.mark.parametrize(
+    "make", [InnerOneHot, lambda: keras.Sequential([keras.Input((8,), dtype="int32"), InnerOneHot()])]
+)
+def test_what_may_mix_positions_inside_does_not_count_as_an_embedding(make):
+    with pytest.raises(ValueError, match="Received: no layer that turns integers into vectors"):
+        assert_causal(make(), inputs=np.arange(8)[None])
+
+
+def test_the_audited_layer_itself_does_not_count_as_an_embedding():
+    with pytest.raises(ValueError, match="Received: no layer that turns integers into vectors"):
+        assert_causal(layers.Lambda(lambda ids: ops.one_hot(ids, 11)), inputs=np.arange(8)[None])
+
+
+def test_a_mask_that_an_embedding_attaches_reaches_the_next_layer_in_the_gradient_check():
+    class CausalWithMask(layers.Layer):
+        supports_masking = True
+
+        def call(self, x, mask=None):
+            return x if mask is not None else ops.flip(x, axis=1)
+
+    model = keras.Sequential([layers.ReversibleEmbedding(11, 4, mask_zero=True), CausalWithMask()])
+    assert assert_causal(model).max_gradient == 0
+
+
+def test_an_embedding_used_twice_is_probed_twice():
+    ids = keras.Input((None,), dtype="int32")
+    embedding = layers.Embedding(11, 4, name="tokens")
+    x = layers.Concatenate()([embedding(ids), Ahead(strength=1e-8)(embedding(ids))])
+    report = causality_report(keras.Model(ids, x))
+    assert report.embeddings == ("tokens", "tokens")
+    assert report.max_gradient > 0
+
+
+def test_a_function_reaches_the_model_it_names():
+    model = SubclassedModel()
+    report = assert_causal(lambda ids: model(ids)["logits"], inputs=np.arange(8)[None])
+    assert report.embeddings == (model.tokens.name,)

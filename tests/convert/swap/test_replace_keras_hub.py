@@ -1,0 +1,269 @@
+"""Models of KerasHub made sparse: an encoder, decoders with their caches, and text that they generate."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.convert.swap.swap_models import blocks, difference, local, mixed, randomized, routed
+from tf_sparse_attention.analysis import assert_causal
+from tf_sparse_attention.convert import arguments_of, replace_attention
+from tf_sparse_attention.layers import AllAttention, LocalAttention, SwappedAttention
+
+keras_hub = pytest.importorskip("keras_hub")
+
+SIZES = {"vocabulary_size": 50, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
+LENGTH = 12
+
+
+def padded(lengths=(12, 7), seed=0):
+    """Returns token ids and their padding mask, as KerasHub's models take them."""
+    mask = (np.arange(LENGTH) < np.array(lengths)[:, None]).astype("int32")
+    tokens = np.random.default_rng(seed).integers(1, 50, mask.shape)
+    return {"token_ids": tokens * mask, "padding_mask": mask}
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return randomized(keras_hub.models.BertBackbone(**SIZES, dropout=0.0, max_sequence_length=32))
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    backbone = keras_hub.models.GPT2Backbone(**SIZES, max_sequence_length=32)
+    return randomized(keras_hub.models.GPT2CausalLM(backbone, preprocessor=None))
+
+
+def test_an_encoder_gives_the_dense_result_with_padding(bert):
+    inputs = {**padded(), "segment_ids": np.zeros((2, LENGTH), int)}
+    lines = []
+    sparse = replace_attention(bert, local(), print_fn=lines.append)
+    assert lines[0].split("\n") == [
+        f"replaced  transformer_layer_{i}._self_attention_layer: MultiHeadAttention by LocalAttention" for i in (0, 1)
+    ]
+    results = bert(inputs), sparse(inputs)
+    real = inputs["padding_mask"] == 1
+    assert difference(*(ops.convert_to_numpy(result["sequence_output"])[real] for result in results)) < 1e-5
+    assert difference(*(result["pooled_output"] for result in results)) < 1e-5
+
+
+def test_padding_takes_no_place_in_clusters(bert):
+    sparse = replace_attention(bert, routed, print_fn=None)
+    long = {**padded(), "segment_ids": np.zeros((2, LENGTH), int)}
+    short = {name: values[1:, :7] for name, values in long.items()}
+    assert difference(sparse(long)["sequence_output"][1:, :7], sparse(short)["sequence_output"]) < 1e-5
+
+
+# KerasHub's tasks do not save how they were compiled.
+@pytest.mark.filterwarnings("ignore:`compile:UserWarning", "ignore:Skipping variable loading for opt:UserWarning")
+def test_an_encoder_is_saved_loaded_and_trained(bert, tmp_path):
+    inputs = {**padded(), "segment_ids": np.zeros((2, LENGTH), int)}
+    classifier = keras_hub.models.BertTextClassifier(bert, num_classes=2, dropout=0.0, preprocessor=None)
+    sparse = replace_attention(classifier, mixed, print_fn=None)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    sparse.compile(keras.optimizers.Adam(1e-3), loss, run_eagerly=True)
+    losses = sparse.fit(inputs, np.array([0, 1]), epochs=4, shuffle=False, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    sparse.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded, keras_hub.models.BertTextClassifier)
+    assert difference(sparse(inputs), loaded(inputs)) == 0
+
+
+def test_a_decoder_gives_the_dense_result_with_padding(gpt2):
+    inputs = padded()
+    sparse = replace_attention(gpt2, local(), print_fn=None)
+    real = inputs["padding_mask"] == 1
+    assert difference(*(ops.convert_to_numpy(model(inputs))[real] for model in (gpt2, sparse))) < 1e-5
+
+
+def test_a_decoder_is_causal_with_content_based_patterns(gpt2):
+    inputs = padded((12, 12))
+    later = {**inputs, "token_ids": np.where(np.arange(12) < 8, inputs["token_ids"], 3)}
+    sparse = replace_attention(gpt2, routed, print_fn=None)
+    assert difference(sparse(inputs)[:, :8], sparse(later)[:, :8]) < 1e-5
+    ids = keras.Input((LENGTH,), dtype="int32")
+    assert_causal(keras.Model(ids, sparse.backbone({"token_ids": ids, "padding_mask": ops.ones_like(ids)})), LENGTH)
+
+
+def test_no_mask_of_all_pairs_is_made_for_a_decoder(gpt2):
+    sparse = replace_attention(gpt2, local(4), print_fn=None)
+    seen = []
+    layer = sparse.backbone.transformer_layers[0]._self_attention_layer
+    call = layer.attention.call
+    layer.attention.call = lambda *args, **arguments: seen.append(arguments) or call(*args, **arguments)
+    sparse(padded())
+    assert [seen[0][name] is None for name in ("attention_mask", "key_mask")] == [True, False]
+    assert seen[0]["use_causal_mask"] is True
+
+
+def all_attention(dense):
+    return AllAttention(**arguments_of(dense), num_persistent=3, window=5)
+
+
+def rotary(dense):
+    return LocalAttention(**arguments_of(dense), window=5, position="rotary")
+
+
+FULL = [
+    pytest.param(make, marks=pytest.mark.full) for make in (local(), local(1), blocks, rotary, routed, all_attention)
+]
+
+
+@pytest.mark.parametrize("make_layer", [local(5), mixed, *FULL])
+def test_decoding_with_kerashub_caches_equals_the_full_pass(gpt2, make_layer):
+    sparse = replace_attention(gpt2, make_layer, print_fn=None)
+    tokens = padded((12, 12))["token_ids"]
+    full = ops.convert_to_numpy(sparse({"token_ids": tokens, "padding_mask": np.ones_like(tokens)}))
+    cache = ops.zeros((2, 2, 2, LENGTH, 2, 8))  # (B, layers, 2, S, N, H)
+    logits, _, cache = sparse.call_with_cache(tokens[:, :5], cache, 0)
+    steps = [logits]
+    for index in range(5, LENGTH):
+        logits, _, cache = sparse.call_with_cache(tokens[:, index : index + 1], cache, index)
+        steps.append(logits)
+    assert difference(np.concatenate([ops.convert_to_numpy(step) for step in steps], axis=1), full) < 1e-5
+
+
+@pytest.mark.parametrize("make_layer", [local(4), pytest.param(routed, marks=pytest.mark.full)])
+def test_greedy_text_is_what_the_full_pass_finds_best(gpt2, make_layer):
+    prompts = padded((4, 6))
+    sparse = replace_attention(gpt2, make_layer, print_fn=None)
+    sparse.compile(sampler="greedy")
+    text = ops.convert_to_numpy(sparse.generate(prompts, stop_token_ids=None)["token_ids"])
+    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
+    for row, length in enumerate((4, 6)):
+        np.testing.assert_array_equal(text[row, :length], prompts["token_ids"][row, :length])
+        np.testing.assert_array_equal(text[row, length:], best[row, length - 1 : -1])
+
+
+def test_generation_equals_the_dense_model_where_the_window_is_long_enough(gpt2):
+    prompts = padded((4, 6))
+    sparse = replace_attention(gpt2, local(), print_fn=None)
+    texts = []
+    for model in (gpt2, sparse):
+        model.compile(sampler=keras_hub.samplers.TopKSampler(k=5, seed=3), run_eagerly=True)
+        texts.append(ops.convert_to_numpy(model.generate(prompts, stop_token_ids=None)["token_ids"]))
+    np.testing.assert_array_equal(*texts)
+    sparse.compile(sampler=keras_hub.samplers.BeamSampler(num_beams=2), run_eagerly=True)
+    assert np.asarray(sparse.generate(prompts, stop_token_ids=None)["token_ids"]).shape == (2, LENGTH)
+
+
+def test_a_task_keeps_its_tokenizer_and_generates_from_text(gpt2, tmp_path):
+    merges = ["Ġ q", "u i", "c k", "ui ck", "Ġq uick", "Ġ f", "o x", "Ġf ox"]
+    pieces = ["<|endoftext|>", *"aĠquickfox", *(merge.replace(" ", "") for merge in merges)]
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = keras_hub.models.GPT2Tokenizer(vocabulary=vocabulary, merges=merges)
+    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=8)
+    task = keras_hub.models.GPT2CausalLM(gpt2.backbone, preprocessor=preprocessor)
+    sparse = replace_attention(task, local(4), print_fn=None)
+    sparse.compile(sampler="greedy", run_eagerly=True)
+    assert sparse.generate("a quick fox", max_length=8).startswith("a quick fox")
+    assert sparse.preprocessor is not task.preprocessor
+    again = replace_attention(task, local(8), print_fn=None)  # also when the preprocessor has been at work
+    assert again.generate("a quick fox", max_length=8).startswith("a quick fox")
+
+
+def test_attention_to_an_encoder_is_left():
+    decoder = keras_hub.layers.TransformerDecoder(32, 2)
+    inputs, encoded = keras.Input((12, 16)), keras.Input((9, 16))
+    model = randomized(keras.Model([inputs, encoded], decoder(inputs, encoded)))
+    lines = []
+    sparse = replace_attention(model, local(), print_fn=lines.append)
+    assert lines[0].split("\n")[1] == (
+        f"skipped   {decoder.name}._cross_attention_layer: CachedMultiHeadAttention, it attends to another sequence"
+    )
+    x, y = (np.random.default_rng(0).normal(size=(2, length, 16)).astype("float32") for length in (12, 9))
+    assert difference(model([x, y]), sparse([x, y])) < 1e-5
+
+
+def test_a_decoder_without_a_causal_mask_stays_without():
+    decoder = keras_hub.layers.TransformerDecoder(32, 2)
+    inputs = keras.Input((12, 16))
+    model = randomized(keras.Model(inputs, decoder(inputs, use_causal_mask=False)))
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    assert difference(model(x), replace_attention(model, local(), print_fn=None)(x)) < 1e-5
+
+
+def test_a_custom_mask_of_a_decoder_is_kept():
+    decoder = keras_hub.layers.TransformerDecoder(32, 2)
+    inputs, allowed = keras.Input((12, 16)), keras.Input((12, 12), dtype="bool")
+    model = randomized(keras.Model([inputs, allowed], decoder(inputs, decoder_attention_mask=allowed)))
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    mask = (np.random.default_rng(1).random((2, 12, 12)) < 0.5) | np.eye(12, dtype=bool)
+    assert difference(model([x, mask]), replace_attention(model, local(), print_fn=None)([x, mask])) < 1e-5
+
+
+def test_other_attention_of_kerashub_is_reported():
+    backbone = keras_hub.models.DebertaV3Backbone(**SIZES, bucket_size=4, max_sequence_length=32)
+    with pytest.raises(ValueError, match=r"_self_attention_layer: DisentangledSelfAttention, .* no keras.layers.Multi"):
+        replace_attention(backbone, local())
+
+
+def test_a_swapped_attention_sees_its_own_sequence_alone(gpt2):
+    sparse = replace_attention(gpt2, local(), print_fn=None)
+    layer = sparse.backbone.transformer_layers[0]._self_attention_layer
+    assert isinstance(layer, SwappedAttention)
+    x, y = np.zeros((1, 4, 16), "float32"), np.zeros((1, 5, 16), "float32")
+    with pytest.raises(ValueError, match="`value` and `key` must be the query where self_attention is called"):
+        layer(x, y)
+    with pytest.raises(ValueError, match="`cache_update_index` must be given with `cache`"):
+        layer(x, x, cache=np.zeros((1, 2, 4, 2, 8), "float32"))
+
+
+def test_a_cache_without_room_is_refused():
+    layer = SwappedAttention(LocalAttention(2, 2, block_size=4))
+    x = np.zeros((1, 4, 16), "float32")
+    with pytest.raises(ValueError, match="`cache` must have room for the 16 channels"):
+        layer(x, x, cache=np.zeros((1, 2, 4, 2, 2), "float32"), cache_update_index=0)
+
+
+@pytest.mark.full
+def test_models_are_replaced_on_jax(run_jax):
+    found = run_jax(
+        """
+import warnings
+import keras_hub, numpy as np
+from keras import ops
+from tests.convert.swap.swap_models import difference, ids, local, randomized, routed, transformer
+from tf_sparse_attention.convert import replace_attention
+warnings.simplefilter("ignore")
+model = transformer(use_causal_mask=True)
+print(difference(model(ids()), replace_attention(model, local(), print_fn=None)(ids())))
+backbone = keras_hub.models.GPT2Backbone(50, 1, 2, 16, 32, max_sequence_length=32)
+gpt2 = randomized(keras_hub.models.GPT2CausalLM(backbone, preprocessor=None))
+tokens = {"token_ids": ids(), "padding_mask": np.ones((2, 12), int)}
+print(difference(gpt2(tokens), replace_attention(gpt2, local(), print_fn=None)(tokens)))
+sparse = replace_attention(gpt2, routed, print_fn=None)
+sparse.compile(sampler="greedy")
+prompts = {**tokens, "padding_mask": (np.arange(12) < 4)[None].repeat(2, 0)}
+text = np.asarray(sparse.generate(prompts, stop_token_ids=None)["token_ids"])
+best = np.asarray(sparse({**tokens, "token_ids": text})).argmax(-1)
+print(int((text[:, 4:] != best[:, 3:-1]).sum()))
+"""
+    )
+    numbers = [float(line) for line in found.split()]
+    assert max(numbers[:2]) < 1e-5 and numbers[2] == 0
+
+
+def test_keys_without_a_bias_are_replaced_too():
+    sizes = {"num_mels": 8, "max_encoder_sequence_length": 24, "max_decoder_sequence_length": LENGTH}
+    model = randomized(keras_hub.models.WhisperBackbone(**{**SIZES, "dropout": 0.0}, **sizes))
+    lines = []
+    sparse = replace_attention(model, local(24), print_fn=lines.append)
+    assert lines[0].count("replaced ") == 4 and lines[0].count("skipped ") == 2
+    sounds = np.random.default_rng(0).normal(size=(2, 24, 8)).astype("float32")
+    tokens = padded((12, 12))
+    inputs = {"encoder_features": sounds} | {f"decoder_{name}": values for name, values in tokens.items()}
+    assert difference(model(inputs), sparse(inputs)) < 1e-5
+
+
+def test_a_part_of_a_sparse_task_is_saved_by_itself(gpt2, tmp_path):
+    backbone = replace_attention(gpt2, routed, print_fn=None).backbone
+    backbone.save(tmp_path / "backbone.keras")
+    assert difference(backbone(padded()), keras.models.load_model(tmp_path / "backbone.keras")(padded())) == 0
+
+
+def test_layers_whose_names_differ_in_each_copy_keep_their_weights():
+    model = randomized(keras_hub.models.CLIPTextEncoder(50, 16, 16, 2, 2, 32, max_sequence_length=LENGTH))
+    tokens = {"token_ids": padded((12, 12))["token_ids"]}
+    assert difference(model(tokens), replace_attention(model, local(), print_fn=None)(tokens)) < 1e-5

@@ -1,0 +1,108 @@
+"""A checkpoint is found as a prefix, a file, a folder or a zip file; a damaged one is an error, never a wrong model."""
+
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_attention as tsa
+from tests.convert.t2t.cases import SCOPE, write_checkpoint
+from tf_sparse_attention.convert.t2t.files import open_checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
+
+
+def zipped(folder, archive, root=""):
+    with zipfile.ZipFile(archive, "w") as files:
+        for file in folder.iterdir():
+            files.write(file, f"{root}{file.name}")
+    return archive
+
+
+@pytest.mark.parametrize("root", ["", "rt-checkpoint/"])
+def test_the_published_zip_file_is_read(root, pg19_like, tmp_path):
+    archive = zipped(pg19_like.folder, tmp_path / "checkpoint.zip", root)
+    model = tsa.convert.from_t2t_checkpoint(archive)
+    np.testing.assert_allclose(model(pg19_like.inputs), pg19_like.arrays["logits"], atol=2e-5)
+
+
+def test_a_prefix_a_file_and_a_folder_lead_to_the_same_checkpoint(small_checkpoint, tmp_path):
+    prefix = small_checkpoint.write(tmp_path)
+    index = prefix.with_name(prefix.name + ".index")
+    data = prefix.with_name(prefix.name + ".data-00000-of-00001")
+    for path in (prefix, str(prefix), index, data, tmp_path):
+        with open_checkpoint(path) as checkpoint:
+            assert checkpoint.prefix == prefix
+            np.testing.assert_array_equal(checkpoint.read("global_step"), 7)
+
+
+def test_the_state_file_of_another_place_is_not_believed(small_checkpoint, tmp_path):
+    prefix = small_checkpoint.write(tmp_path)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/model.ckpt-9"\n', encoding="utf-8")
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.prefix == prefix
+
+
+def test_several_data_files_are_read_as_one(small_checkpoint, tmp_path):
+    names = sorted(small_checkpoint.tensors)
+    halves = [names[::2], names[1::2]]
+    (tmp_path / "parts").mkdir()
+    for number, half in enumerate(halves):
+        write_checkpoint(tmp_path / "parts" / f"part-{number}", {name: small_checkpoint.tensors[name] for name in half})
+    (tmp_path / "whole").mkdir()
+    prefix = tmp_path / "whole" / "model.ckpt-7"
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(tmp_path / "parts" / f"part-{number}") for number in (0, 1)],
+        destination_prefix=str(prefix),
+        delete_old_dirs=False,
+    )
+    assert len(list(prefix.parent.glob("*.data-*"))) == 2
+    model = tsa.convert.from_t2t_checkpoint(prefix, small_checkpoint.settings)
+    np.testing.assert_array_equal(model.to_vocabulary.bias, small_checkpoint.tensors[f"{SCOPE}final_dense_2/bias"])
+
+
+def test_two_checkpoints_in_one_folder_are_listed(small_checkpoint, tmp_path):
+    small_checkpoint.write(tmp_path)
+    write_checkpoint(tmp_path / "model.ckpt-8", small_checkpoint.tensors)
+    with (
+        pytest.raises(ValueError, match=r"must hold one checkpoint.*model.ckpt-7, model.ckpt-8"),
+        open_checkpoint(tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["", "model.ckpt-1", "missing.zip"])
+def test_a_path_without_a_checkpoint_is_an_error(name, tmp_path):
+    with pytest.raises(ValueError, match="`path` must"), open_checkpoint(tmp_path / name):
+        pass
+
+
+def test_a_zip_file_cut_short_is_an_error(small_checkpoint, tmp_path):
+    (tmp_path / "files").mkdir()
+    archive = zipped(small_checkpoint.write(tmp_path / "files").parent, tmp_path / "checkpoint.zip")
+    archive.write_bytes(archive.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="must be a complete zip file"), open_checkpoint(archive):
+        pass
+
+
+@pytest.mark.parametrize("ending", [".index", ".data-00000-of-00001"])
+def test_a_file_cut_short_is_an_error(ending, small_checkpoint, tmp_path):
+    prefix = small_checkpoint.write(tmp_path)
+    file = prefix.with_name(prefix.name + ending)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(ValueError, match=r"must be a complete TensorFlow checkpoint.*model.ckpt-7"):
+        tsa.convert.from_t2t_checkpoint(prefix)
+
+
+def test_a_missing_data_file_is_an_error(small_checkpoint, tmp_path):
+    prefix = small_checkpoint.write(tmp_path)
+    prefix.with_name(prefix.name + ".data-00000-of-00001").unlink()
+    with pytest.raises(ValueError, match="must be a complete TensorFlow checkpoint"):
+        tsa.convert.from_t2t_checkpoint(prefix)
+
+
+def test_numbers_that_are_none_are_an_error(small_checkpoint, tmp_path):
+    small_checkpoint.tensors[f"{SCOPE}final_dense_2/bias"][3] = np.nan
+    with pytest.raises(ValueError, match=r"finite numbers. Received: .*final_dense_2/bias with infinities or NaN"):
+        tsa.convert.from_t2t_checkpoint(small_checkpoint.write(tmp_path))

@@ -1,0 +1,150 @@
+"""Names and shapes of a checkpoint tell the model, and whatever does not fit is an error that lists it."""
+
+import csv
+
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.convert.t2t.cases import SCOPE
+from tf_sparse_attention.convert.t2t.layout import read_layout
+from tf_sparse_attention.convert.t2t.plan import make_plan
+from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.models.presets import preset_arguments
+
+MAPS = {
+    "name_map.tsv": ("pg19_local_cluster8k", 863, 380_330_184 + 2065 * 98_302),
+    "name_map_published_hparams.tsv": ("pg19_routing_published", 894, 287_716_510 + 2065 * 98_302),
+    "name_map_pg19_local8k.tsv": ("pg19_local8k", 930, 414_515_184 + 2065 * 98_302),
+}
+
+
+def read_names(path, vocabulary_size):
+    """Returns shapes and kinds of the variables of a list, by name."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    shapes = {}
+    for row in rows:
+        sizes = row["shape"].strip("[]").replace("V", str(vocabulary_size))
+        shapes[row["name"]] = tuple(int(size) for size in sizes.split(",") if size)
+    return shapes, {row["name"]: row["kind"] for row in rows}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_dry_run_maps_every_variable_of_the_full_size(name, shared_goldens):
+    preset, count, num_weights = MAPS[name]
+    shapes, kinds = read_names(shared_goldens / "t2t_checkpoints" / name, 98_302)
+    assert len(shapes) == count
+    plan = tsa.convert.plan_t2t_checkpoint(shapes, hparams=preset)
+    read = {plan.layout.scope + source for row in plan.rows for source in row.sources}
+    assert read == {name for name, kind in kinds.items() if kind in ("weight", "centroids", "ema_state")}
+    weights = [shapes[name] for name, kind in kinds.items() if kind in ("weight", "centroids")]
+    assert sum(np.prod(shape) for shape in weights) == num_weights
+    assert sum(plan.other_variables.values()) == count - len(read)
+    lines = plan.table().splitlines()
+    assert len(lines) == 1 + len(plan.rows) + len(plan.unused) + len(plan.other_variables)
+    assert "98302" in lines[1]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_plan_has_exactly_the_weights_of_the_model(name, shared_goldens):
+    preset = MAPS[name][0]
+    shapes, _ = read_names(shared_goldens / "t2t_checkpoints" / name, 98_302)
+    plan = tsa.convert.plan_t2t_checkpoint(shapes, hparams=preset)
+    arguments = plan.backbone_arguments()
+    published = preset_arguments(preset, reproduce_reference=True)
+    told = {key: value for key, value in arguments.items() if key in published and key != "attention"}
+    assert told == {key: published[key] for key in told}
+    for ours, theirs in zip(arguments["attention"], published["attention"], strict=True):
+        assert {key: ours[key] for key in theirs} == theirs
+
+
+def test_every_weight_of_a_model_has_a_row_of_its_shape(published):
+    plan = tsa.convert.plan_t2t_checkpoint(published.prefix)
+    weights = weights_by_path(plan.make_model())
+    unused = {path for path in weights if path.endswith("clusters/unused") or "seed_generator" in path}
+    assert {row.target: row.shape for row in plan.rows} == {
+        path: tuple(weight.shape) for path, weight in weights.items() if path not in unused
+    }
+
+
+def shapes_of(small):
+    return {name: np.shape(value) for name, value in small.tensors.items()}
+
+
+def test_sizes_and_routed_layers_are_read_from_names_and_shapes(small_checkpoint):
+    layout = read_layout(shapes_of(small_checkpoint))
+    found = {name: getattr(layout, name) for name in ("scope", "vocabulary_size", "embedding_dim", "hidden_dim")}
+    assert found == {"scope": SCOPE, "vocabulary_size": 20, "embedding_dim": 8, "hidden_dim": 12}
+    assert (layout.num_layers, layout.routed, layout.num_heads, layout.num_routing) == (3, (2,), 3, 1)
+    assert (layout.key_dim, layout.num_clusters, layout.intermediate_dim, layout.activation) == (4, 4, 16, "geglu")
+    assert (layout.local_distance, layout.routing_distance, layout.norm, layout.has_averages) == (5, 5, "post", True)
+
+
+def test_missing_unknown_and_misshapen_variables_are_all_listed(small_checkpoint):
+    shapes = shapes_of(small_checkpoint)
+    layer = f"{SCOPE}decoder_layer_1/self_attention/"
+    del shapes[f"{layer}self_attention/v/kernel"], shapes[f"{layer}ffn/weight2/kernel"]
+    shapes[f"{SCOPE}decoder_layer_0/surprise"] = (3,)
+    shapes[f"{layer}layer_postprocess/layer_norm/layer_norm_bias"] = (13,)
+    with pytest.raises(ValueError, match="no more and no fewer") as error:
+        read_layout(shapes)
+    for part in (
+        "layer_1/self_attention/self_attention/v/kernel",
+        "ffn/weight2/kernel",
+        "surprise",
+        r"(13,), not (12,)",
+    ):
+        assert part in str(error.value)
+
+
+def test_a_layer_that_lacks_altogether_is_listed(small_checkpoint):
+    shapes = {name: shape for name, shape in shapes_of(small_checkpoint).items() if "decoder_layer_1/" not in name}
+    with pytest.raises(ValueError, match=r"missing: decoder_layer_1/.*decoder_layer_1/self_attention/self_attention/v"):
+        read_layout(shapes)
+
+
+@pytest.mark.parametrize("name", ["embeddings/embedding", "emb_dense/kernel", "decoder_layer_0/"])
+def test_what_is_no_routing_transformer_says_so(name, small_checkpoint):
+    shapes = shapes_of(small_checkpoint)
+    shapes = {
+        key: shape for key, shape in shapes.items() if name not in key and (name[-1] != "/" or "layer" not in key)
+    }
+    with pytest.raises(ValueError, match="must be a checkpoint of a Routing Transformer"):
+        read_layout(shapes)
+
+
+def test_an_encoder_is_refused_by_name(small_checkpoint):
+    shapes = shapes_of(small_checkpoint) | {f"{SCOPE}encoder_layer_0/self_attention/self_attention/q/kernel": (12, 12)}
+    with pytest.raises(ValueError, match=r"one with an encoder is not converted.*encoder_layer_0"):
+        read_layout(shapes)
+
+
+def test_variables_of_another_model_are_refused(small_checkpoint):
+    shapes = shapes_of(small_checkpoint) | {"resnet/conv/kernel": (3, 3)}
+    with pytest.raises(ValueError, match=r"no variables of other models.*resnet/conv/kernel"):
+        read_layout(shapes)
+
+
+def test_another_scope_is_found(small_checkpoint):
+    shapes = {name.replace(SCOPE, "other/"): shape for name, shape in shapes_of(small_checkpoint).items()}
+    assert read_layout(shapes).scope == "other/"
+    shapes = {name.replace(SCOPE, ""): shape for name, shape in shapes_of(small_checkpoint).items()}
+    assert read_layout(shapes).scope == ""
+
+
+def test_slots_dummies_and_the_step_are_counted(small_checkpoint):
+    shapes = shapes_of(small_checkpoint)
+    shapes |= {f"training/{SCOPE}embeddings/embedding/Adafactor": (20,), "losses_avg/problem_0/total_loss": ()}
+    plan = make_plan(shapes, small_checkpoint.settings)
+    assert plan.other_variables == {"step counter": 1, "optimizer slots": 1, "values of summaries": 1}
+    assert "not weights: 1 optimizer slots" in plan.table()
+
+
+def test_routed_layers_have_to_be_the_last_ones(small_checkpoint):
+    shapes = {}
+    for name, shape in shapes_of(small_checkpoint).items():
+        swapped = name.replace("layer_2/", "layer_x/").replace("layer_1/", "layer_2/").replace("layer_x/", "layer_1/")
+        shapes[swapped] = shape
+    with pytest.raises(ValueError, match=r"in all layers from one on.*layers \(1,\) of 3"):
+        make_plan(shapes, small_checkpoint.settings)

@@ -1,0 +1,113 @@
+"""Whole models of the published code: converted, they give its logits, losses and gradients."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.convert.t2t.cases import write_checkpoint
+from tests.goldens import goldens_of, read_case
+from tf_sparse_attention.convert.t2t.layout import HEADS
+from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.members import best_members
+
+CASES = ("pg19like_skip2", "allrouting_timing", "prenorm_n_da_relu")
+SETTINGS = {"layers": "num_decoder_layers"}
+
+goldens = goldens_of("routing_transformer/mini_lm.npz")
+
+
+@pytest.fixture(params=CASES)
+def case(request, goldens, tmp_path):
+    """A case with its model, written as a checkpoint and converted: settings, arrays, plan, model."""
+    settings, arrays = read_case(goldens, request.param)
+    write_checkpoint(
+        tmp_path / "model.ckpt-0",
+        {name.removeprefix("var/"): array for name, array in arrays.items() if name.startswith("var/")},
+    )
+    given = {SETTINGS.get(name, name): value for name, value in settings.items() if not name.startswith("margin_")}
+    plan = tsa.convert.plan_t2t_checkpoint(tmp_path, given)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is not causal")
+        yield arrays, plan, tsa.convert.from_t2t_checkpoint(tmp_path, given)
+
+
+def inputs_of(arrays):
+    return np.pad(arrays["targets"], [(0, 0), (1, 0)])[:, :-1]
+
+
+def test_logits_and_last_vectors_are_published(case):
+    arrays, _, model = case
+    np.testing.assert_allclose(model(inputs_of(arrays)), arrays["logits"], atol=5e-5, rtol=0)
+    np.testing.assert_allclose(model.backbone(inputs_of(arrays)), arrays["decoder_output"], atol=5e-5, rtol=0)
+
+
+def test_clusters_have_the_published_members(case):
+    arrays, plan, model = case
+    backbone = model.backbone
+    x = backbone.embedding_projection(backbone.embedding(inputs_of(arrays)))
+    x = x if backbone.sinusoidal_embedding is None else backbone.sinusoidal_embedding(x)
+    for number, block in enumerate(backbone.blocks):
+        if number in plan.layout.routed:
+            part = block.attention.parts[0]
+            seen = block._attention_norm(x) if plan.layout.norm == "pre" else x
+            query = kmeans.normalize(part.project(seen)[0])
+            members, _ = best_members(kmeans.scores(query, part.centroids), part.cluster_size)
+            probe = arrays[f"probe{number - plan.layout.routed[0]}/idx_q"][..., 2]
+            np.testing.assert_array_equal(members, probe)
+        x = block(x)
+
+
+def test_losses_and_all_gradients_are_published(case):
+    import tensorflow as tf
+
+    arrays, plan, model = case
+    with tf.GradientTape() as tape:
+        logits = model(inputs_of(arrays), training=True)
+        loss, extra = tsa.models.language_model_loss()(arrays["targets"], logits), sum(model.losses)
+        total = loss + extra
+    np.testing.assert_allclose(loss, arrays["loss"], rtol=1e-5)
+    np.testing.assert_allclose(extra, arrays["extra_loss"], rtol=1e-4)
+    weights = {path: weight for path, weight in weights_by_path(model).items() if weight.trainable}
+    ours = dict(zip(weights, tape.gradient(total, [weight.value for weight in weights.values()]), strict=True))
+    theirs = published_gradients(plan, {path: np.asarray(tf.convert_to_tensor(x)) for path, x in ours.items()}, arrays)
+    scope = plan.layout.scope
+    compared = {name.removeprefix("grad/var/") for name in arrays if name.startswith("grad/var/")}
+    for name in compared:
+        published = arrays[f"grad/var/{name}"]
+        atol = 1e-5 + 1e-3 * np.abs(published).max()
+        found = theirs.get(name.removeprefix(scope), np.zeros_like(published))
+        np.testing.assert_allclose(found, published, rtol=1e-3, atol=atol, err_msg=name)
+    assert {scope + name for name in theirs} <= compared
+
+
+def published_gradients(plan, gradients, arrays):
+    """Returns gradients by the published variables, given those by the weights that were cut out and folded."""
+    total, shapes, scope = {}, plan.layout.shapes, plan.layout.scope
+    for row in plan.rows:
+        if row.target not in gradients:
+            continue
+        gradient, (source, *shared) = gradients[row.target], row.sources
+        parts = total.setdefault(source, np.zeros(shapes[source]))
+        heads = slice(0, None) if "to " not in row.change else range_of(row.change)
+        if shared:
+            # o D O: the gradient of the folded matrix D O, taken to each factor.
+            matrix, kernel = (arrays[f"var/{scope}{name}"] for name in (shared[0], source))
+            parts[heads] += np.einsum("vw,nvd->nwd", matrix, gradient).reshape(parts[heads].shape)
+            kernel = kernel[heads].reshape(gradient.shape)
+            total.setdefault(shared[0], np.zeros(shapes[shared[0]]))
+            total[shared[0]] += np.einsum("nwd,nvd->vw", kernel, gradient)
+        elif len(gradient.shape) == 3:
+            scale = plan.layout.key_dim**-0.5 if "times" in row.change else 1.0
+            parts[:, heads] += scale * gradient.reshape(len(gradient), -1)
+        else:
+            parts += gradient
+    assert any(HEADS in name for name in total)
+    return total
+
+
+def range_of(change):
+    first, last = change.split(",")[0].split()[1::2]
+    return slice(int(first), int(last) + 1)

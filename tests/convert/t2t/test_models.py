@@ -1,0 +1,149 @@
+"""What can be done with a converted model: train on, save, export, make it causal."""
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.draws import first
+from tf_sparse_attention.convert.t2t.files import open_checkpoint
+
+SCOPE = "sparse_transformer/body/"
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
+
+
+def test_the_optimizer_has_the_published_moments_and_step(pg19_like):
+    model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix)
+    backbone = model.backbone
+    assert int(model.optimizer.iterations) == 300
+    # 0.03 sqrt(10000) rsqrt(max(step, 10000)), the published schedule before its end of the warm-up.
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.03)
+    pairs = {
+        "embeddings/embedding": backbone.embedding.embeddings,
+        "decoder_layer_0/self_attention/self_attention/q/kernel": backbone.blocks[0].attention.parts[0]._query.kernel,
+        "decoder_layer_2/self_attention/ffn/weight3/kernel": backbone.blocks[2].feed_forward._output_dense.kernel,
+    }
+    with open_checkpoint(pg19_like.prefix) as checkpoint:
+        for name, weight in pairs.items():
+            slots, slot = model.optimizer.slots_of(weight), f"training/{SCOPE}{name}/Adafactor"
+            np.testing.assert_array_equal(np.ravel(slots["row_moment"]), checkpoint.read(slot))
+            np.testing.assert_array_equal(np.ravel(slots["column_moment"]), checkpoint.read(slot + "_1"))
+        bias = checkpoint.read(f"training/{SCOPE}final_dense_2/bias/Adafactor")
+    np.testing.assert_array_equal(model.optimizer.slots_of(model.to_vocabulary.bias)["second_moment"], bias)
+
+
+def test_weights_that_were_split_or_folded_are_reset_and_are_logged(pg19_like, caplog):
+    caplog.set_level("INFO")
+    model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix)
+    folded = "backbone/block_0/attention/local_0/attention_output/kernel"
+    assert "9 weights" in caplog.text
+    assert folded in caplog.text
+    weight = model.backbone.blocks[0].attention.parts[0]._attention_output.kernel
+    assert not np.any(model.optimizer.slots_of(weight)["row_moment"])
+
+
+def test_a_checkpoint_without_slots_trains_on_with_an_initialized_state(shared_goldens, caplog):
+    caplog.set_level("INFO")
+    model = tsa.convert.from_t2t_checkpoint(shared_goldens / "t2t_checkpoints" / "enwik8_like")
+    assert "no optimizer state" in caplog.text
+    assert int(model.optimizer.iterations) == 320
+
+
+def test_a_converted_model_trains_on(pg19_like):
+    model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix, {"layer_prepostprocess_dropout": 0.0})
+    targets = pg19_like.arrays["targets"]
+    history = model.fit(pg19_like.inputs, targets, batch_size=3, epochs=8, verbose=0).history["loss"]
+    # The first loss is that of the training so far, with the commitment added.
+    assert history[0] == pytest.approx(pg19_like.arrays["loss"] + pg19_like.arrays["extra_loss"], abs=1e-4)
+    assert history[-1] < history[0] - 0.05
+    assert int(model.optimizer.iterations) == 308
+
+
+@pytest.mark.full
+def test_a_saved_model_goes_on_from_the_same_state(pg19_like, tmp_path):
+    model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix, {"layer_prepostprocess_dropout": 0.0})
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(pg19_like.inputs), model(pg19_like.inputs))
+    targets = pg19_like.arrays["targets"]
+    losses = [
+        m.fit(pg19_like.inputs, targets, batch_size=3, epochs=3, verbose=0).history["loss"] for m in (model, loaded)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.full
+def test_a_converted_model_is_exported(pg19_like, tmp_path):
+    import tensorflow as tf
+
+    model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix)
+    model(pg19_like.inputs)
+    model.export(tmp_path / "served", verbose=False)
+    served = tf.saved_model.load(tmp_path / "served")
+    np.testing.assert_allclose(served.serve(pg19_like.inputs.astype("int32")), pg19_like.arrays["logits"], atol=2e-5)
+
+
+def test_other_settings_of_the_optimizer_leave_the_model_uncompiled(small_checkpoint, tmp_path, caplog):
+    caplog.set_level("INFO")
+    small_checkpoint.settings["optimizer"] = "adam"
+    model = tsa.convert.from_t2t_checkpoint(small_checkpoint.write(tmp_path))
+    assert not model.compiled
+    assert "adam" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "published", first(["pg19_like", "pg19_local_like", "enwik8_like", "eli5_like"], 2), indirect=True
+)
+def test_routed_heads_become_causal_with_the_same_weights(published):
+    model = tsa.convert.from_t2t_checkpoint(published.prefix)
+    if not published.routed:
+        with pytest.raises(ValueError, match="routed heads"):
+            tsa.convert.with_causal_routing(model)
+        tsa.analysis.assert_causal(model, sequence_length=40)
+        return
+    causal = tsa.convert.with_causal_routing(model)
+    tsa.analysis.assert_causal(causal, sequence_length=40)
+    with pytest.raises(tsa.analysis.CausalityError):
+        tsa.analysis.assert_causal(model, sequence_length=40)
+    assert [weight.shape for weight in causal.weights] == [weight.shape for weight in model.weights]
+    for ours, theirs in zip(causal.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_causal_model_still_knows_the_language(pg19_like):
+    model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix)
+    causal = tsa.convert.with_causal_routing(model)
+    loss = tsa.models.language_model_loss()(pg19_like.arrays["targets"], causal(pg19_like.inputs))
+    assert float(loss) < pg19_like.arrays["loss"] + 0.5  # a model of no knowledge has log 48 = 3.9
+    assert abs(float(loss) - pg19_like.arrays["loss"]) > 1e-4
+
+
+def test_heads_that_cannot_be_made_causal_are_refused():
+    common = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 2, "cluster_size": 4}
+    parts = [{**common, "selection": "top_k"}, {**common, "selection": "hash"}]
+    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, parts))
+    with pytest.raises(
+        ValueError, match=r"no heads that choose without centroids and look ahead. Received: \['hash'\]"
+    ):
+        tsa.convert.with_causal_routing(model)
+
+
+def test_heads_that_were_given_as_layers_or_block_by_block_become_causal():
+    heads = {"num_heads": 1, "key_dim": 4}
+    routing = {**heads, "num_clusters": 2, "cluster_size": 4, "selection": "top_k"}
+    blocks = [
+        [{"layer": "LocalAttention", **heads, "window": 3}, tsa.layers.RoutingAttention(**routing)],
+        [{"layer": "RoutingAttention", **routing}],
+    ]
+    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 2, 8, blocks))
+    causal = tsa.convert.with_causal_routing(model)
+    parts = [part for block in causal.backbone.blocks for part in block.attention.parts]
+    assert [getattr(part, "selection", None) for part in parts] == [None, "nearest", "nearest"]
+    assert [getattr(part, "mask_self", None) for part in parts] == [None, False, False]
+    tsa.analysis.assert_causal(causal, sequence_length=16)
+
+
+def test_only_language_models_become_causal():
+    with pytest.raises(ValueError, match="must be a `LanguageModel`"):
+        tsa.convert.with_causal_routing(keras.Sequential([]))

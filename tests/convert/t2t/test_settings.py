@@ -1,0 +1,131 @@
+"""Settings come from a file, a dictionary or a preset, and contradict names and shapes at their peril."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.convert.t2t.plan import make_plan
+from tf_sparse_attention.convert.t2t.settings import preset_settings, read_settings
+
+CONTRADICTIONS = {
+    "hidden_size": 16,
+    "embedding_dims": 12,
+    "filter_size": 17,
+    "num_decoder_layers": 2,
+    "local_num_heads": 3,
+    "sparsity_cluster_num_heads": 2,
+    "sparsity_cluster_size": 8,
+    "sparsity_skip_first": 1,
+    "max_relative_position": 6,
+    "local_relative": False,
+    "sparsity_cluster_relative": False,
+    "ffn_layer": "conv_hidden_relu",
+    "ema": False,
+    "layer_preprocess_sequence": "n",
+    "layer_postprocess_sequence": "da",
+}
+UNSUPPORTED = {
+    "hash_items": True,
+    "sparsity_strided_num_heads": 1,
+    "sparsity_cluster_strided_num_heads": 1,
+    "num_encoder_layers": 6,
+    "norm_type": "batch",
+}
+
+
+def plan_of(small):
+    return make_plan({name: np.shape(value) for name, value in small.tensors.items()}, small.settings)
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_contradiction_names_the_setting_and_both_values(name, small_checkpoint):
+    small_checkpoint.settings[name] = CONTRADICTIONS[name]
+    with pytest.raises(ValueError, match=f"must agree .* {name}={CONTRADICTIONS[name]!r}, but the variables mean"):
+        plan_of(small_checkpoint)
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_another_kind_of_model_is_refused(name, small_checkpoint):
+    small_checkpoint.settings[name] = UNSUPPORTED[name]
+    with pytest.raises(ValueError, match=f"other models are not converted. Received: .*{name}"):
+        plan_of(small_checkpoint)
+
+
+@pytest.mark.parametrize("name", ["query_shape", "memory_flange", "share_qk", "sparsity_cluster_attention_window"])
+def test_what_nothing_tells_is_asked_for(name, small_checkpoint):
+    del small_checkpoint.settings[name]
+    with pytest.raises(ValueError, match=f"name of a preset. Missing: {name}"):
+        plan_of(small_checkpoint)
+
+
+@pytest.mark.parametrize(("block", "flange"), [([8, 8], [8, 8]), ([8], [12]), ([0], [0])])
+def test_blocks_have_one_axis_and_a_flange_of_whole_ones(block, flange, small_checkpoint):
+    small_checkpoint.settings |= {"query_shape": block, "memory_flange": flange}
+    with pytest.raises(ValueError, match="query_shape of one axis and a memory_flange of whole blocks"):
+        plan_of(small_checkpoint)
+
+
+def test_zero_decoder_layers_leave_the_number_to_another_setting(small_checkpoint):
+    small_checkpoint.settings["num_decoder_layers"] = 0
+    assert plan_of(small_checkpoint).layout.num_layers == 3
+
+
+def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(shared_goldens):
+    from tests.convert.t2t.cases import Published
+
+    published = Published(shared_goldens / "t2t_checkpoints" / "pg19_local_like")
+    heads = {"local_num_heads": 3, "sparsity_cluster_num_heads": 1, "sparsity_skip_first": 3}
+    plan = tsa.convert.plan_t2t_checkpoint(published.prefix, hparams=heads)
+    assert plan.backbone_arguments()["attention"][0]["num_heads"] == 4
+    with pytest.raises(ValueError, match="sparsity_cluster_num_heads=1"):
+        tsa.convert.plan_t2t_checkpoint(published.prefix, hparams=heads | {"sparsity_skip_first": 2})
+
+
+def test_settings_become_arguments_of_the_model(small_checkpoint):
+    small_checkpoint.settings |= {
+        "memory_flange": [16],
+        "decay": 0.9,
+        "beta": 0.5,
+        "norm_epsilon": 1e-5,
+        "layer_prepostprocess_dropout": 0.1,
+        "attention_dropout": 0.2,
+        "relu_dropout": 0.3,
+        "dropout": 0.4,
+        "target_dropout": 0.25,
+        "share_qk": False,
+    }
+    arguments = plan_of(small_checkpoint).backbone_arguments()
+    routing, local = arguments["attention"]
+    assert (local["num_blocks_before"], local["block_size"], local["num_heads"]) == (2, 8, 2)
+    assert (routing["ema_decay"], routing["commitment_loss"], routing["share_qk"]) == (0.9, 0.5, False)
+    assert routing["dropout"] == local["dropout"] == 0.2
+    names = ("layer_norm_epsilon", "dropout", "activation_dropout", "embedding_dropout", "token_dropout")
+    assert [arguments[name] for name in names] == [1e-5, 0.1, 0.3, 0.4, 0.25]
+
+
+def test_a_dictionary_replaces_settings_of_the_file(tmp_path):
+    (tmp_path / "hparams.json").write_text(json.dumps({"a": 1, "b": 2}), encoding="utf-8")
+    assert read_settings({"b": 3}, tmp_path) == {"a": 1, "b": 3}
+    assert read_settings(None, tmp_path) == {"a": 1, "b": 2}
+    assert read_settings(tmp_path / "hparams.json", None) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", b"\xff"])
+def test_a_broken_file_of_settings_is_an_error(content, tmp_path):
+    data = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "hparams.json").write_bytes(data)
+    with pytest.raises(ValueError, match=r"`hparams` must .* JSON"):
+        read_settings(None, tmp_path)
+
+
+def test_a_name_that_is_no_preset_lists_them():
+    with pytest.raises(ValueError, match=r"presets .*'pg19_routing_published'.*Received: hparams='pg20'"):
+        read_settings("pg20", None)
+
+
+def test_a_preset_of_another_model_is_refused():
+    names = [name for name in tsa.models.PRESETS if name.endswith("strided") or "sparse" in name]
+    with pytest.raises(ValueError, match="a preset of the Routing Transformer"):
+        preset_settings(names[0])

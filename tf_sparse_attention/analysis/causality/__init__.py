@@ -1,0 +1,6 @@
+"""The causality audit."""
+
+from tf_sparse_attention.analysis.causality.audit import assert_causal, causality_report
+from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport, Leak
+
+__all__ = ["CausalityError", "CausalityReport", "Leak", "assert_causal", "causality_report"]

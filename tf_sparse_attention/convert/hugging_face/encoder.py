@@ -1,0 +1,211 @@
+"""Longformer and BigBird checkpoints in the layout of Hugging Face: config.json and safetensors."""
+
+import json
+import math
+import os
+import pathlib
+from typing import Any
+
+from tf_sparse_attention.convert.hugging_face.names import NAMES, find_root, name_in_encoder
+from tf_sparse_attention.convert.weights import initialize_with_zeros
+from tf_sparse_attention.models import Encoder
+
+ACTIVATIONS = {
+    "gelu": "exact_gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+}
+REQUIRED = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+REQUIRED += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")
+REQUIRED += ("attention_probs_dropout_prob",)
+REQUIRED_FOR = {"longformer": ("attention_window", "pad_token_id"), "big_bird": ("block_size", "num_random_blocks")}
+
+
+def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: Any = None) -> Encoder:
+    """Returns a Longformer or BigBird encoder with the weights of a checkpoint.
+
+    Hidden states and pooled output are those of `LongformerModel` and `BigBirdModel` in inference, where a BigBird
+    counts its first block once more for each random block instead of drawing any, and attends densely to texts of at
+    most (5 + 2 random blocks) blocks. Here the same holds in training. At padding the states of a Longformer differ
+    from the published model's only if no token is global. Task heads are not loaded.
+
+    Args:
+        folder: Path of a local folder, as `huggingface_hub.snapshot_download` makes one, with config.json and
+            model.safetensors, or its shards with model.safetensors.index.json.
+        num_global: Maximal number of global tokens of a text for a Longformer; if more are marked, the rest are not
+            global, and states differ from the published ones. Default: 64.
+        dtype: Dtype policy of the model; `None` for Keras's global policy. Default: `None`.
+
+    Returns:
+        An `Encoder`. Its inputs "token_ids", "padding_mask" and "token_type_ids" are the input_ids, attention_mask and
+        token_type_ids of `transformers`; a Longformer takes "global_mask" too.
+
+    Raises:
+        ValueError: If it is another kind of model, settings have no counterpart here, or names are missing or unknown.
+        ImportError: If `safetensors` is not installed.
+
+    Example:
+        encoder = tsa.convert.from_hugging_face(snapshot_download("allenai/longformer-base-4096"))
+        states = encoder({"token_ids": ids, "padding_mask": mask, "global_mask": marks})["sequence_output"]
+    """
+    folder = pathlib.Path(folder)
+    config = _read_json(folder / "config.json")
+    arguments = encoder_arguments(config, num_global)
+    sources = _strip_root(_open_tensor_files(folder))
+    with initialize_with_zeros():
+        encoder = Encoder(**arguments, use_pooler="pooler.weight" in sources, dtype=dtype)
+    targets = {source_name(weight.path): weight for weight in encoder.weights}
+    _check_names(set(targets), set(sources))
+    for name, weight in targets.items():
+        file, full_name = sources[name]
+        weight.assign(_match_shape(file.get_tensor(full_name), name, weight))
+    return encoder
+
+
+def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]:
+    """Returns the arguments of `Encoder` for a config.json of Hugging Face, a dictionary."""
+    if not isinstance(config, dict):
+        raise ValueError(f"config.json must hold one JSON object. Received: a {type(config).__name__}.")
+    kind = config.get("model_type")
+    if kind not in REQUIRED_FOR:
+        raise ValueError(f"`model_type` of config.json must be 'longformer' or 'big_bird'. Received: {kind!r}.")
+    if config.get("hidden_act") not in ACTIVATIONS:
+        raise ValueError(
+            f"`hidden_act` of config.json must be one of {sorted(ACTIVATIONS)}. Received: {config.get('hidden_act')!r}."
+        )
+    required = [*REQUIRED, *REQUIRED_FOR[kind]]
+    missing = [name for name in required if name not in config]
+    if missing:
+        raise ValueError(f"config.json of a {kind} must have {required}. Received: missing {missing}.")
+    if config.get("is_decoder"):
+        raise ValueError("`is_decoder` of config.json must be false: this is an encoder. Received: true.")
+    own = _longformer(config, num_global) if kind == "longformer" else _big_bird(config)
+    return {
+        "vocabulary_size": config["vocab_size"],
+        "num_layers": config["num_hidden_layers"],
+        "hidden_dim": config["hidden_size"],
+        "intermediate_dim": config["intermediate_size"],
+        "max_length": config["max_position_embeddings"],
+        "num_token_types": config["type_vocab_size"],
+        "activation": ACTIVATIONS[config["hidden_act"]],
+        "layer_norm_epsilon": config["layer_norm_eps"],
+        "dropout": config["hidden_dropout_prob"],
+        **own,
+    }
+
+
+def _heads(config):
+    return {
+        "layer": "GlobalLocalAttention",
+        "num_heads": config["num_attention_heads"],
+        "key_dim": config["hidden_size"] // config["num_attention_heads"],
+        "dropout": config["attention_probs_dropout_prob"],
+    }
+
+
+def _longformer(config, num_global):
+    windows = config["attention_window"]
+    windows = [windows] * config["num_hidden_layers"] if isinstance(windows, int) else windows
+    if len(windows) != config["num_hidden_layers"]:
+        raise ValueError(
+            f"`attention_window` of config.json must have a number for each of {config['num_hidden_layers']} layers. "
+            f"Received: {windows}."
+        )
+    common = {**_heads(config), "num_global": num_global, "own_projections": True}
+    # Half of the window on each side, and the token itself.
+    attention = [[{**common, "window": window // 2 + 1}] for window in windows]
+    return {"attention": attention, "padding_id": config["pad_token_id"]}
+
+
+def _big_bird(config):
+    block, copies = config["block_size"], config["num_random_blocks"]
+    attention = {**_heads(config), "use_bias": config.get("use_bias", True), "use_output_bias": True}
+    attention |= {"block_size": block, "num_blocks_before": 1, "num_blocks_after": 1, "num_global": 2 * block}
+    if config.get("attention_type", "block_sparse") == "block_sparse":
+        attention["dense_length"] = (5 + 2 * copies) * block
+    else:
+        attention["dense_length"] = config["max_position_embeddings"]
+    return {
+        "attention": [attention],
+        "embedding_scale": config["hidden_size"] ** 0.5 if config.get("rescale_embeddings") else 1.0,
+        "global_block": block,
+        "first_block_count": 1 + copies,
+    }
+
+
+def source_name(path: str) -> str:
+    """Returns the name in a checkpoint of the weight of an `Encoder` at a path."""
+    *parents, layer, kind = path.split("/")
+    index = next((part.removeprefix("block_") for part in path.split("/") if part.startswith("block_")), None)
+    inner = "/".join([*(part for part in parents if not part.startswith(("block_", "encoder"))), layer])
+    return NAMES[f"{inner}/{kind}"].format(index=index)
+
+
+def _read_json(path):
+    if not path.is_file():
+        raise ValueError(
+            f"`folder` must be a local folder with a {path.name}, as huggingface_hub.snapshot_download makes one. "
+            f"Received: {path.parent}."
+        )
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"`folder` must have a {path.name} of JSON. Received: {path}, where {error}.") from error
+
+
+def _open_tensor_files(folder):
+    """Returns the open safetensors file that holds each tensor, by name."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ImportError(
+            "`from_hugging_face` needs safetensors: pip install 'tf_sparse_attention[safetensors]'"
+        ) from error
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        names = sorted(set(_read_json(index)["weight_map"].values()))
+    elif single.is_file():
+        names = [single.name]
+    else:
+        raise ValueError(
+            "`folder` must have model.safetensors or its index; `save_pretrained` of transformers writes them. "
+            f"Received: {folder}."
+        )
+    found = {}
+    for name in names:
+        try:
+            file = safe_open(folder / name, framework="numpy")
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"`folder` must have complete safetensors files. Received: {name}: {error}.") from error
+        found.update(dict.fromkeys(file.keys(), file))
+    return found
+
+
+def _strip_root(files):
+    """Returns pairs of file and full name by the name in the encoder; task heads are dropped."""
+    root = find_root(files)
+    by_name = {name_in_encoder(name, root): (file, name) for name, file in files.items()}
+    return {name: source for name, source in by_name.items() if name is not None}
+
+
+def _check_names(wanted, given):
+    if wanted != given:
+        raise ValueError(
+            "`folder` must have the weights of its config.json and no others. "
+            f"Received: missing {sorted(wanted - given)}, unknown {sorted(given - wanted)}."
+        )
+
+
+def _match_shape(values, name, weight):
+    """Returns a tensor in the shape of a weight; torch has the outputs of kernels first."""
+    is_kernel = name.endswith(".weight") and values.ndim == 2 and "_embeddings" not in name
+    values = values.T if is_kernel else values
+    if values.size != math.prod(weight.shape):
+        raise ValueError(
+            f"`folder` must have tensors of the sizes in its config.json: {name} of {math.prod(weight.shape)} numbers. "
+            f"Received: shape {values.shape}."
+        )
+    return values.reshape(weight.shape)

@@ -1,0 +1,123 @@
+"""Inspects the dense layer to be replaced, Keras's multi-head attention."""
+
+import inspect
+from typing import Any, TypeAlias
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.mixed_attention import MixedAttention
+
+SparseLayer: TypeAlias = AttentionLayer | MixedAttention
+CACHE_ARGUMENTS = {"cache", "cache_update_index"}  # of KerasHub's `CachedMultiHeadAttention`
+
+
+def arguments_of(attention: keras.layers.MultiHeadAttention, window: int | None = None) -> dict[str, Any]:
+    """Returns the constructor arguments that a layer of this library shares with a dense attention.
+
+    Args:
+        attention: A `keras.layers.MultiHeadAttention`.
+        window: Positions that the new layer sees on each side, counting the query itself. If `None`, the result has no
+            `window`; `replace_attention` still applies the attention's `sliding_window`. Default: `None`.
+
+    Returns:
+        Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `value_dim`, `dropout`, `use_bias`, `output_shape`,
+        `seed` and the initializers, regularizers and constraints of the projections; with a window also `window`, the
+        smaller of it and the attention's `sliding_window`, if it has one.
+
+    Raises:
+        ValueError: If `attention` is another layer, or `window` is not a positive integer.
+
+    Example:
+        >>> dense = keras.layers.MultiHeadAttention(8, 64, use_bias=False)
+        >>> layer = tsa.layers.LocalAttention(**arguments_of(dense), window=512)
+        >>> layer.num_heads, layer.use_bias
+        (8, False)
+        >>> arguments_of(keras.layers.MultiHeadAttention(8, 64, sliding_window=128), window=512)["window"]
+        128
+    """
+    if not isinstance(attention, keras.layers.MultiHeadAttention):
+        raise ValueError(f"`attention` must be a `keras.layers.MultiHeadAttention`. Received: attention={attention!r}.")
+    config = attention.get_config()
+    shared = set(inspect.signature(AttentionLayer.__init__).parameters) - {"self", "kwargs"}
+    arguments = {name: value for name, value in config.items() if name in shared | {"name", "dtype"}}
+    checks.check_optional_count("window", window)
+    if window is not None:
+        arguments["window"] = min(window, sliding_window_of(attention) or window)
+    return arguments
+
+
+def sliding_window_of(attention: keras.layers.MultiHeadAttention) -> int | None:
+    """Returns the `sliding_window` of a dense attention, which counts the query as `window` does, or `None`."""
+    return attention.get_config().get("sliding_window")
+
+
+def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str]]:
+    """Returns a sparse layer that sees no further than a window, and remarks for the report.
+
+    Args:
+        layer: An attention layer of this library, not built.
+        window: Positions on each side, counting the query itself.
+
+    Returns:
+        Pair of the layer, a new one made from its config if it saw further, and a list of remarks, as text.
+
+    Raises:
+        ValueError: If no window of the layer is small enough.
+    """
+    if isinstance(layer, MixedAttention):
+        parts, remarks = zip(*(limit_window(part, window) for part in layer.parts), strict=True)
+        if all(new is old for new, old in zip(parts, layer.parts, strict=True)):
+            return layer, [remark for part in remarks for remark in part]
+        serialized = [keras.saving.serialize_keras_object(part) for part in parts]
+        layer = type(layer).from_config({**layer.get_config(), "parts": serialized})
+        return layer, [remark for part in remarks for remark in part]
+    old_window = getattr(layer, "window", None)
+    if old_window is None:
+        return layer, [f"{type(layer).__name__} has no window: it may see further than the sliding_window of {window}"]
+    if layer.reach < window:
+        return layer, []
+    new_window = old_window - (layer.reach - (window - 1))
+    if new_window < 1:
+        raise ValueError(
+            f"`make_layer` must return a layer that can see as little as the sliding_window of {window}. "
+            f"Received: {layer.name} with window={old_window}."
+        )
+    layer = type(layer).from_config({**layer.get_config(), "window": new_window})
+    change = f"window={new_window} instead of {old_window}"
+    return layer, [f"{type(layer).__name__} with {change}: its sliding_window is {window}"]
+
+
+def is_sparse(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer is one of the attention layers of this library."""
+    return isinstance(layer, SparseLayer)
+
+
+def looks_like_attention(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer's class is named attention, whatever it computes."""
+    return any("Attention" in kind.__name__ for kind in type(layer).__mro__) and not is_sparse(layer)
+
+
+def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
+    """Returns whether a dense attention takes KerasHub's caches."""
+    return set(inspect.signature(attention.call).parameters) >= CACHE_ARGUMENTS
+
+
+def unsupported_reason(layer: keras.layers.Layer) -> str | None:
+    """Returns why a layer named attention cannot be replaced by a sparse one; `None` if it can."""
+    dense = keras.layers.MultiHeadAttention
+    name = type(layer).__name__
+    if not isinstance(layer, dense):
+        return f"{name} is no keras.layers.MultiHeadAttention"
+    own = {name for part in type(layer).__mro__ for name in vars(part) if issubclass(part, dense) and part is not dense}
+    if own & {"_compute_attention", "_masked_softmax"} or ("call" in own and not has_cache(layer)):
+        return f"{name} computes something else than the attention it derives from"
+    if not layer.built:
+        return "it is not built"
+    if layer.get_config().get("use_gate"):
+        return "it has a gate"
+    kernels = [projection.kernel for projection in (layer.query_dense, layer.key_dense, layer.value_dense)]
+    if len(layer.attention_axes) != 1 or any(len(kernel.shape) != 3 for kernel in kernels):
+        return "it attends along several axes"
+    return None

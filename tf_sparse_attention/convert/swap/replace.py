@@ -1,0 +1,65 @@
+"""Dense Keras models made sparse, with their weights."""
+
+from collections.abc import Callable
+
+import keras
+
+from tf_sparse_attention.convert.swap.replacement import Replacement
+
+
+def replace_attention(
+    model: keras.Model,
+    make_layer: Callable[[keras.layers.MultiHeadAttention], keras.layers.Layer | None],
+    causal: bool = False,
+    print_fn: Callable[[str], object] | None = print,
+) -> keras.Model:
+    """Returns a copy of a dense model with sparse attention of the same weights.
+
+    Every `keras.layers.MultiHeadAttention` used for self-attention is replaced, whether it is a node of a functional
+    model or inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`, whose cached attention
+    still decodes with KerasHub's caches. Calls and masks do not change, the model keeps its methods, including
+    `generate`, and it can be saved, and loaded wherever this library is imported. Where a dense attention has a
+    `sliding_window`, the smaller of it and the new layer's window applies, and the report says so, as it does where a
+    new layer has no window. A window as long as the sequence gives the results of the dense model. Cross-attention
+    and subclasses that compute something else are not replaced.
+
+    Args:
+        model: A built `keras.Model`: functional, Sequential, or reconstructible from its config. It is not changed.
+        make_layer: Function of a dense attention layer that returns an unbuilt attention layer of this library to
+            replace it with, or `None` to keep it. Cross-attention inside other layers is recognized by "cross" in its
+            name or by sizes that differ; for any other, return `None`. `arguments_of` returns the arguments that both
+            layers share. The parts of a `MixedAttention` take consecutive heads.
+        causal: Whether the masks that the model passes to its attention hide later positions, which patterns that
+            depend on it cannot see from a mask. Not needed where the model passes Keras's `use_causal_mask`, nor for
+            KerasHub's decoders. Default: `False`.
+        print_fn: Function that takes the report: a line for each attention, replaced or skipped, and why. `None` for no
+            report. Default: `print`.
+
+    Returns:
+        A new model, not compiled.
+
+    Raises:
+        ValueError: If the model is not built or not reconstructible from its config, nothing can be replaced, or a
+            layer does not fit the weights.
+
+    Example:
+        >>> inputs = keras.Input((None, 16))
+        >>> dense = keras.layers.MultiHeadAttention(2, 8, name="attention")
+        >>> model = keras.Model(inputs, dense(inputs, inputs, use_causal_mask=True))
+        >>> def make_layer(attention):
+        ...     return tsa.layers.LocalAttention(**arguments_of(attention), window=256)
+        >>> sparse = replace_attention(model, make_layer)
+        replaced  attention: MultiHeadAttention by LocalAttention
+    """
+    if not isinstance(model, keras.Model) or not model.built:
+        raise ValueError(f"`model` must be a `keras.Model` that is built. Received: model={model!r}.")
+    if not callable(make_layer) or isinstance(make_layer, keras.layers.Layer | type):
+        raise ValueError(f"`make_layer` must be a function of a layer. Received: make_layer={make_layer!r}.")
+    replacement = Replacement(make_layer, causal)
+    sparse = replacement.replace_sublayers(replacement.copy_model(model))
+    report = replacement.report()
+    if not replacement.replaced:
+        raise ValueError(f"`model` must have attention that can be replaced. Received: {model.name}.\n{report}")
+    if print_fn is not None:
+        print_fn(report)
+    return sparse

@@ -1,0 +1,192 @@
+"""Replaces the attention layers of one model and reports what became of each."""
+
+import keras
+
+from tf_sparse_attention.convert.swap.dense_attention import (
+    is_sparse,
+    limit_window,
+    looks_like_attention,
+    sliding_window_of,
+    unsupported_reason,
+)
+from tf_sparse_attention.convert.swap.model_copy import copy_state, is_plain_graph, rebuild_model
+from tf_sparse_attention.convert.weights import initialize_with_zeros
+from tf_sparse_attention.layers.swapped_attention import SwappedAttention
+from tf_sparse_attention.models.layer_sites import find_layer_sites
+from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
+
+CROSS_ATTENTION = "it attends to another sequence"
+DECLINED = "make_layer returned None"
+
+
+class Replacement:
+    """One replacement of dense attention by sparse layers.
+
+    Args:
+        make_layer: Function of a dense attention layer that returns a new layer or `None`.
+        causal: Whether every new layer is called with `use_causal_mask`.
+
+    Attributes:
+        replaced: By path, the names of the classes of the dense and the new layer, and remarks, as text.
+        skipped: By path, pairs of the name of the class and the reason.
+    """
+
+    def __init__(self, make_layer, causal):
+        self.make_layer = make_layer
+        self.causal = causal
+        self.replaced = {}
+        self.skipped = {}
+        self.new_layers = {}  # by id, what `make_layer` has returned
+
+    def report(self):
+        """Returns a line for each attention, as text."""
+        lines = []
+        for path, (old, new, *remarks) in self.replaced.items():
+            lines.append("; ".join([f"replaced  {path}: {old} by {new}", *remarks]))
+        lines += [f"skipped   {path}: {old}, {reason}" for path, (old, reason) in self.skipped.items()]
+        return "\n".join(lines or ["no attention found"])
+
+    def note_skipped(self, path, layer, reason):
+        """Records an attention layer that is not replaced, and why."""
+        self.skipped[path] = type(layer).__name__, reason
+
+    def copy_model(self, model, path=""):
+        """Returns a copy of a model, with attention replaced where it is a node of a plain graph."""
+        if not is_plain_graph(model):
+            return rebuild_model(model)
+        return _GraphCopy(self, model, path).make()
+
+    def make_sparse_layer(self, path, dense):
+        """Returns a new layer with the weights of a dense one and records it; `None` if it is not replaced."""
+        reason = unsupported_reason(dense)
+        layer = None if reason else self.make_layer(dense)
+        if layer is None:
+            self.note_skipped(path, dense, reason or DECLINED)
+            return None
+        if id(layer) in self.new_layers:
+            raise ValueError(
+                f"`make_layer` must return a new layer each time. Received: {layer.name} again, for {path}."
+            )
+        self.new_layers[id(layer)] = layer
+        if not is_sparse(layer):
+            raise ValueError(
+                f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
+            )
+        remarks = []
+        if sliding_window_of(dense) is not None:
+            layer, remarks = limit_window(layer, sliding_window_of(dense))
+        try:
+            layer.copy_projections(dense)
+        except ValueError as error:
+            raise ValueError(
+                f"`make_layer` must return a layer that fits {path}: `arguments_of(attention)` has what both need, "
+                f"and layers that share queries and keys need `share_qk=False`. {error}"
+            ) from error
+        layer.trainable = dense.trainable
+        self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
+        return layer
+
+    def replace_sublayers(self, model):
+        """Replaces dense attention inside other layers, in place; returns the model itself."""
+        known = {**self.replaced, **self.skipped}
+        sites, by_dense = find_layer_sites(model), {}
+        for site in sites:
+            if site.path in known or not isinstance(site.layer, keras.layers.MultiHeadAttention):
+                continue
+            if site.attribute is None:
+                self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
+            elif _is_cross_attention(site):
+                self.note_skipped(site.path, site.layer, CROSS_ATTENTION)
+            else:
+                self._replace_at(site, by_dense)
+        self._note_other_attention(sites)
+        return wrap_for_saving(model) if by_dense else model
+
+    def _replace_at(self, site, by_dense):
+        """Replaces the dense layer at one site; a shared layer by the same new one at all its sites."""
+        dense = site.layer
+        if id(dense) not in by_dense:
+            layer = self.make_sparse_layer(site.path, dense)
+            swapped = layer and SwappedAttention(
+                layer, self.causal, name=dense.name, dtype=dense.dtype_policy, trainable=dense.trainable
+            )
+            by_dense[id(dense)] = swapped, self.replaced.get(site.path)
+        swapped, summary = by_dense[id(dense)]
+        if swapped is not None:
+            swap(site, swapped)
+            self.replaced[site.path] = summary
+
+    def _note_other_attention(self, sites):
+        """Records layers named attention that have nothing in them that can be replaced."""
+        known = [*self.replaced, *self.skipped]
+        for site in sites:
+            inside = any(path.startswith(f"{site.path}.") for path in known)
+            if looks_like_attention(site.layer) and site.path not in known and not inside:
+                self.note_skipped(site.path, site.layer, unsupported_reason(site.layer))
+                known.append(site.path)
+
+
+class _GraphCopy:
+    """A copy of a functional or Sequential model whose attention nodes are replaced."""
+
+    def __init__(self, replacement, model, path):
+        self.replacement = replacement
+        self.model = model
+        self.path = path
+        self.pairs = []  # of a layer and its copy
+        self.dense = {}  # by id of the copy, pair of the dense layer and its new layer, once it is known
+
+    def make(self):
+        sequential = isinstance(self.model, keras.Sequential)
+        call = {} if sequential else {"call_function": self._call}
+        copy = keras.models.clone_model(self.model, clone_function=self._copy_layer, **call)
+        for old, new in self.pairs:
+            if new.built:  # unlike the copy of attention that was replaced
+                copy_state(old, new)
+        return copy
+
+    def _copy_layer(self, layer):
+        if is_plain_graph(layer):
+            return self.replacement.copy_model(layer, f"{self.path}{layer.name}.")
+        copy = type(layer).from_config(layer.get_config())
+        if isinstance(layer, keras.layers.MultiHeadAttention):
+            self.dense[id(copy)] = [layer, copy]
+        if isinstance(layer, keras.layers.Layer):  # additions and the like are operations without weights
+            self.pairs.append((layer, copy))
+        return copy
+
+    def _call(self, layer, *args, **kwargs):
+        """Calls the copy of a layer, or the new layer instead of a dense attention."""
+        if id(layer) not in self.dense:
+            with initialize_with_zeros():  # overwritten by the weights of the original
+                return layer(*args, **kwargs)
+        dense, new = self.dense[id(layer)]
+        path = f"{self.path}{dense.name}"
+        inputs = dict(zip(("query", "value", "key"), args, strict=False)) | kwargs
+        others = [inputs[name] for name in ("value", "key") if inputs.get(name) is not None]
+        is_cross = any(other is not inputs["query"] for other in others)
+        if is_cross and is_sparse(new):
+            raise ValueError(f"`make_layer` must return None for {path}: one of its calls attends to another sequence.")
+        if is_cross:
+            self.replacement.note_skipped(path, dense, CROSS_ATTENTION)
+        elif path not in self.replacement.replaced and path not in self.replacement.skipped:
+            self.dense[id(layer)][1] = new = self.replacement.make_sparse_layer(path, dense) or layer
+        if not is_sparse(new):
+            return new(*args, **kwargs)
+        if self.replacement.causal:
+            kwargs["use_causal_mask"] = True
+        if kwargs.get("use_causal_mask") and not new.can_be_causal:
+            raise ValueError(f"`make_layer` must return a layer that can be causal for {path}. Received: {new!r}.")
+        if kwargs.get("attention_mask") is not None:  # Keras takes numbers too
+            kwargs["attention_mask"] = keras.ops.cast(kwargs["attention_mask"], "bool")
+        return new(*args, **kwargs)
+
+
+def _is_cross_attention(site):
+    """Whether a dense attention inside another layer is cross-attention, judging by its names and sizes."""
+    if "cross" in f"{site.attribute} {site.layer.name}".lower():
+        return True
+    if unsupported_reason(site.layer):
+        return False
+    sizes = {p.kernel.shape[0] for p in (site.layer.query_dense, site.layer.value_dense, site.layer.key_dense)}
+    return len(sizes) > 1

@@ -1,0 +1,140 @@
+"""Reads the files of a TensorFlow 1 checkpoint: a prefix, a folder, or the zip file it was published in."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from tf_sparse_attention.types import Tensor
+
+INDEX = ".index"
+
+
+class Checkpoint:
+    """Variables of a checkpoint, read one at a time.
+
+    Use `open_checkpoint` to make one.
+
+    Attributes:
+        prefix: Path of the files without their suffixes, a `pathlib.Path`.
+        shapes: Dictionary of the shapes of all variables by name.
+
+    Args:
+        prefix: Path of the files without their suffixes.
+    """
+
+    def __init__(self, prefix: pathlib.Path):
+        self.prefix = prefix
+        self._reader = self._translate_errors(lambda tf: tf.train.load_checkpoint(str(prefix)))
+        self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
+        self._dtypes = self._reader.get_variable_to_dtype_map()
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The folder of the files."""
+        return self.prefix.parent
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a variable as a NumPy array.
+
+        Raises:
+            ValueError: If the files are damaged, or values are not finite.
+        """
+        value = self._translate_errors(lambda tf: self._reader.get_tensor(name))
+        _check_finite(name, np.isfinite(value).all())
+        return value
+
+    def read_tensor(self, name: str) -> Tensor:
+        """Returns a variable of floats like `read`, on TensorFlow as a tensor, which a Keras variable need not copy."""
+        if keras.backend.backend() != "tensorflow":
+            return self.read(name)
+        import tensorflow as tf
+
+        files = {"prefix": str(self.prefix), "tensor_names": [name], "shape_and_slices": [""]}
+        value = self._translate_errors(lambda tf: tf.raw_ops.RestoreV2(**files, dtypes=[self._dtypes[name]])[0])
+        _check_finite(name, bool(tf.reduce_all(tf.math.is_finite(value))))
+        return value
+
+    def _translate_errors(self, read):
+        import tensorflow as tf
+
+        try:
+            return read(tf)
+        except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(
+                "`path` must be a complete TensorFlow checkpoint, PREFIX.index and all its PREFIX.data-* files. "
+                f"Received: {self.prefix.name}, and TensorFlow's message: {reason}"
+            ) from error
+
+
+def _check_finite(name, finite):
+    if not finite:
+        raise ValueError(f"`path` must hold finite numbers. Received: {name} with infinities or NaN.")
+
+
+@contextlib.contextmanager
+def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
+    """Opens the checkpoint at a path.
+
+    Args:
+        path: Prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
+            with one, which is unpacked into a temporary folder until the context ends.
+
+    Yields:
+        A `Checkpoint`.
+
+    Raises:
+        ValueError: If there is no checkpoint, more than one, or a damaged one.
+    """
+    path = pathlib.Path(path).expanduser()
+    with contextlib.ExitStack() as stack:
+        if path.is_file() and zipfile.is_zipfile(path):
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="t2t-checkpoint-")))
+            _unpack(path, folder)
+            yield Checkpoint(_only_prefix(folder, path))
+        elif path.suffix == ".zip":
+            why = "damaged" if path.exists() else "missing"
+            raise ValueError(f"`path` must be a complete zip file, if it ends in .zip. Received: path={path}, {why}.")
+        elif path.is_dir():
+            yield Checkpoint(_only_prefix(path, path))
+        else:
+            yield Checkpoint(_prefix_of(path))
+
+
+def _unpack(archive, folder):
+    try:
+        with zipfile.ZipFile(archive) as files:
+            files.extractall(folder)
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise ValueError(f"`path` must be a complete zip file. Received: {archive}, where {error}.") from error
+
+
+def _only_prefix(folder, path):
+    """Returns the prefix of the one checkpoint in a folder; the file `checkpoint` may have been written elsewhere."""
+    found = sorted(file.with_suffix("") for file in folder.rglob("*" + INDEX))
+    found = [prefix for prefix in found if list(prefix.parent.glob(f"{prefix.name}.data-*"))]
+    if len(found) != 1:
+        names = ", ".join(str(prefix.relative_to(folder)) for prefix in found) or "none"
+        raise ValueError(
+            "`path` must hold one checkpoint, PREFIX.index and PREFIX.data-*, or be its prefix. "
+            f"Received: path={path}, with {names}."
+        )
+    return found[0]
+
+
+def _prefix_of(path):
+    name = path.name
+    if name.endswith((INDEX, ".meta")) or ".data-" in name:
+        path = path.with_name(name.rsplit(".data-" if ".data-" in name else ".", 1)[0])
+    if not path.with_name(path.name + INDEX).is_file():
+        raise ValueError(
+            "`path` must be the prefix of a checkpoint, a folder with one, or a zip file with one. "
+            f"Received: path={path}, without {path.name}{INDEX}."
+        )
+    return path

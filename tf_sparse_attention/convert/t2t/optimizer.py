@@ -1,0 +1,84 @@
+"""Restores the state of the published Adafactor, its moments and its step."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP
+from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
+
+SLOT, SECOND_SLOT = "Adafactor", "Adafactor_1"
+SCHEDULE = "constant*rsqrt_normalized_decay"
+# Settings with which tensor2tensor's optimizer equals ours; these are also its defaults.
+PUBLISHED = {
+    "optimizer": "adafactor",
+    "optimizer_adafactor_decay_type": "pow",
+    "optimizer_adafactor_factored": True,
+    "learning_rate_schedule": SCHEDULE,
+}
+
+
+def unsupported_optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings, by name, of an optimizer that differs from the one that can be restored."""
+    given = {name: settings.get(name, value) for name, value in PUBLISHED.items()}
+    return {name: value for name, value in given.items() if value != PUBLISHED[name]}
+
+
+def restore_optimizer(model, plan, checkpoint):
+    """Returns the optimizer of a converted model with the state of a checkpoint.
+
+    Args:
+        model: The converted model.
+        plan: The `Plan` of its conversion.
+        checkpoint: The open `Checkpoint`.
+
+    Returns:
+        Pair of an `Adafactor` and the paths of the weights whose state is reset.
+    """
+    settings = plan.settings
+    optimizer = Adafactor(
+        RsqrtNormalizedDecay(
+            settings.get("learning_rate_constant", 0.01),
+            warmup_steps=settings.get("learning_rate_warmup_steps", 10_000),
+        ),
+        beta_1=settings.get("optimizer_adafactor_beta1", 0.0),
+        decay_power=settings.get("optimizer_adafactor_memory_exponent", 0.8),
+        clip_threshold=settings.get("optimizer_adafactor_clipping_threshold", 1.0),
+        multiply_by_parameter_scale=settings.get("optimizer_adafactor_multiply_by_parameter_scale", True),
+    )
+    optimizer.build(model.trainable_variables)
+    if STEP in checkpoint.shapes:
+        optimizer.iterations.assign(int(checkpoint.read(STEP)))
+    return optimizer, _restore_moments(optimizer, model, plan, checkpoint)
+
+
+def _restore_moments(optimizer, model, plan, checkpoint):
+    """Restores the moments of each weight that is the copy of a variable; returns the paths of all others."""
+    rows = {row.target: row for row in plan.rows}
+    reset = []
+    for path, variable in weights_by_path(model).items():
+        if not variable.trainable:
+            continue
+        row = rows[path]
+        own = optimizer.slots_of(variable)
+        moments = _moments(row, plan.layout.scope, checkpoint.shapes, own)
+        if moments is None:
+            reset.append(row.target)
+            continue
+        for name, source in moments.items():
+            own[name].assign(checkpoint.read(source).reshape(own[name].shape))
+    return reset
+
+
+def _moments(row, scope, shapes, own):
+    """Returns the names of a weight's slots in the checkpoint by our names, or `None` if it has none that fit."""
+    if row.change or "momentum" in own:
+        return None
+    slot = f"{SLOTS}{scope}{row.sources[0]}/"
+    names = {"second_moment": slot + SLOT}
+    if "row_moment" in own:
+        names = {"row_moment": slot + SLOT, "column_moment": slot + SECOND_SLOT}
+    # Where rows and columns have equal sizes, the names distinguish the two moments.
+    fits = all(math.prod(shapes.get(source, (-1,))) == math.prod(own[name].shape) for name, source in names.items())
+    return names if fits else None

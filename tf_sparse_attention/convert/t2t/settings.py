@@ -1,0 +1,197 @@
+"""Settings of tensor2tensor that names and shapes do not determine, from its file or a preset."""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from tf_sparse_attention.convert.t2t.layout import Layout
+from tf_sparse_attention.models import PRESETS
+
+FILE = "hparams.json"
+# Settings that a conversion requires besides names and shapes; the second two only with routed heads.
+REQUIRED = ("query_shape", "memory_flange")
+REQUIRED_FOR_ROUTING = ("sparsity_cluster_attention_window", "share_qk")
+# Values that nearly all published settings share, where the file has none.
+DEFAULTS = {
+    "norm_epsilon": 1e-6,
+    "beta": 1e-4,
+    "decay": 0.999,
+    "attention_dropout": 0.0,
+    "relu_dropout": 0.0,
+    "layer_prepostprocess_dropout": 0.0,
+    "dropout": 0.0,
+    "target_dropout": 0.0,
+    "add_timing_signal": False,
+}
+# The supported values of settings, the first one the default.
+SUPPORTED_VALUES = {
+    "hash_items": (False,),
+    "sparsity_strided_num_heads": (0,),
+    "sparsity_cluster_strided_num_heads": (0,),
+    "num_encoder_layers": (0,),
+    "norm_type": ("layer",),
+}
+
+
+def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pathlib.Path | None) -> dict[str, Any]:
+    """Returns the settings of tensor2tensor as a dictionary.
+
+    Args:
+        hparams: Path of a file of settings; the name of a preset of the Routing Transformer; or a dictionary of
+            settings, which override those of `hparams.json` in `folder`, if there is one. `None` for that file.
+        folder: Folder of the checkpoint, or `None`.
+
+    Raises:
+        ValueError: If there is no such file or preset, or the file is no JSON object.
+    """
+    if hparams is None or isinstance(hparams, dict):
+        path = None if folder is None else folder / FILE
+        found = _read(path) if path is not None and path.is_file() else {}
+        return {**found, **(hparams or {})}
+    if str(hparams) in PRESETS:
+        return preset_settings(str(hparams))
+    if not pathlib.Path(hparams).is_file():
+        names = [name for name in sorted(PRESETS) if _is_published(name)]
+        raise ValueError(
+            f"`hparams` must be a file, a dictionary or one of the presets {names}. Received: hparams={str(hparams)!r}."
+        )
+    return _read(pathlib.Path(hparams))
+
+
+def _read(path):
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`hparams` must be a file of JSON in UTF-8. Received: {path.name}, where {error}.") from error
+    if not isinstance(settings, dict):
+        raise ValueError(
+            f"`hparams` must hold one JSON object. Received: {path.name} with a {type(settings).__name__}."
+        )
+    return settings
+
+
+def _is_published(name):
+    """Returns whether a preset is a Routing Transformer: local blocks and routed heads only."""
+    parts = {part["layer"]: part for part in PRESETS[name]["arguments"]["attention"]}
+    return "block_size" in parts.pop("LocalAttention", {}) and not set(parts) - {"RoutingAttention"}
+
+
+def preset_settings(name: str) -> dict[str, Any]:
+    """Returns the settings of tensor2tensor of a preset of the Routing Transformer.
+
+    Raises:
+        ValueError: If the preset is of another model.
+    """
+    arguments = PRESETS[name]["arguments"]
+    parts = {part["layer"]: part for part in arguments["attention"]}
+    local = parts.pop("LocalAttention", None)
+    if not _is_published(name):
+        raise ValueError(f"`hparams` must be a preset of the Routing Transformer. Received: hparams={name!r}.")
+    settings = {
+        "query_shape": [local["block_size"]],
+        "memory_flange": [local["block_size"]],
+        "share_qk": True,
+        "max_relative_position": local["max_distance"],
+        "attention_dropout": local["dropout"],
+        "relu_dropout": arguments["activation_dropout"],
+        "dropout": arguments["embedding_dropout"],
+        "target_dropout": arguments["token_dropout"],
+        "hidden_size": arguments["hidden_dim"],
+        "embedding_dims": arguments["embedding_dim"],
+        "filter_size": arguments["intermediate_dim"],
+        "num_decoder_layers": arguments["num_layers"],
+        "ffn_layer": "geglu" if arguments["activation"] == "geglu" else "conv_hidden_relu",
+        "local_num_heads": local["num_heads"],
+    }
+    routing = parts.get("RoutingAttention")
+    if routing is None:
+        return {**settings, "sparsity_cluster_num_heads": 0}
+    return {
+        **settings,
+        "sparsity_cluster_num_heads": routing["num_heads"],
+        "sparsity_cluster_size": routing["num_clusters"],
+        "sparsity_cluster_attention_window": routing["cluster_size"],
+        "sparsity_skip_first": arguments["num_local_layers"],
+    }
+
+
+def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
+    """Raises a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
+
+    Args:
+        settings: Result of `read_settings`.
+        layout: Result of `read_layout`.
+    """
+    required = REQUIRED + (REQUIRED_FOR_ROUTING if layout.routed else ())
+    missing = [name for name in required if settings.get(name) is None]
+    if missing:
+        raise ValueError(
+            f"`hparams` must have {', '.join(required)}, which names and shapes of a checkpoint do not determine: give "
+            f"the file {FILE}, a dictionary, or the name of a preset. Missing: {', '.join(missing)}."
+        )
+    unsupported = {
+        name: settings[name] for name, values in SUPPORTED_VALUES.items() if settings.get(name, values[0]) not in values
+    }
+    if unsupported:
+        expected = {name: SUPPORTED_VALUES[name][0] for name in unsupported}
+        raise ValueError(f"`hparams` must have {expected}; other models are not converted. Received: {unsupported}.")
+    _check_shapes(settings)
+    wrong = {
+        name: (settings[name], found)
+        for name, found in _settings_from_layout(layout, settings).items()
+        if settings.get(name) is not None and settings[name] != found and not _means_default(name, settings[name])
+    }
+    if wrong:
+        listed = "; ".join(
+            f"{name}={value!r}, but the variables mean {found!r}" for name, (value, found) in wrong.items()
+        )
+        raise ValueError(f"`hparams` must agree with the names and shapes of the checkpoint. Received: {listed}.")
+
+
+def _check_shapes(settings):
+    block, flange = settings["query_shape"], settings["memory_flange"]
+    if not (len(block) == len(flange) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
+        raise ValueError(
+            "`hparams` must have a query_shape of one axis and a memory_flange of whole blocks. "
+            f"Received: query_shape={block}, memory_flange={flange}."
+        )
+
+
+def _means_default(name, value):
+    return name == "num_decoder_layers" and value == 0  # tensor2tensor uses another setting then
+
+
+def _settings_from_layout(layout, settings):
+    """Returns the settings that names and shapes determine."""
+    found = {
+        "hidden_size": layout.hidden_dim,
+        "embedding_dims": layout.embedding_dim,
+        "num_decoder_layers": layout.num_layers,
+        "ema": layout.has_averages if layout.routed else settings.get("ema"),
+        "layer_preprocess_sequence": "none" if layout.norm == "post" else "n",
+        "layer_postprocess_sequence": "dan" if layout.norm == "post" else "da",
+    }
+    kind = settings.get("ffn_layer")
+    found["ffn_layer"] = {"geglu": "geglu", None: "none"}.get(layout.activation, kind)
+    if layout.activation == "relu" and kind in ("geglu", "none"):
+        found["ffn_layer"] = "conv_hidden_relu"
+    if layout.activation is not None:
+        found["filter_size"] = layout.intermediate_dim
+    distances = {layout.local_distance, layout.routing_distance} - {None}
+    if len(distances) == 1:
+        (found["max_relative_position"],) = distances
+    found["local_relative"] = layout.local_distance is not None
+    if layout.routed:
+        return {
+            **found,
+            "local_num_heads": layout.num_local,
+            "sparsity_cluster_num_heads": layout.num_routing,
+            "sparsity_cluster_relative": layout.routing_distance is not None,
+            "sparsity_cluster_size": layout.num_clusters,
+            "sparsity_skip_first": layout.routed[0],
+        }
+    skips_all = (settings.get("sparsity_skip_first") or 0) >= layout.num_layers
+    routing = (settings.get("sparsity_cluster_num_heads") or 0) if skips_all else 0
+    return {**found, "local_num_heads": layout.num_heads - routing, "sparsity_cluster_num_heads": routing}
