@@ -49,9 +49,7 @@ def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
     found = sampling.generate(served, "é".encode(), num_samples=2, length=5, seed=-3, temperature=0.7, top_p=0.9)
     assert texts_of(found) == texts_of(wanted)
     assert [sample["log_prob"] for sample in found] == pytest.approx([s["log_prob"] for s in wanted], abs=2e-3)
-    with pytest.raises(
-        ValueError, match=r"only has the settings temperature and top_p\. Received: top_k\."
-    ):
+    with pytest.raises(ValueError, match=r"only has the settings temperature and top_p\. Received: top_k\."):
         sampling.generate(served, b"a", top_k=3)
 
 
