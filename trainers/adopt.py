@@ -19,7 +19,7 @@ MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     model = adoption.adopt(CONFIG.value, MODEL.value, WORKDIR.value)

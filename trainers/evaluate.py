@@ -21,7 +21,7 @@ CHANGES = evaluation.define_flags()
 flags.adopt_module_key_flags(evaluation)  # so that --help lists them
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     result = evaluation.evaluate(WORKDIR.value, SPLIT.value, CHANGES())

@@ -18,7 +18,7 @@ WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "int8: large we
 JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is compiled; not for servers without XLA.")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)

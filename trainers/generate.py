@@ -14,6 +14,7 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 import pathlib
 import sys
 import time
+from typing import Any
 
 from absl import app, flags, logging
 
@@ -52,7 +53,7 @@ SECONDS = 5.0  # between two lines of progress
 INTERRUPTED = 130  # the exit status of a process ended by Ctrl-C
 
 
-def read_prompt():
+def read_prompt() -> bytes | None:
     """Returns the prompt as bytes, or None if none is given."""
     if PROMPT_FILE.value == "-":
         return sys.stdin.buffer.read()
@@ -62,7 +63,7 @@ def read_prompt():
     return None if PROMPT.value is None else PROMPT.value.encode("utf-8", errors="surrogateescape")
 
 
-def make_sample_source():
+def make_sample_source() -> Any:
     """Returns the sample source that the flags name: see `trainers.shared.sample_sources`."""
     if (flags.FLAGS["tokenizer"].present or VOCABULARY.value) and MODEL.value is None and PRESET.value is None:
         raise ValueError(
@@ -85,7 +86,7 @@ class Progress:
         num_samples: Total number of samples.
     """
 
-    def __init__(self, num_samples):
+    def __init__(self, num_samples: int) -> None:
         self._num_samples = num_samples
         self._printed = 0
         self._started = self._last_log = time.monotonic()
@@ -100,13 +101,13 @@ class Progress:
             self._last_log = time.monotonic()
             self.log(samples)
 
-    def log(self, samples):
+    def log(self, samples: list[dict[str, Any]]) -> None:
         """Logs the progress."""
         count, seconds = sum(sample["num_tokens"] for sample in samples), time.monotonic() - self._started
         logging.info("%d of %d samples, %d tokens in %.1f s.", len(samples), self._num_samples, count, seconds)
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     sys.stdout.reconfigure(encoding="utf-8")

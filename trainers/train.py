@@ -20,7 +20,7 @@ CONFIG = config_flags.DEFINE_config_file(
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics and the trained model.")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     outcome = training.train(CONFIG.value, WORKDIR.value)

@@ -21,7 +21,7 @@ SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_
 MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     source = components.make_text_source(CONFIG.value)

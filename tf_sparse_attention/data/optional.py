@@ -1,7 +1,9 @@
 """Imports of optional packages, with errors that name the extra to install."""
 
+from types import ModuleType
 
-def import_tfds():
+
+def import_tfds() -> ModuleType:
     """Imports `tensorflow_datasets`, or raises an error that names the extra to install.
 
     Returns:
@@ -20,7 +22,7 @@ def import_tfds():
     return tensorflow_datasets
 
 
-def import_tensorflow_text():
+def import_tensorflow_text() -> ModuleType:
     """Imports `tensorflow_text`, or raises an error that names the extra to install.
 
     Returns:

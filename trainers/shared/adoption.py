@@ -1,7 +1,10 @@
 """Makes a work folder from a given model: the body of `trainers.adopt`."""
 
+import os
 import pathlib
 
+import keras
+import ml_collections
 from absl import logging
 
 from trainers.shared import tokenizers, workdir
@@ -9,7 +12,7 @@ from trainers.shared.loading import load_language_model
 from trainers.shared.renamed_settings import apply_renamed_settings
 
 
-def adopt(config, path, folder):
+def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
     """Makes the work folder of a model that was trained, or converted, by other means.
 
     Args:

@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,28 +21,28 @@ class StepCallback(keras.callbacks.Callback):
         step: Training steps done since the beginning of the run.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.step = 0
 
-    def set_initial_step(self, step):
+    def set_initial_step(self, step: int) -> None:
         """Sets the step at which the next call of `fit` starts."""
         self._start = self.step = step
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # With several steps in an execution `batch` is the last of them, or beyond the end.
         before, self.step = self.step, min(self._start + batch + 1, self._start + self.params["steps"])
         self.on_steps_end(before, logs)
 
-    def on_steps_end(self, before, logs):
+    def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         """Called after each execution, which did the steps from `before` to `self.step`."""
         raise NotImplementedError(f"{type(self).__name__} must define `on_steps_end`.")
 
-    def has_passed(self, before, every):
+    def has_passed(self, before: int, every: int) -> bool:
         """Returns whether a multiple of `every` is among the steps after `before`."""
         return every > 0 and self.step // every > before // every
 
-    def sync(self):
+    def sync(self) -> None:
         """Brings the values of the model's variables up to date, which JAX does not update during `fit`."""
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()
@@ -49,11 +51,11 @@ class StepCallback(keras.callbacks.Callback):
 class SaveCheckpoints(StepCallback):
     """Calls `save(step)` every `every` steps."""
 
-    def __init__(self, save, every):
+    def __init__(self, save: Callable[[int], None], every: int) -> None:
         super().__init__()
         self._save, self._every = save, every
 
-    def on_steps_end(self, before, logs):
+    def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.has_passed(before, self._every):
             self.sync()
             self._save(self.step)
@@ -70,7 +72,7 @@ class StopOnSignal(StepCallback):
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.received = None
 
@@ -88,11 +90,11 @@ class StopOnSignal(StepCallback):
         # `print` may be in the middle of a line of its own when a signal comes.
         os.write(2, f"\n{self.received.name}: stopping after this step; once more kills.\n".encode())
 
-    def on_steps_end(self, before, logs):
+    def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.received is not None:
             self.model.stop_training = True
 
-    def on_predict_batch_end(self, batch, logs=None):
+    def on_predict_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self.received is not None:
             self.model.stop_predicting = True
 
@@ -113,15 +115,15 @@ class Report(StepCallback):
         tokens_per_step: Tokens in a batch.
     """
 
-    def __init__(self, writers, every, tokens_per_step):
+    def __init__(self, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:
         super().__init__()
         self._writers, self._every, self._tokens_per_step = writers, every, tokens_per_step
         self._steps, self._seconds, self._compiled = 0, 0.0, False
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._begin = time.perf_counter()
 
-    def on_steps_end(self, before, logs):
+    def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self._compiled:  # The first execution of a process is not timed.
             self._seconds += time.perf_counter() - self._begin
             self._steps += self.step - before
@@ -148,7 +150,7 @@ class Report(StepCallback):
         return {**scalars, **routing_scalars(self.model), **span_scalars(self.model)}
 
 
-def routing_scalars(model):
+def routing_scalars(model: keras.Model) -> dict[str, float]:
     """Returns the usage of the centroids of each routing layer, see `Report`."""
     scalars = {}
     for layer in model._flatten_layers():
@@ -160,7 +162,7 @@ def routing_scalars(model):
     return scalars
 
 
-def span_scalars(model):
+def span_scalars(model: keras.Model) -> dict[str, float]:
     """Returns the spans of the heads of each layer with an adaptive span, see `Report`."""
     scalars = {}
     for span in spans_in(model):
@@ -175,7 +177,7 @@ def _path(variable):
     return "/".join(variable.path.split("/")[1:-2])
 
 
-def normalized_entropy(counts):
+def normalized_entropy(counts: np.ndarray) -> np.ndarray:
     """Returns the entropy of each row of counts (N, K) divided by its maximum, log K; 1 for a single column."""
     shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1e-30)
     if counts.shape[-1] == 1:

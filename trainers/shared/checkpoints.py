@@ -6,9 +6,11 @@ every array, so that a damaged file is detected before it is used.
 """
 
 import json
+import os
 import pathlib
 import re
 import zipfile
+from typing import Any
 
 import keras
 import ml_dtypes
@@ -22,7 +24,7 @@ FORMAT = 1
 METADATA = "metadata.json"
 
 
-def state_variables(model, optimizer=None):
+def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:
     """Returns every variable that the next training steps depend on, by a name that is the same in every run.
 
     These are the weights, non-trainable state (centroids), the state of every seed generator, and the
@@ -45,7 +47,7 @@ def state_variables(model, optimizer=None):
     }
 
 
-def model_variables(model):
+def model_variables(model: keras.Model) -> list[Any]:
     """Returns the variables of a model with its seed generators, in an order independent of the number of replicas."""
     temporary_ids = {id(variable) for layer in model._flatten_layers() for variable in getattr(layer, "pending", ())}
     return [variable for variable in model.variables if id(variable) not in temporary_ids]
@@ -59,21 +61,21 @@ class Checkpoints:
         keep: Number of newest checkpoints to keep. Default 3.
     """
 
-    def __init__(self, folder, keep=3):
+    def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
         if keep < 1:
             raise ValueError(f"`config.train.keep_checkpoints` must be positive. Received: keep_checkpoints={keep}.")
         self.folder, self.keep = pathlib.Path(folder), keep
 
-    def steps(self):
+    def steps(self) -> list[int]:
         """Returns the steps of the checkpoints that there are, in order."""
         found = (re.fullmatch(r"step_(\d+)\.npz", path.name) for path in self.folder.glob("step_*.npz"))
         return sorted(int(match[1]) for match in found if match)
 
-    def path(self, step):
+    def path(self, step: int) -> pathlib.Path:
         """Returns the path of the checkpoint of a step."""
         return self.folder / f"step_{step:09d}.npz"
 
-    def save(self, step, variables, metadata):
+    def save(self, step: int, variables: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Writes the checkpoint of a step, then removes all but the newest `keep`.
 
         Args:
@@ -93,7 +95,7 @@ class Checkpoints:
         for old in self.steps()[: -self.keep]:
             self.path(old).unlink(missing_ok=True)
 
-    def newest_metadata(self):
+    def newest_metadata(self) -> dict[str, Any] | None:
         """Reads the metadata of the newest complete checkpoint; warns of damaged ones.
 
         Returns:
@@ -114,7 +116,7 @@ class Checkpoints:
             )
         return None
 
-    def load(self, step, variables):
+    def load(self, step: int, variables: dict[str, Any]) -> None:
         """Assigns the checkpoint of a step to variables.
 
         Args:

@@ -1,8 +1,10 @@
 """Creates the objects that a configuration describes: data, model, optimizer."""
 
 import inspect
+from typing import Any
 
 import keras
+import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel
@@ -25,18 +27,18 @@ SCHEDULES = {
 SOURCE_SETTINGS = ("tfds", "path", "pattern", "local_dir", "text_feature", "data_dir")
 
 
-def set_values(section):
+def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:
     """Returns the settings of a section that are not None, as a plain dictionary."""
     return {name: value for name, value in section.to_dict().items() if value is not None}
 
 
-def make_text_source(config):
+def make_text_source(config: ml_collections.ConfigDict) -> Any:
     """Returns the `TextSource` that `config.data` names."""
     settings = set_values(config.data)
     return tsa.data.open_source(**{name: settings[name] for name in SOURCE_SETTINGS if name in settings})
 
 
-def make_batches(config, store):
+def make_batches(config: ml_collections.ConfigDict, store: Any) -> Any:
     """Returns the batches of a token store that `config` describes: windows, or consecutive segments."""
     data = config.data
     sizes = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
@@ -47,7 +49,7 @@ def make_batches(config, store):
     )
 
 
-def make_model(config, vocabulary_size):
+def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
     """Returns a `LanguageModel`: a new one, seeded by `config.seed`, or that of the file `config.model.start_from`.
 
     Raises:
@@ -93,7 +95,7 @@ def _check_objective(config):
         raise ValueError("`config.model.memory_length` must be 0 with a mask rate. Received: both.")
 
 
-def make_training_model(config, model):
+def make_training_model(config: ml_collections.ConfigDict, model: Any) -> keras.Model:
     """Returns the model to call `fit` on: the language model, or a `StatefulModel` of it if it has segment memory."""
     if config.model.memory_length:
         return tsa.models.StatefulModel(
@@ -102,7 +104,7 @@ def make_training_model(config, model):
     return model
 
 
-def make_schedule(config, hidden_dim):
+def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
     """Returns the learning rate that `config.optimizer` describes.
 
     Raises:
@@ -132,7 +134,7 @@ def make_schedule(config, hidden_dim):
     )
 
 
-def make_optimizer(config, hidden_dim):
+def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.optimizers.Optimizer:
     """Returns the optimizer that `config.optimizer` describes, which also measures the norm of the gradient.
 
     Raises:

@@ -3,6 +3,7 @@
 import logging as python_logging
 import pathlib
 import sys
+from collections.abc import Callable
 
 from absl import app, logging
 
@@ -10,7 +11,7 @@ TRAINERS = pathlib.Path(__file__).parents[1]
 USER_ERRORS = (ValueError, OSError, AttributeError, KeyError, TypeError)  # raised for wrong flags of a configuration
 
 
-def run(main):
+def run(main: Callable[[list[str]], None]) -> None:
     """Runs a program as `app.run` does. Errors of a user are printed in one line, with exit status 2."""
     logging.set_verbosity(logging.INFO)
     handler = logging.get_absl_handler()

@@ -1,5 +1,9 @@
 """The evaluation of a trained model: what `trainers.evaluate` does once its flags are read."""
 
+import os
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import ml_collections
 from absl import flags
@@ -21,7 +25,7 @@ SETTINGS = {
 }
 
 
-def overridable_settings():
+def overridable_settings() -> ml_collections.ConfigDict:
     """Returns the settings that an evaluation may override, all None: a locked `ml_collections.ConfigDict`."""
     defaults = base.get_config()
     settings = {
@@ -31,7 +35,7 @@ def overridable_settings():
     return ml_collections.ConfigDict(settings).lock()
 
 
-def define_flags(flag_values=flags.FLAGS):
+def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml_collections.ConfigDict]:
     """Defines a flag for every setting that may be overridden, such as --config.data.path.
 
     Args:
@@ -76,7 +80,9 @@ def define_flags(flag_values=flags.FLAGS):
     return read
 
 
-def evaluate(folder, split="test", overrides=None):
+def evaluate(
+    folder: str | os.PathLike, split: str = "test", overrides: ml_collections.ConfigDict | None = None
+) -> dict[str, Any]:
     """Scores the model of a work folder on every token of a split, once, and writes the metrics there.
 
     Memory does not grow with the text. An evaluation that was killed resumes when it is started again.
@@ -150,7 +156,7 @@ def _with_overrides(config, overrides):
     return config
 
 
-def as_text(result):
+def as_text(result: dict[str, Any]) -> str:
     """Returns the metrics as readable text, a line each."""
     rows = [
         ("text", f"{result['data']}, {result['split']}"),

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 from tf_sparse_attention.export import export_saved_model
 from trainers.shared import workdir
@@ -28,7 +29,7 @@ print(json.dumps({name: float(value[0]) for name, value in result.items()}))
 """
 
 
-def export(folder, jit_compile=True, weight_dtype=None):
+def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: str | None = None) -> dict[str, Any]:
     """Writes the SavedModel of a work folder's model into it, and scores a line with it in a separate process.
 
     Args:
@@ -55,7 +56,7 @@ def export(folder, jit_compile=True, weight_dtype=None):
     return {"path": str(path), "line": LINE, **score_alone(path, LINE)}
 
 
-def score_alone(path, line):
+def score_alone(path: str | os.PathLike, line: str) -> dict[str, Any]:
     """Returns the outputs of the signature `score` for a line, in a process that has TensorFlow but not the library.
 
     Raises:

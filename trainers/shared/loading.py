@@ -1,14 +1,16 @@
 """Loads language models from files."""
 
+import os
 import pathlib
 
 import keras
+import ml_collections
 
 from tf_sparse_attention.convert.weights import rebuilt
 from tf_sparse_attention.models import LanguageModel
 
 
-def start_from(path, config, vocabulary_size):
+def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
     """Returns the language model in a file, to continue training, in the dtype of the configuration.
 
     Raises:
@@ -25,7 +27,7 @@ def start_from(path, config, vocabulary_size):
     return rebuilt(model, dtype=config.train.dtype)
 
 
-def load_language_model(name, path, vocabulary_size):
+def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int) -> keras.Model:
     """Returns the language model in a file, not compiled.
 
     Args:

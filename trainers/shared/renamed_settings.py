@@ -1,10 +1,14 @@
 """Old names of settings, in configuration files, on the command line and in work folders."""
 
+from typing import Any
+
+import ml_collections
+
 from tf_sparse_attention.deprecation import renamed
 from trainers.configs.base import RENAMED
 
 
-def apply_renamed_settings(config):
+def apply_renamed_settings(config: ml_collections.ConfigDict) -> None:
     """Moves the settings of a configuration that are given under an old name to the new one, with a warning.
 
     Args:
@@ -21,7 +25,7 @@ def apply_renamed_settings(config):
                     del config[section][old]
 
 
-def rename_settings(saved):
+def rename_settings(saved: dict[str, Any]) -> dict[str, Any]:
     """Returns the plain dictionary of a configuration, written by an earlier version, with the new names."""
     result = dict(saved)
     for section, names in RENAMED.items():

@@ -1,8 +1,10 @@
 """Partial sums and progress of an evaluation, so that a killed one can be resumed."""
 
 import json
+import pathlib
 import sys
 import time
+from typing import Any
 
 import keras
 from absl import logging
@@ -20,11 +22,11 @@ class ResumableSums:
         identity: Plain data that identifies the evaluation; sums of another one are ignored.
     """
 
-    def __init__(self, path, identity):
+    def __init__(self, path: pathlib.Path, identity: Any) -> None:
         self._path = path
         self._identity = json.loads(json.dumps(identity))
 
-    def load(self):
+    def load(self) -> tuple[int, dict[str, float] | None]:
         """Returns the number of finished batches and their sums, a dictionary; 0 and None if there are none."""
         try:
             saved = json.loads(self._path.read_text(encoding="utf-8"))
@@ -35,11 +37,11 @@ class ResumableSums:
         logging.info("Resuming after %d batches from %s.", saved["batches"], self._path)
         return saved["batches"], saved["sums"]
 
-    def save(self, batches, sums):
+    def save(self, batches: int, sums: dict[str, float]) -> None:
         """Writes the number of finished batches and their sums."""
         write_json(self._path, {"identity": self._identity, "batches": batches, "sums": sums})
 
-    def remove(self):
+    def remove(self) -> None:
         """Removes the file, once the metrics are written."""
         self._path.unlink(missing_ok=True)
 
@@ -51,19 +53,19 @@ class Progress(keras.callbacks.Callback):
         num_batches: Number of batches of the whole evaluation.
     """
 
-    def __init__(self, num_batches):
+    def __init__(self, num_batches: int) -> None:
         super().__init__()
         self._num_batches = num_batches
         self._bar = keras.utils.Progbar(num_batches, unit_name="batch", interval=0.2) if sys.stderr.isatty() else None
         self._first = self._done = None
         self._start_time = self._last_log = time.monotonic()
 
-    def begin(self, first):
+    def begin(self, first: int) -> None:
         """Sets the number of finished batches before the next call of `predict`."""
         self._first = first if self._first is None else self._first
         self._done = first
 
-    def on_predict_batch_end(self, batch, logs=None):
+    def on_predict_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         done = self._done + batch + 1
         if self._bar is not None:
             self._bar.update(done)

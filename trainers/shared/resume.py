@@ -1,6 +1,9 @@
 """Checks that a run is resumed with the model, the optimizer and the text of its checkpoint."""
 
 import json
+from typing import Any
+
+import ml_collections
 
 from trainers.shared.renamed_settings import rename_settings
 
@@ -20,7 +23,7 @@ CHANGEABLE_SETTINGS = (
 FIXED_SETTINGS = ("train.dtype",)
 
 
-def describe(config, fingerprint):
+def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, Any]:
     """Returns the description of a run that its checkpoints hold: plain data.
 
     Args:
@@ -31,7 +34,7 @@ def describe(config, fingerprint):
     return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
 
 
-def check_compatible(saved, now):
+def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises a `ValueError` if a run cannot be resumed from a checkpoint.
 
     Args:

@@ -5,7 +5,10 @@ of one prompt.
 """
 
 import dataclasses
+import os
 import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -28,12 +31,14 @@ class LocalModelSource:
         defaults: Dictionary of "prompt", "length" and settings.
     """
 
-    def __init__(self, model, tokenizer, defaults=DEFAULTS):
+    def __init__(self, model: Any, tokenizer: Any, defaults: dict[str, Any] = DEFAULTS) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = dict(defaults)
 
-    def snapshots(self, prompt, seeds, length, settings):
+    def snapshots(
+        self, prompt: bytes, seeds: Sequence[int], length: int, settings: dict[str, Any]
+    ) -> Iterator[list[dict[str, Any]]]:
         """Yields lists of samples, one for each seed: with the stable prefix of their text, at last complete.
 
         Args:
@@ -90,7 +95,7 @@ class SavedModelSource:
         ValueError: If there is none, or another version or another program wrote it.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike) -> None:
         import tensorflow as tf
 
         if not (pathlib.Path(folder).expanduser() / "saved_model.pb").is_file():
@@ -104,7 +109,9 @@ class SavedModelSource:
             )
         self.defaults = dict(DEFAULTS)
 
-    def snapshots(self, prompt, seeds, length, settings):
+    def snapshots(
+        self, prompt: bytes, seeds: Sequence[int], length: int, settings: dict[str, Any]
+    ) -> Iterator[list[dict[str, Any]]]:
         """Yields lists of complete samples, one more each time; see `LocalModelSource.snapshots`."""
         import tensorflow as tf
 
@@ -142,7 +149,7 @@ class SavedModelSource:
             yield samples
 
 
-def from_run(folder):
+def from_run(folder: str | os.PathLike) -> LocalModelSource:
     """Returns the `LocalModelSource` of a work folder: the trained model, or that of the newest checkpoint.
 
     Raises:
@@ -152,7 +159,7 @@ def from_run(folder):
     return LocalModelSource(workdir.load_model(folder), workdir.load_tokenizer(folder), defaults)
 
 
-def from_file(path, tokenizer):
+def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:
     """Returns the `LocalModelSource` in a `.keras` file.
 
     Raises:
@@ -165,7 +172,7 @@ def from_file(path, tokenizer):
     return LocalModelSource(model, tokenizer)
 
 
-def from_preset(name, tokenizer):
+def from_preset(name: str, tokenizer: Any) -> LocalModelSource:
     """Returns the `LocalModelSource` of a preset with random weights, to test speed and memory.
 
     Raises:

@@ -1,8 +1,11 @@
 """Generates samples: the body of `trainers.generate`."""
 
 import json
+import os
 import pathlib
 import unicodedata
+from collections.abc import Callable
+from typing import Any
 
 from tf_sparse_attention import checks
 from trainers.shared.files import atomic_file
@@ -11,7 +14,16 @@ SAMPLES = "samples.jsonl"
 BATCH_SIZE = 8
 
 
-def generate(source, prompt=None, num_samples=1, length=None, seed=0, path=None, show=None, **settings):
+def generate(
+    source: Any,
+    prompt: bytes | None = None,
+    num_samples: int = 1,
+    length: int | None = None,
+    seed: int = 0,
+    path: str | os.PathLike | None = None,
+    show: Callable[[list[dict[str, Any]]], None] | None = None,
+    **settings: Any,
+) -> list[dict[str, Any]]:
     """Continues a prompt and writes the samples, one JSON object a line.
 
     Sample i uses the seed `seed + i`, so that each can be reproduced by itself. After an interruption (Ctrl-C) the
@@ -81,7 +93,7 @@ def _write(samples, path):
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def as_text(samples):
+def as_text(samples: list[dict[str, Any]]) -> str:
     """Returns samples as readable text, each under a heading if there are several.
 
     Control characters become U+FFFD.
@@ -91,7 +103,7 @@ def as_text(samples):
     return "\n".join(f"=== seed {sample['seed']}\n{printable(sample['text'])}" for sample in samples)
 
 
-def printable(text):
+def printable(text: str) -> str:
     """Returns text with control characters replaced by U+FFFD."""
     return "".join("\ufffd" if _is_control(character) else character for character in text)
 

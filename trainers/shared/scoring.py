@@ -3,7 +3,10 @@
 import functools
 import math
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -21,19 +24,19 @@ class Scorer(Model):
         model: Language model that takes its targets as inputs and returns their nats.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: Any) -> None:
         super().__init__(name="scorer")
         self.model = model
         self.built = True
 
-    def call(self, inputs):
+    def call(self, inputs: dict[str, Any]) -> Any:
         inputs = dict(inputs)
         weights = inputs.pop("weights")
         nats = self.model(inputs, training=False)
         return ops.stack([ops.sum(ops.cast(nats, "float32") * weights, axis=-1), ops.sum(weights, axis=-1)], axis=-1)
 
 
-def make_scorer(model, execution, batch_size):
+def make_scorer(model: keras.Model, execution: dict[str, Any], batch_size: int) -> Scorer:
     """Returns a compiled `Scorer`.
 
     Args:
@@ -47,19 +50,19 @@ def make_scorer(model, execution, batch_size):
 
 
 def score(
-    scorer,
-    store,
-    devices,
-    batch_size,
-    sequence_length,
-    use_packing,
-    mask_rate=0.0,
-    overlap=0,
-    max_windows=None,
-    callbacks=(),
-    partial=None,
-    progress=None,
-):
+    scorer: Any,
+    store: Any,
+    devices: Any,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool,
+    mask_rate: float = 0.0,
+    overlap: int = 0,
+    max_windows: int | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    partial: Any = None,
+    progress: Callable[[int], Any] | None = None,
+) -> dict[str, Any]:
     """Returns the metrics of a model on a token store, as plain data.
 
     Args:
@@ -149,7 +152,7 @@ def _as_inputs(inputs, targets, weights):
     return ({**inputs, "targets": targets, "weights": weights},)
 
 
-def compute_metrics(nats, tokens, num_bytes, num_words):
+def compute_metrics(nats: float, tokens: int, num_bytes: float, num_words: float) -> dict[str, float | None]:
     """Returns the sums and the metrics computed from them.
 
     bits per byte = nats / (ln 2 bytes), perplexity = exp(nats / tokens), perplexity per word = exp(nats / words); the

@@ -4,8 +4,11 @@ import contextlib
 import functools
 import json
 import os
+from collections.abc import Callable
+from typing import Any
 
 import keras
+import ml_collections
 
 
 class OneDevice:
@@ -21,11 +24,11 @@ class OneDevice:
     is_chief = True
     is_single_process = True
 
-    def scope(self):
+    def scope(self) -> Any:
         """Context in which models are made, trained and evaluated."""
         return contextlib.nullcontext()
 
-    def distribute(self, make_dataset):
+    def distribute(self, make_dataset: Callable) -> Any:
         """Returns the data set for `fit` and `predict`, with each replica's part of every batch.
 
         Args:
@@ -33,7 +36,7 @@ class OneDevice:
         """
         return make_dataset()
 
-    def execution(self, jit_compile, steps_per_execution):
+    def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
         """Returns the arguments of `keras.Model.compile` about execution.
 
         Args:
@@ -49,22 +52,22 @@ class OneDevice:
 class TensorFlowReplicas(OneDevice):
     """Replicas of a `tf.distribute.Strategy`."""
 
-    def __init__(self, strategy):
+    def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
         resolver = strategy.cluster_resolver
         self.is_single_process = getattr(resolver, "task_type", None) != "worker"
         self.is_chief = self.is_single_process or resolver.task_id == 0
 
-    def scope(self):
+    def scope(self) -> Any:
         return self.strategy.scope()
 
-    def distribute(self, make_dataset):
+    def distribute(self, make_dataset: Callable) -> Any:
         from tf_sparse_attention.data import distribute_batches
 
         return distribute_batches(self.strategy, make_dataset)
 
-    def execution(self, jit_compile, steps_per_execution):
+    def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
         # Keras compiles the whole step with the strategy inside, which XLA refuses; a TPU compiles anyway.
         if jit_compile:
             raise ValueError(
@@ -82,7 +85,7 @@ class TensorFlowReplicas(OneDevice):
 class JaxDevices(OneDevice):
     """Every device of JAX, with replicas of the model and parts of each batch."""
 
-    def __init__(self, devices):
+    def __init__(self, devices: Any) -> None:
         import jax
 
         self.num_replicas = len(devices)
@@ -93,7 +96,7 @@ class JaxDevices(OneDevice):
         self._distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
 
     @contextlib.contextmanager
-    def scope(self):
+    def scope(self) -> Any:
         before = keras.distribution.distribution()
         keras.distribution.set_distribution(self._distribution)
         try:
@@ -101,11 +104,11 @@ class JaxDevices(OneDevice):
         finally:
             keras.distribution.set_distribution(before)
 
-    def distribute(self, make_dataset):
+    def distribute(self, make_dataset: Callable) -> Any:
         return make_dataset(**self._shard)
 
 
-def choose_devices(config):
+def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     """Returns the devices for a run.
 
     On TensorFlow: a TPU if there is one, the workers of the variable TF_CONFIG, all GPUs if there are several, else one
@@ -130,7 +133,7 @@ def choose_devices(config):
     return devices
 
 
-def make_deterministic(jit_compile):
+def make_deterministic(jit_compile: bool | None) -> None:
     """Makes runs on this machine reproducible bit for bit. Must be called before the first operation.
 
     Args:
@@ -160,7 +163,7 @@ def _choose_tensorflow(num_logical_cpus):
 
 
 @functools.cache  # Collectives of two strategies over the same devices of one process interfere.
-def mirrored_cpus(number):
+def mirrored_cpus(number: int) -> Any:
     """Returns the one `MirroredStrategy` of this process over this many logical CPUs, which are created if possible."""
     import tensorflow as tf
 

@@ -1,5 +1,8 @@
 """Creates the tokenizer of a configuration."""
 
+import os
+from typing import Any
+
 import tf_sparse_attention as tsa
 
 # By name in a configuration; all but bytes are read from a file.
@@ -11,7 +14,11 @@ KINDS = {
 }
 
 
-def make_tokenizer(name, path=None, settings=("config.data.tokenizer", "config.data.vocabulary")):
+def make_tokenizer(
+    name: str,
+    path: str | os.PathLike | None = None,
+    settings: tuple[str, str] = ("config.data.tokenizer", "config.data.vocabulary"),
+) -> Any:
     """Returns a tokenizer.
 
     Args:

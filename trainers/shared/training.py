@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import os
 from typing import Any
 
 import keras
+import ml_collections
 from absl import logging
 
 import tf_sparse_attention as tsa
@@ -23,7 +25,7 @@ class Outcome:
     model: keras.Model
 
 
-def train(config, folder):
+def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outcome:
     """Trains the model of a configuration, starting at the newest checkpoint in its work folder, if any.
 
     A run that is killed at any moment and resumed with the same configuration ends with the same weights, bit for bit
@@ -74,7 +76,9 @@ class Run:
         execution: Arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
 
-    def __init__(self, config, folder, devices, execution):
+    def __init__(
+        self, config: ml_collections.ConfigDict, folder: str | os.PathLike, devices: Any, execution: dict[str, Any]
+    ) -> None:
         self.config, self.folder, self.devices = config, folder, devices
         self._open_data()
         # After the data, since preparing it, which only the first start does, draws random numbers.
@@ -110,7 +114,7 @@ class Run:
     def _tokens_per_step(self):
         return self.config.data.batch_size * self.config.data.sequence_length
 
-    def restore(self):
+    def restore(self) -> int:
         """Loads the newest checkpoint, if there is one, and returns its step, else 0."""
         newest = self._checkpoints.newest_metadata()
         step = 0 if newest is None else newest["step"]
@@ -139,7 +143,7 @@ class Run:
     def _variables(self):
         return state_variables(self._training_model, self._training_model.optimizer)
 
-    def save(self, step):
+    def save(self, step: int) -> None:
         """Writes the checkpoint of a step unless it is saved already."""
         if step != self._saved_step and self.devices.is_chief:
             # The computed windows of adaptive spans are not weights, but affect rounding.
@@ -147,7 +151,7 @@ class Run:
             self._checkpoints.save(step, self._variables(), {**self._description, **windows})
         self._saved_step = step
 
-    def fit(self, step):
+    def fit(self, step: int) -> tuple[int, Any]:
         """Trains from a step to the last, evaluating in between.
 
         Returns:

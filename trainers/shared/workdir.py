@@ -1,8 +1,10 @@
 """The files of a work folder, and functions that read and write them."""
 
 import json
+import os
 import pathlib
 import re
+from typing import Any
 
 import keras
 import ml_collections
@@ -20,7 +22,7 @@ MODEL, METRICS = "model.keras", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 
 
-def open_workdir(workdir, create=False):
+def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Path:
     """Returns the work folder as a `pathlib.Path`.
 
     Args:
@@ -43,18 +45,18 @@ def open_workdir(workdir, create=False):
     return folder
 
 
-def evaluation_path(workdir, split, text=None):
+def evaluation_path(workdir: str | os.PathLike, split: str, text: str | None = None) -> pathlib.Path:
     """Returns the file for the metrics of a split; its name has that of the text if it is not the run's own."""
     name = "-".join(["evaluation", *([text] if text else []), split])
     return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.json"
 
 
-def save_config(workdir, config):
+def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
     """Writes the `ml_collections.ConfigDict` of a run."""
     write_json(open_workdir(workdir) / CONFIG, config.to_dict())
 
 
-def load_config(workdir):
+def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     """Returns the configuration of the run in a work folder, an `ml_collections.ConfigDict`.
 
     Raises:
@@ -68,12 +70,12 @@ def load_config(workdir):
     return ml_collections.ConfigDict(saved)
 
 
-def save_source(workdir, source):
+def save_source(workdir: str | os.PathLike, source: Any) -> None:
     """Writes name and fingerprint of the `TextSource` of a run; `None` if it is unknown."""
     write_json(open_workdir(workdir) / SOURCE, _identity(source))
 
 
-def load_source(workdir):
+def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
     """Returns the text that the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
 
     Both are `None` if it is unknown. The text itself is only needed for folders of earlier versions, without this file.
@@ -91,12 +93,12 @@ def _identity(source):
     return {"name": source.name if known else None, "fingerprint": source.fingerprint if known else None}
 
 
-def save_tokenizer(workdir, tokenizer):
+def save_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
     """Writes the class and the configuration of a tokenizer."""
     write_json(open_workdir(workdir) / TOKENIZER, _description(tokenizer))
 
 
-def load_tokenizer(workdir):
+def load_tokenizer(workdir: str | os.PathLike) -> Any:
     """Returns the tokenizer of the run in a work folder.
 
     Raises:
@@ -109,7 +111,7 @@ def load_tokenizer(workdir):
     return classes[saved["class"]].from_config(saved["config"])
 
 
-def check_tokenizer(workdir, tokenizer):
+def check_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
     """Raises a `ValueError` if the run in a work folder has another tokenizer, or another vocabulary."""
     if (open_workdir(workdir) / TOKENIZER).exists() and _read_json(workdir, TOKENIZER) != _description(tokenizer):
         raise ValueError(
@@ -122,7 +124,7 @@ def _description(tokenizer):
     return {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
 
 
-def save_model(workdir, model):
+def save_model(workdir: str | os.PathLike, model: keras.Model) -> None:
     """Writes a model without its optimizer, independent of the number of replicas."""
     plain = type(model).from_config(model.get_config())
     for target, source in zip(model_variables(plain), model_variables(model), strict=True):
@@ -131,7 +133,7 @@ def save_model(workdir, model):
         plain.save(temporary)
 
 
-def load_model(workdir):
+def load_model(workdir: str | os.PathLike) -> keras.Model:
     """Returns the model of a work folder, not compiled: the trained one, otherwise that of the newest checkpoint.
 
     Raises:
@@ -152,7 +154,7 @@ def load_model(workdir):
     return model
 
 
-def model_version(workdir):
+def model_version(workdir: str | os.PathLike) -> str:
     """Returns a string that identifies the model that `load_model` returns."""
     folder = open_workdir(workdir)
     if (folder / MODEL).exists():

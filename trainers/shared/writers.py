@@ -1,9 +1,12 @@
 """Writers of the metrics of a run: the terminal, a file of JSON lines, TensorBoard."""
 
 import json
+import os
+import pathlib
 import re
 import sys
 import time
+from typing import Any
 
 import keras
 from absl import logging
@@ -15,16 +18,16 @@ from trainers.shared.files import atomic_file
 class Bar:
     """A progress bar with the loss, for a terminal, and a line for each evaluation."""
 
-    def __init__(self, num_steps):
+    def __init__(self, num_steps: int) -> None:
         self._bar = keras.utils.Progbar(num_steps, unit_name="step", stateful_metrics=["loss"], interval=0.2)
         self._begin = None
 
-    def progress(self, step, loss):
+    def progress(self, step: int, loss: float) -> None:
         if self._begin is None:
             self._begin = step - 1
         self._bar.update(step, [("loss", loss)])
 
-    def write(self, step, scalars):
+    def write(self, step: int, scalars: dict[str, float]) -> None:
         if "validation/bits_per_byte" in scalars:
             sys.stdout.write("\n" + line(step, scalars) + "\n")
             sys.stdout.flush()
@@ -33,15 +36,15 @@ class Bar:
 class Lines:
     """A line of text for each report, for a log."""
 
-    def __init__(self, num_steps):
+    def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
         self._begin = None
 
-    def progress(self, step, loss):
+    def progress(self, step: int, loss: float) -> None:
         if self._begin is None:
             self._begin = step, time.monotonic()
 
-    def write(self, step, scalars):
+    def write(self, step: int, scalars: dict[str, float]) -> None:
         remaining = self._remaining(step) if "loss" in scalars else ""
         logging.info("%s", line(f"{step}/{self._num_steps}", scalars) + remaining)
 
@@ -56,7 +59,7 @@ class Lines:
 LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer, with their displayed names
 
 
-def line(step, scalars):
+def line(step: int | str, scalars: dict[str, float]) -> str:
     """Returns the scalars of a report as one line of text; of scalars per layer, KIND/PATH/NAME, the means."""
     shown, per_layer = {}, {}
     for name, value in scalars.items():
@@ -77,7 +80,7 @@ class JsonLines:
         start_step: Reports of later steps, written by a run that was killed, are removed.
     """
 
-    def __init__(self, path, start_step):
+    def __init__(self, path: pathlib.Path, start_step: int) -> None:
         self._path = path
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -86,10 +89,10 @@ class JsonLines:
                     "".join(f"{row}\n" for row in lines if _step_of(row) <= start_step), encoding="utf-8"
                 )
 
-    def progress(self, step, loss):
+    def progress(self, step: int, loss: float) -> None:
         pass
 
-    def write(self, step, scalars):
+    def write(self, step: int, scalars: dict[str, float]) -> None:
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **scalars}) + "\n")
 
@@ -104,15 +107,15 @@ def _step_of(row):
 class TensorBoard:
     """Event files for TensorBoard."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike) -> None:
         import tensorflow as tf
 
         self._writer = tf.summary.create_file_writer(str(folder))
 
-    def progress(self, step, loss):
+    def progress(self, step: int, loss: float) -> None:
         pass
 
-    def write(self, step, scalars):
+    def write(self, step: int, scalars: dict[str, float]) -> None:
         import tensorflow as tf
 
         with self._writer.as_default(step):
@@ -121,7 +124,7 @@ class TensorBoard:
         self._writer.flush()
 
 
-def open_writers(folder, num_steps, start_step):
+def open_writers(folder: pathlib.Path, num_steps: int, start_step: int) -> list[Any]:
     """Returns the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder."""
     shown = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
     return [shown, JsonLines(folder / workdir.METRICS, start_step), TensorBoard(folder / workdir.TENSORBOARD)]

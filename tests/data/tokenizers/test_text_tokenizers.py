@@ -11,6 +11,7 @@ from tf_sparse_attention.data import (
     ByteTokenizer,
     SentencePieceTokenizer,
     SubwordTokenizer,
+    Tokenizer,
     WordPieceTokenizer,
     open_token_store,
     train_subwords,
@@ -155,3 +156,12 @@ def test_without_tensorflow_text_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(ImportError, match=r"pip install 'tf-sparse-attention\[text\]'"):
         WordPieceTokenizer(["[UNK]"]).tokenize("a")
+
+
+@pytest.mark.parametrize("method", ["tokenize", "detokenize"])
+def test_a_tokenizer_without_a_method_of_its_own_names_it(method):
+    class Unfinished(Tokenizer):
+        pass
+
+    with pytest.raises(NotImplementedError, match=f"Unfinished must define `{method}`"):
+        getattr(Unfinished(), method)([])

@@ -1,30 +1,35 @@
 """Evaluation batches that score every token exactly once."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tf_sparse_attention.checks import check_rate
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
-from tf_sparse_attention.data.batches.token_store import read_windows
+from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
 from tf_sparse_attention.deprecation import renamed_arguments
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 @renamed_arguments(packed="use_packing")
 def evaluation_batches(
-    store,
-    batch_size,
-    sequence_length,
-    use_packing=True,
-    max_windows=None,
-    mask_rate=0.0,
-    overlap=0,
-    first_batch=0,
-    num_batches=None,
-    num_shards=1,
-    shard_index=0,
-    num_parts=1,
-):
+    store: TokenStore,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool = True,
+    max_windows: int | None = None,
+    mask_rate: float = 0.0,
+    overlap: int = 0,
+    first_batch: int = 0,
+    num_batches: int | None = None,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    num_parts: int = 1,
+) -> "tf.data.Dataset":
     """Cuts a token store into windows one after the other; the targets of weight 1 in order are exactly its tokens.
 
     The last window is padded on the right and the last batch with empty rows, both of weight 0, so that every batch has
@@ -100,7 +105,7 @@ def evaluation_batches(
     return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
 
-def count_windows(num_tokens, sequence_length, overlap=0):
+def count_windows(num_tokens: int, sequence_length: int, overlap: int = 0) -> int:
     """Returns how many windows cover a text, each but the first beginning with `overlap` tokens of the one before."""
     return 1 + max(0, -(-(num_tokens - sequence_length) // (sequence_length - overlap)))
 
@@ -115,7 +120,7 @@ def _check_overlap(overlap, sequence_length, mask_rate):
         raise ValueError(f"`overlap` must be 0 with hidden tokens. Received: overlap={overlap}, mask_rate={mask_rate}.")
 
 
-def check_sizes(**sizes):
+def check_sizes(**sizes: int | None) -> None:
     """Raises a `ValueError` unless the sizes, by name, are positive or None."""
     for name, size in sizes.items():
         if size is not None and size < 1:

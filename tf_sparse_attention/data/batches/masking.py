@@ -1,12 +1,15 @@
 """Inputs and targets for masked language modelling."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
 
 
-def hidden_positions(numbers, length, rate, seed=0):
+def hidden_positions(numbers: Sequence[int] | np.ndarray, length: int, rate: float, seed: int = 0) -> np.ndarray:
     """Returns which positions of windows are hidden, a pure function of the seed and the number of each window.
 
     Args:
@@ -24,7 +27,9 @@ def hidden_positions(numbers, length, rate, seed=0):
 
 
 @renamed_arguments(packed="use_packing")
-def pack_masked(tokens, hidden, end_id=1, use_packing=True):
+def pack_masked(
+    tokens: Tensor, hidden: Tensor, end_id: int = 1, use_packing: bool = True
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Turns windows of a stream of documents into inputs with hidden tokens, and the targets to predict.
 
     As `pack_windows`, but the input at t is token t itself, or 0 where it is hidden; the target is the hidden token, or

@@ -1,10 +1,13 @@
 """Turns windows of a token stream into inputs, targets and weights of a language model."""
 
 from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
 
 
 @renamed_arguments(packed="use_packing")
-def pack_windows(tokens, end_id=1, use_packing=True, padded=True):
+def pack_windows(
+    tokens: Tensor, end_id: int = 1, use_packing: bool = True, padded: bool = True
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Turns windows of a stream of documents into model inputs, targets and weights.
 
     Target t is the window's token t. The input at t is the token before it, or the start id 0 at the window's

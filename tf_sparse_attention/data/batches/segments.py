@@ -1,11 +1,19 @@
 """Segments of a token stream that continue in the next batch, for models with segment memory."""
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tf_sparse_attention.data.batches.evaluation import check_sizes
 from tf_sparse_attention.data.batches.sharding import shard_rows
+from tf_sparse_attention.data.batches.token_store import TokenStore
 from tf_sparse_attention.data.batches.training import TrainingBatches
 from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class SegmentBatches(TrainingBatches):
@@ -39,7 +47,9 @@ class SegmentBatches(TrainingBatches):
     """
 
     @renamed_arguments(packed="use_packing")
-    def __init__(self, store, batch_size, sequence_length, seed=0, use_packing=True):
+    def __init__(
+        self, store: TokenStore, batch_size: int, sequence_length: int, seed: int = 0, use_packing: bool = True
+    ) -> None:
         super().__init__(store, batch_size, sequence_length, seed, use_packing)
         self.steps_per_epoch = store.num_tokens // batch_size // sequence_length
         self.num_windows = self.steps_per_epoch * batch_size
@@ -61,7 +71,9 @@ class SegmentBatches(TrainingBatches):
         return read_segments(self.store, starts, self.sequence_length, epoch, self.use_packing)
 
 
-def segment_element(read, arguments, rows, length):
+def segment_element(
+    read: Callable, arguments: list[Tensor], rows: int, length: int
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Returns `(inputs, targets, weights)` of the segments that `read` returns, with static shapes, in TensorFlow.
 
     Args:
@@ -80,7 +92,14 @@ def segment_element(read, arguments, rows, length):
     return inputs, tokens, tf.cast(is_token, tf.float32)
 
 
-def read_segments(store, starts, length, epoch=0, use_packing=True, stop=None):
+def read_segments(
+    store: TokenStore,
+    starts: Sequence[int] | np.ndarray,
+    length: int,
+    epoch: int = 0,
+    use_packing: bool = True,
+    stop: np.ndarray | None = None,
+) -> tuple[np.ndarray, ...]:
     """Reads consecutive tokens, the inputs that go with them, and the number of the document of each.
 
     Args:
@@ -112,8 +131,15 @@ def read_segments(store, starts, length, epoch=0, use_packing=True, stop=None):
 
 @renamed_arguments(packed="use_packing")
 def evaluation_segments(
-    store, batch_size, sequence_length, use_packing=True, max_windows=None, num_shards=1, shard_index=0, num_parts=1
-):
+    store: TokenStore,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool = True,
+    max_windows: int | None = None,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    num_parts: int = 1,
+) -> "tf.data.Dataset":
     """Cuts a token store into segments that score every token once, each row continued in the next batch.
 
     As `evaluation_batches`, but row b of all batches together is one stretch of the text, so that a model with

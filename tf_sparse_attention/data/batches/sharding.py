@@ -1,7 +1,10 @@
 """Divides the rows of a batch among input pipelines and replicas."""
 
+from collections.abc import Callable
+from typing import Any
 
-def shard_rows(batch_size, num_shards=1, shard_index=0, num_parts=1):
+
+def shard_rows(batch_size: int, num_shards: int = 1, shard_index: int = 0, num_parts: int = 1) -> tuple[int, int]:
     """Returns the first row of a shard and the number of rows of one element.
 
     The batch of a step does not depend on the division: shard i of n has its i-th run of B / n rows, delivered in
@@ -35,7 +38,7 @@ def shard_rows(batch_size, num_shards=1, shard_index=0, num_parts=1):
     return shard_index * (batch_size // num_shards), batch_size // (num_shards * num_parts)
 
 
-def distribute_batches(strategy, make_dataset):
+def distribute_batches(strategy: Any, make_dataset: Callable) -> Any:
     """Makes a distributed data set in which replicas share the batches that a single device would get.
 
     Args:

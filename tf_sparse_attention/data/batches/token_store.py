@@ -1,7 +1,9 @@
 """Token ids of a whole split on disk, mapped into memory."""
 
 import json
+import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,7 +36,7 @@ class TokenStore:
         ValueError: If the folder holds no complete store.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike) -> None:
         folder = pathlib.Path(folder)
         try:
             self.metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
@@ -53,7 +55,7 @@ class TokenStore:
                 f"`folder` must hold a complete token store. Received: folder={folder} ({error})."
             ) from error
 
-    def document(self, index):
+    def document(self, index: int) -> np.ndarray:
         """Returns the ids of one document, its end id included, as an int32 array."""
         begin, end = self.document_offsets[index], self.document_offsets[index + 1]
         return np.asarray(self.tokens[begin:end], np.int32)
@@ -67,7 +69,7 @@ def _map(path, dtype, length):
     return np.memmap(path, dtype=dtype, mode="r", shape=(length,))
 
 
-def read_windows(tokens, starts, length, wrap=False):
+def read_windows(tokens: np.ndarray, starts: Sequence[int] | np.ndarray, length: int, wrap: bool = False) -> np.ndarray:
     """Reads windows of consecutive tokens.
 
     Args:

@@ -10,17 +10,21 @@ import re
 import shutil
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 
 INCOMPLETE = ".incomplete-"
 # Incomplete folders of killed processes are removed after a day without writes.
 STALE_AFTER = 24 * 3600
 
 
-def open_token_store(source, tokenizer, split, folder=None):
+def open_token_store(
+    source: Any, tokenizer: Tokenizer, split: str, folder: str | os.PathLike | None = None
+) -> TokenStore:
     """Opens the token ids of a split, building them if they are not there yet.
 
     The name of a store comes from the source's fingerprint, the split and the tokenizer with its configuration: with

@@ -1,6 +1,7 @@
 """Training batches that are a pure function of seed and step."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,8 +10,12 @@ from tf_sparse_attention.data.batches.evaluation import check_sizes
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
-from tf_sparse_attention.data.batches.token_store import read_windows
+from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
 from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class TrainingBatches:
@@ -48,7 +53,15 @@ class TrainingBatches:
     """
 
     @renamed_arguments(packed="use_packing")
-    def __init__(self, store, batch_size, sequence_length, seed=0, use_packing=True, mask_rate=0.0):
+    def __init__(
+        self,
+        store: TokenStore,
+        batch_size: int,
+        sequence_length: int,
+        seed: int = 0,
+        use_packing: bool = True,
+        mask_rate: float = 0.0,
+    ) -> None:
         check_sizes(batch_size=batch_size, sequence_length=sequence_length)
         if not 0 <= seed < 2**63:
             raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
@@ -58,14 +71,21 @@ class TrainingBatches:
         self.num_windows = max(1, store.num_tokens // sequence_length)
         self.steps_per_epoch = -(-self.num_windows // batch_size)
 
-    def batch(self, step):
+    def batch(self, step: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Returns the whole batch of a step as NumPy arrays: `(inputs, targets, weights)`, see `pack_windows`."""
         import tensorflow as tf
 
         with tf.device("CPU:0"):
             return tf.nest.map_structure(np.asarray, self._element(tf.constant(step, tf.int64), 0, self.batch_size))
 
-    def dataset(self, start_step=0, num_steps=None, num_shards=1, shard_index=0, num_parts=1):
+    def dataset(
+        self,
+        start_step: int = 0,
+        num_steps: int | None = None,
+        num_shards: int = 1,
+        shard_index: int = 0,
+        num_parts: int = 1,
+    ) -> "tf.data.Dataset":
         """Makes the data set of the batches from a step on.
 
         Args:
@@ -121,7 +141,7 @@ class TrainingBatches:
         return int.from_bytes(digest, "big") % self.store.num_tokens
 
 
-def shuffled_index(index, seed, epoch, size):
+def shuffled_index(index: Tensor, seed: int, epoch: Tensor, size: int) -> Tensor:
     """Returns `tf.random.experimental.index_shuffle(index, [seed, epoch], size - 1)` with an epoch for each index.
 
     Args:

@@ -4,7 +4,7 @@
 PG19 = {"train": (28_602, 1_973_136_207), "validation": (50, 3_007_061), "test": (100, 6_966_499)}
 
 
-def official_word_count(name, split, num_documents):
+def official_word_count(name: str, split: str, num_documents: int) -> int | None:
     """Returns the official number of words of a split, or None.
 
     Args:

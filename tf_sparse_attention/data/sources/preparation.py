@@ -3,14 +3,17 @@
 import contextlib
 import importlib
 import logging
+import os
 import pathlib
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
 
 
-def prepare(builder, local_dir=None, try_gcs=False):
+def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
     """Downloads and prepares a data set unless it is prepared already.
 
     TFDS writes to a temporary folder and renames it, so a killed preparation leaves nothing that would be read. If
@@ -47,7 +50,7 @@ def _is_prepared(builder):
 
 
 @contextlib.contextmanager
-def suppress_tfds_warnings():
+def suppress_tfds_warnings() -> Iterator[None]:
     """Suppresses the warning that TFDS logs about every data set that is not in its own list."""
     logger = logging.getLogger("absl")
     level = logger.level
@@ -73,7 +76,7 @@ def _read_corpus_from(builder, local_dir):
         module._DATA_DIR = bucket
 
 
-def pg19_fingerprint(local_dir):
+def pg19_fingerprint(local_dir: str | os.PathLike) -> str:
     """Returns a hash, 16 hexadecimal digits, of the content of a folder in the layout of gs://deepmind-gutenberg.
 
     TFDS keeps one PG-19 for a data folder and version. A part of the corpus must never be taken for the whole or for

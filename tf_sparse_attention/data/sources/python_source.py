@@ -4,6 +4,8 @@ import os
 import pathlib
 import sys
 import sysconfig
+from collections.abc import Iterator
+from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import files_by_split, fingerprint_files, list_text_files
@@ -17,7 +19,7 @@ EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "
 EXCLUDED_PREFIXES = ("config-", "_sysconfigdata", "_sysconfig_vars")
 
 
-def library_files(folder):
+def library_files(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yields the `pathlib.Path` of every source file that each build of this version of Python has."""
     for parent, folders, files in os.walk(folder):
         # Not even entered: a machine may have tens of thousands of files in site-packages.
@@ -51,7 +53,7 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
     name = "python_source"
     VERSION = tfds.core.Version("1.0.0")
 
-    def __init__(self, *, data_dir=None, config=None, version=None):
+    def __init__(self, *, data_dir: str | os.PathLike | None = None, config: Any = None, version: Any = None) -> None:
         folder = sysconfig.get_path("stdlib")
         self._files = list_text_files(folder, library_files(folder), skip_invalid=True)
         if not self._files:

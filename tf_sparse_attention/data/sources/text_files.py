@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+import os
 import pathlib
+from collections.abc import Iterable
 
 SPLITS = ("train", "validation", "test")
 # Percent of the hash values below which a file is for training, and for validation; the rest is for testing.
@@ -17,7 +19,7 @@ class TextFile:
     path: pathlib.Path
     digest: str
 
-    def read(self):
+    def read(self) -> bytes:
         """Returns the bytes of the file, which must be those that were hashed.
 
         Raises:
@@ -29,12 +31,12 @@ class TextFile:
         return content
 
 
-def content_digest(content):
+def content_digest(content: bytes) -> str:
     """Returns a hash of these bytes, 32 hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def assign_split(digest):
+def assign_split(digest: str) -> str:
     """Returns the split of a document from the hash of its content.
 
     90 % of all contents are for training, 5 % for validation and 5 % for testing. The name of a file has no effect, so
@@ -54,12 +56,12 @@ def _percent(digest):
     return int(digest[:16], 16) % 100
 
 
-def files_by_split(files):
+def files_by_split(files: list[TextFile]) -> dict[str, list[TextFile]]:
     """Returns {split: list of its `TextFile`} for "train", "validation" and "test" by `assign_split`."""
     return {split: [file for file in files if assign_split(file.digest) == split] for split in SPLITS}
 
 
-def nonempty_splits(files):
+def nonempty_splits(files: list[TextFile]) -> dict[str, list[TextFile]]:
     """Assigns files to three non-empty splits, by `assign_split` as far as that gives fair shares.
 
     The contents are ranked by their hash. The last of them are for testing, those before for validation, the rest for
@@ -96,7 +98,9 @@ def nonempty_splits(files):
     return {split: [file for file in files if file.digest in members[split]] for split in SPLITS}
 
 
-def list_text_files(folder, paths, skip_invalid=False):
+def list_text_files(
+    folder: str | os.PathLike, paths: Iterable[pathlib.Path], skip_invalid: bool = False
+) -> list[TextFile]:
     """Lists the documents among some files of a folder, sorted by name.
 
     Hidden files, files in hidden folders, and files without text (empty or only blank) are left out.
@@ -133,7 +137,7 @@ def _is_utf8(content, path, skip_invalid):
     return True
 
 
-def fingerprint_files(files):
+def fingerprint_files(files: Iterable[TextFile]) -> str:
     """Returns 16 hexadecimal digits that change with any name or content in the list of `TextFile`."""
     lines = "".join(f"{file.digest} {file.name}\n" for file in files)
     return content_digest(lines.encode("utf-8", errors="surrogateescape"))[:16]

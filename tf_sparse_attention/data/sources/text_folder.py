@@ -1,8 +1,10 @@
 """Any folder of text files, or one long text file, as a TFDS data set."""
 
 import dataclasses
+import os
 import pathlib
 import re
+from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import (
@@ -60,7 +62,15 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
     name = "text_folder"
     VERSION = tfds.core.Version("1.0.0")
 
-    def __init__(self, *, path=None, pattern="**/*.txt", data_dir=None, config=None, version=None):
+    def __init__(
+        self,
+        *,
+        path: str | os.PathLike | None = None,
+        pattern: str = "**/*.txt",
+        data_dir: str | os.PathLike | None = None,
+        config: Any = None,
+        version: Any = None,
+    ) -> None:
         if config is not None and not isinstance(config, TextFolderConfig):
             raise ValueError(f"`config` must be a TextFolderConfig. Received: config={config!r}.")
         path, pattern = (path, pattern) if config is None else (config.path, config.pattern)

@@ -3,6 +3,8 @@
 import os
 import pathlib
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
@@ -30,7 +32,14 @@ class TextSource:
         variant: String that distinguishes sources of one name in the fingerprint.
     """
 
-    def __init__(self, builder, text_feature=None, local_dir=None, try_gcs=False, variant=""):
+    def __init__(
+        self,
+        builder: Any,
+        text_feature: str | None = None,
+        local_dir: str | None = None,
+        try_gcs: bool = False,
+        variant: str = "",
+    ) -> None:
         self._builder, self._local_dir, self._try_gcs = builder, local_dir, try_gcs
         self._ready = False
         self.name = self._builder.info.full_name
@@ -39,12 +48,12 @@ class TextSource:
         self.fingerprint = f"{self.name}#{self.text_feature}" + (f"@{variant}" if variant else "")
 
     @property
-    def splits(self):
+    def splits(self) -> tuple[str, ...]:
         """Names of the splits. Prepares the data set."""
         self._prepare()
         return tuple(self._builder.info.splits)
 
-    def documents(self, split):
+    def documents(self, split: str) -> Iterator[bytes]:
         """Iterates over the documents of a split, always in the same order.
 
         Args:
@@ -72,7 +81,7 @@ class TextSource:
             self._ready = True
 
 
-def find_text_feature(features, text_feature=None):
+def find_text_feature(features: Any, text_feature: str | None = None) -> str:
     """Returns the name of the feature that holds the text of an example.
 
     Args:
@@ -105,8 +114,14 @@ def _is_string(feature):
 
 
 def open_source(
-    tfds=None, path=None, pattern="**/*.txt", local_dir=None, text_feature=None, data_dir=None, try_gcs=False
-):
+    tfds: str | None = None,
+    path: str | os.PathLike | None = None,
+    pattern: str = "**/*.txt",
+    local_dir: str | os.PathLike | None = None,
+    text_feature: str | None = None,
+    data_dir: str | os.PathLike | None = None,
+    try_gcs: bool = False,
+) -> TextSource:
     """Opens a text data set. It is downloaded and prepared when its documents are first read.
 
     Args:
@@ -167,7 +182,7 @@ def _check_folder(local_dir):
     return str(folder)
 
 
-def load_documents(split, **source):
+def load_documents(split: str, **source: Any) -> Iterator[bytes]:
     """Iterates over the documents of a split of a text data set.
 
     Args:

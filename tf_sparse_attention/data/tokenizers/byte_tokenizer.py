@@ -1,11 +1,13 @@
 """Text as its UTF-8 bytes: a vocabulary of 258 ids that needs no training and no extra package."""
 
 import codecs
+from collections.abc import Sequence
 
 import numpy as np
 
 from tf_sparse_attention.data.tokenizers.tensors import is_tensor, look_up
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
+from tf_sparse_attention.types import Tensor
 
 NUM_SPECIAL = Tokenizer.num_special
 NUM_BYTES = 256
@@ -32,7 +34,7 @@ class ByteTokenizer(Tokenizer):
 
     vocabulary_size = NUM_SPECIAL + NUM_BYTES
 
-    def tokenize(self, text):
+    def tokenize(self, text: str | bytes | Tensor) -> Tensor:
         """Turns text into ids; no special id is added.
 
         Args:
@@ -53,7 +55,7 @@ class ByteTokenizer(Tokenizer):
             return _tokenize_tensor(text)
         raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
 
-    def detokenize(self, ids):
+    def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
         """Turns ids back into text, leaving out the special ids.
 
         Args:
@@ -72,7 +74,7 @@ class ByteTokenizer(Tokenizer):
             return _detokenize_tensor(ids)
         return self.detokenize_bytes(ids).decode("utf-8", errors="replace")
 
-    def detokenize_bytes(self, ids):
+    def detokenize_bytes(self, ids: Sequence[int]) -> bytes:
         """Turns ids back into the exact bytes, leaving out the special ids.
 
         Args:
@@ -86,7 +88,7 @@ class ByteTokenizer(Tokenizer):
         """
         return (self.checked_ids(ids) - NUM_SPECIAL).astype(np.uint8).tobytes()
 
-    def stable_prefix(self, ids):
+    def stable_prefix(self, ids: Sequence[int]) -> str:
         """Returns the longest prefix of the text of Python ids that further ids cannot change, `str`."""
         return codecs.getincrementaldecoder("utf-8")("replace").decode(self.detokenize_bytes(ids))
 

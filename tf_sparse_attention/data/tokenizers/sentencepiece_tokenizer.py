@@ -1,9 +1,12 @@
 """SentencePiece, as an operation of tensorflow-text."""
 
 import base64
+import os
 import pathlib
+from typing import Any
 
 from tf_sparse_attention.data.tokenizers.text_tokenizer import TextTokenizer
+from tf_sparse_attention.types import Config
 
 
 class SentencePieceTokenizer(TextTokenizer):
@@ -26,7 +29,7 @@ class SentencePieceTokenizer(TextTokenizer):
     'Text number 1.'
     """
 
-    def __init__(self, model):
+    def __init__(self, model: bytes | str) -> None:
         super().__init__()
         self._model = base64.b64decode(model) if isinstance(model, str) else bytes(model)
         import tensorflow as tf
@@ -37,7 +40,7 @@ class SentencePieceTokenizer(TextTokenizer):
             raise ValueError(f"`model` must be a SentencePiece model. Received: {len(self._model)} bytes.") from error
 
     @classmethod
-    def from_file(cls, path):
+    def from_file(cls, path: str | os.PathLike) -> "SentencePieceTokenizer":
         """Returns the tokenizer of a model file, NAME.model."""
         path = pathlib.Path(path).expanduser()
         if not path.is_file():
@@ -45,11 +48,11 @@ class SentencePieceTokenizer(TextTokenizer):
         return cls(path.read_bytes())
 
     @property
-    def num_pieces(self):
+    def num_pieces(self) -> int:
         return self._num_pieces
 
     @property
-    def trackable(self):
+    def trackable(self) -> Any:
         """The tokenizer of tensorflow-text, which holds the model."""
         return self.inner
 
@@ -57,6 +60,6 @@ class SentencePieceTokenizer(TextTokenizer):
         # The "fast" one of tensorflow-text gives other pieces than SentencePiece for models of byte pairs.
         return tensorflow_text.SentencepieceTokenizer(self._model)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Returns the arguments of the constructor."""
         return {"model": base64.b64encode(self._model).decode("ascii")}

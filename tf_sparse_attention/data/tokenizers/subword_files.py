@@ -1,11 +1,13 @@
 """The vocabulary files of tensor2tensor: a subword a line, in quotes."""
 
+import os
 import pathlib
+from collections.abc import Sequence
 
 from tf_sparse_attention.files import atomic_file
 
 
-def read_vocabulary(path):
+def read_vocabulary(path: str | os.PathLike) -> list[str]:
     """Returns the subwords of a file, a list of `str`; quotes around them are removed.
 
     Raises:
@@ -14,7 +16,7 @@ def read_vocabulary(path):
     return [_without_quotes(line.rstrip()) for line in read_lines(path)]
 
 
-def read_lines(path):
+def read_lines(path: str | os.PathLike) -> list[str]:
     """Returns the lines of a vocabulary file, a list of `str`.
 
     Raises:
@@ -40,7 +42,7 @@ def _without_quotes(line):
     return line[1:-1] if in_quotes else line
 
 
-def write_vocabulary(vocabulary, path):
+def write_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
     """Writes subwords to a file atomically, one a line, in quotes."""
     path = pathlib.Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)

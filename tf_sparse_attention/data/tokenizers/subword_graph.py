@@ -6,12 +6,14 @@ subword are searched for the longest subwords, all in parallel.
 """
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, UNDEFINED, alphanumeric_class
 from tf_sparse_attention.data.tokenizers.tensors import look_up
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
+from tf_sparse_attention.types import Tensor
 
 NUM_SPECIAL = Tokenizer.num_special
 MARK = b"\xff"  # no UTF-8 has this byte: used as a separator
@@ -25,7 +27,7 @@ class SubwordGraph:
         vocabulary: list of the subwords.
     """
 
-    def __init__(self, vocabulary):
+    def __init__(self, vocabulary: Sequence[str]) -> None:
         import tensorflow as tf
 
         self._pieces = [b""] * NUM_SPECIAL + [piece.encode() for piece in vocabulary[NUM_SPECIAL:]] + [b""]
@@ -40,7 +42,7 @@ class SubwordGraph:
         alphabet = {character for piece in vocabulary for character in piece} | set(ESCAPES)
         self._alphabet = np.array(sorted(map(ord, alphabet - {"\n"})), np.int32)
 
-    def tokenize(self, text):
+    def tokenize(self, text: Tensor) -> Tensor:
         """Returns int32 ids, (T,) for a string () and ragged (B, None) for strings (B,)."""
         import tensorflow as tf
 
@@ -131,7 +133,7 @@ class SubwordGraph:
         characters = characters.with_values(tf.where(known, characters.values, by_number))
         return tf.strings.join([tf.strings.reduce_join(characters, axis=-1), "_"])
 
-    def detokenize(self, ids):
+    def detokenize(self, ids: Tensor) -> str | Tensor:
         """Returns strings () or (B,) of ids (T,) or (B, T), dense or ragged."""
         import tensorflow as tf
 

@@ -9,6 +9,7 @@ import functools
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
 
 ESCAPES = "\\_u;0123456789"
 UNDEFINED = "\u3013"  # for an invalid code point
@@ -17,7 +18,7 @@ WORDS = re.compile(r"[^\W_]+|[\W_]+")
 _ESCAPED = re.compile(r"\\(?:u|\\|([0-9]+);)")
 
 
-def words_of(text):
+def words_of(text: str) -> list[str]:
     """Returns the words of a text, a list of `str`."""
     words = WORDS.findall(text)
     # A space that is the first or the last word is not between two words, and is a word itself.
@@ -31,7 +32,7 @@ class Escaping(dict):
         alphabet: set of characters.
     """
 
-    def __init__(self, alphabet):
+    def __init__(self, alphabet: set[str]) -> None:
         super().__init__({ord(character): character for character in alphabet if character != "\n"})
         self[ord("\\")], self[ord("_")] = "\\\\", "\\u"
 
@@ -39,7 +40,7 @@ class Escaping(dict):
         return f"\\{code};"
 
 
-def unescape(word):
+def unescape(word: str) -> str:
     """Returns a word as it was before `Escaping`."""
     return _ESCAPED.sub(_character, word)
 
@@ -52,7 +53,7 @@ def _character(match):
     return chr(code) if code <= sys.maxunicode and not 0xD800 <= code <= 0xDFFF else UNDEFINED
 
 
-def join_words(words):
+def join_words(words: Iterable[str]) -> str:
     """Returns the text of words, with a space between two of letters and numbers."""
     pieces, previous = [], False
     for word in words:
@@ -63,7 +64,7 @@ def join_words(words):
 
 
 @functools.cache
-def alphanumeric_class():
+def alphanumeric_class() -> str:
     """Returns letters and numbers as a class of the regular expressions of TensorFlow, with its brackets.
 
     The ranges are written out: the Unicode tables of TensorFlow may be of another year than those of Python.

@@ -1,5 +1,7 @@
 """The subwords of tensor2tensor, in which the published Routing Transformers were trained."""
 
+import os
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -9,6 +11,7 @@ from tf_sparse_attention.data.tokenizers.subword_files import read_vocabulary, w
 from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, WORDS, Escaping, join_words, unescape
 from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text
+from tf_sparse_attention.types import Config, Tensor
 
 RESERVED = ("<pad>_", "<EOS>_")
 MAX_CACHE_SIZE = 1_000_000  # words: some 200 MB
@@ -39,7 +42,7 @@ class SubwordTokenizer(Tokenizer):
     'a naïve example'
     """
 
-    def __init__(self, vocabulary):
+    def __init__(self, vocabulary: Sequence[str]) -> None:
         vocabulary = list(vocabulary)
         if tuple(vocabulary[:2]) != RESERVED:
             raise ValueError(f"`vocabulary` must begin with {RESERVED}. Received: {vocabulary[:2]}.")
@@ -58,7 +61,7 @@ class SubwordTokenizer(Tokenizer):
         self._graph = None
 
     @classmethod
-    def from_file(cls, path):
+    def from_file(cls, path: str | os.PathLike) -> "SubwordTokenizer":
         """Returns the tokenizer of a vocabulary file: a subword a line, in quotes or not.
 
         Raises:
@@ -66,16 +69,16 @@ class SubwordTokenizer(Tokenizer):
         """
         return cls(read_vocabulary(path))
 
-    def to_file(self, path):
+    def to_file(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary atomically, in the format of tensor2tensor."""
         write_vocabulary(self.vocabulary, path)
 
     @property
-    def vocabulary_size(self):
+    def vocabulary_size(self) -> int:
         """Number of ids."""
         return len(self.vocabulary)
 
-    def tokenize(self, text):
+    def tokenize(self, text: str | bytes | Tensor) -> Tensor:
         """Turns text into ids; no special id is added.
 
         Args:
@@ -106,7 +109,7 @@ class SubwordTokenizer(Tokenizer):
         between = chain.from_iterable(map(cache.__getitem__, words[1:-1]))
         return np.fromiter(chain(first, between, last), np.int32)
 
-    def detokenize(self, ids):
+    def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
         """Turns ids back into text, leaving out the special ids.
 
         Args:
@@ -124,7 +127,7 @@ class SubwordTokenizer(Tokenizer):
             return self._get_graph().detokenize(ids)
         return _decode(self._join_pieces(ids))
 
-    def stable_prefix(self, ids):
+    def stable_prefix(self, ids: Sequence[int]) -> str:
         """Returns the prefix of the text of Python ids that further ids cannot change: its complete words."""
         return _decode(self._join_pieces(ids).rpartition("_")[0])
 
@@ -154,7 +157,7 @@ class SubwordTokenizer(Tokenizer):
             self._graph = subword_graph.SubwordGraph(self.vocabulary)
         return self._graph
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Returns the arguments of the constructor."""
         return {"vocabulary": self.vocabulary}
 

@@ -2,6 +2,7 @@
 
 import collections
 import logging
+from collections.abc import Iterable
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, Escaping, words_of
@@ -12,7 +13,9 @@ RESERVED_WORDS = tuple(subword.removesuffix("_") for subword in RESERVED)
 SIZE_TOLERANCE = 0.01  # relative difference to the target size at which the search stops
 
 
-def train_subwords(documents, vocabulary_size, max_length=None, num_iterations=4):
+def train_subwords(
+    documents: Iterable[str | bytes], vocabulary_size: int, max_length: int | None = None, num_iterations: int = 4
+) -> SubwordTokenizer:
     """Returns a `SubwordTokenizer` with the subwords that occur most in a corpus.
 
     A subword is selected if it begins where a subword of the round before begins and occurs often enough, longer ones
@@ -45,7 +48,7 @@ def train_subwords(documents, vocabulary_size, max_length=None, num_iterations=4
     return SubwordTokenizer(_search(corpus, vocabulary_size, 1, MAX_MIN_COUNT))
 
 
-def count_words(documents):
+def count_words(documents: Iterable[str | bytes]) -> collections.Counter:
     """Returns how often each word occurs in documents, `str` or UTF-8 `bytes`."""
     counts = collections.Counter()
     for number, document in enumerate(documents):

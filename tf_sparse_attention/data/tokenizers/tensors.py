@@ -1,16 +1,19 @@
 """Helpers for TensorFlow tensors that do not import TensorFlow for Python text."""
 
 import sys
+from typing import Any
+
+from tf_sparse_attention.types import Tensor
 
 
-def is_tensor(value):
+def is_tensor(value: Any) -> bool:
     """Whether a value is a tensor of TensorFlow, dense or ragged."""
     # A tensor can only exist if TensorFlow is imported already, so Python text never costs the import.
     tf = sys.modules.get("tensorflow")
     return tf is not None and isinstance(value, (tf.Tensor, tf.RaggedTensor))
 
 
-def look_up(pieces, ids):
+def look_up(pieces: list[bytes], ids: Tensor) -> Tensor:
     """Returns the piece of each id, of the shape of the ids.
 
     Args:

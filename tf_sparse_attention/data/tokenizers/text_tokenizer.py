@@ -1,10 +1,14 @@
 """Base class of the tokenizers that wrap those of tensorflow-text."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from tf_sparse_attention.data.optional import import_tensorflow_text
 from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text, check_id_tensor, check_string_tensor
+from tf_sparse_attention.types import Tensor
 
 
 class TextTokenizer(Tokenizer):
@@ -16,21 +20,21 @@ class TextTokenizer(Tokenizer):
     is_lossless = False
     needs_tensorflow_text = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._inner = None
 
     @property
-    def num_pieces(self):
+    def num_pieces(self) -> int:
         """Number of ids of the tokenizer of tensorflow-text."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_pieces`.")
 
     @property
-    def vocabulary_size(self):
+    def vocabulary_size(self) -> int:
         """Number of ids: the pieces and two special ones before them."""
         return self.num_pieces + self.num_special
 
     @property
-    def inner(self):
+    def inner(self) -> Any:
         """The tokenizer of tensorflow-text."""
         if self._inner is None:
             import tensorflow as tf
@@ -39,7 +43,7 @@ class TextTokenizer(Tokenizer):
                 self._inner = self._make(import_tensorflow_text())
         return self._inner
 
-    def tokenize(self, text):
+    def tokenize(self, text: str | bytes | Tensor) -> Tensor:
         """Turns text into ids; no special id is added.
 
         Args:
@@ -60,7 +64,7 @@ class TextTokenizer(Tokenizer):
         ids = tf.cast(self.inner.tokenize(tf.reshape(text, [-1])), tf.int32) + self.num_special
         return ids.values if text.shape.rank == 0 else ids
 
-    def detokenize(self, ids):
+    def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
         """Turns ids back into text, leaving out the special ids.
 
         Args:

@@ -1,8 +1,11 @@
 """Base class of the tokenizers."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tf_sparse_attention.deprecation import renamed, renamed_method
+from tf_sparse_attention.types import Config, Tensor
 
 
 class Tokenizer:
@@ -22,15 +25,23 @@ class Tokenizer:
     trackable = None  # the object, if any, that a SavedModel has to hold so that the operations find their tables
 
     @property
-    def vocabulary_size(self):
+    def vocabulary_size(self) -> int:
         """Number of ids, the special ones included."""
         raise NotImplementedError(f"{type(self).__name__} must define `vocabulary_size`.")
 
-    def detokenize_bytes(self, ids):
+    def tokenize(self, text: str | bytes | Tensor) -> Tensor:
+        """Turns text into ids; no special id is added."""
+        raise NotImplementedError(f"{type(self).__name__} must define `tokenize`.")
+
+    def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
+        """Turns ids back into text, leaving out the special ids."""
+        raise NotImplementedError(f"{type(self).__name__} must define `detokenize`.")
+
+    def detokenize_bytes(self, ids: Sequence[int]) -> bytes:
         """Turns Python ids into text as UTF-8 `bytes`; see `detokenize`."""
         return self.detokenize(ids).encode("utf-8")
 
-    def stable_prefix(self, ids):
+    def stable_prefix(self, ids: Sequence[int]) -> str:
         """Returns the longest prefix of the text of Python ids that further ids cannot change, `str`.
 
         An incomplete UTF-8 character, at most three bytes shown as U+FFFD, is left out.
@@ -47,7 +58,7 @@ class Tokenizer:
             renamed("settled_text", "stable_prefix")
             cls.stable_prefix = cls.settled_text
 
-    def checked_ids(self, ids):
+    def checked_ids(self, ids: Sequence[int]) -> np.ndarray:
         """Returns Python ids as an array (T,) without the special ones.
 
         Raises:
@@ -64,17 +75,17 @@ class Tokenizer:
             )
         return array[array >= self.num_special]
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Returns the arguments of the constructor: none, unless a subclass says otherwise."""
         return {}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> "Tokenizer":
         """Makes the tokenizer that `get_config` describes."""
         return cls(**config)
 
 
-def as_text(text):
+def as_text(text: str | bytes) -> str:
     """Returns `str` or UTF-8 `bytes` as `str`.
 
     Raises:
@@ -94,7 +105,7 @@ def as_text(text):
     return text
 
 
-def check_string_tensor(text):
+def check_string_tensor(text: Tensor) -> None:
     """Raises a `ValueError` unless a tensor is of strings and of rank 0 or 1."""
     import tensorflow as tf
 
@@ -102,7 +113,7 @@ def check_string_tensor(text):
         raise ValueError(f"`text` must be a string tensor of rank 0 or 1. Received: text={text}.")
 
 
-def check_id_tensor(ids):
+def check_id_tensor(ids: Tensor) -> None:
     """Raises a `ValueError` unless a tensor is of integers and of rank 1 or 2."""
     if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
         raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")

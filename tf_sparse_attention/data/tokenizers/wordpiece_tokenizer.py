@@ -1,8 +1,12 @@
 """WordPiece, as an operation of tensorflow-text."""
 
+import os
+from collections.abc import Sequence
+
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.subword_files import read_lines
 from tf_sparse_attention.data.tokenizers.text_tokenizer import TextTokenizer
+from tf_sparse_attention.types import Config
 
 UNKNOWN = "[UNK]"
 
@@ -29,7 +33,7 @@ class WordPieceTokenizer(TextTokenizer):
     'a words'
     """
 
-    def __init__(self, vocabulary, lowercase=True):
+    def __init__(self, vocabulary: Sequence[str], lowercase: bool = True) -> None:
         super().__init__()
         self.vocabulary = list(vocabulary)
         if UNKNOWN not in self.vocabulary or len(set(self.vocabulary)) < len(self.vocabulary):
@@ -41,12 +45,12 @@ class WordPieceTokenizer(TextTokenizer):
         self.lowercase = lowercase
 
     @classmethod
-    def from_file(cls, path, lowercase=True):
+    def from_file(cls, path: str | os.PathLike, lowercase: bool = True) -> "WordPieceTokenizer":
         """Returns the tokenizer of a vocabulary file, a piece a line."""
         return cls(read_lines(path), lowercase)
 
     @property
-    def num_pieces(self):
+    def num_pieces(self) -> int:
         return len(self.vocabulary)
 
     def _make(self, tensorflow_text):
@@ -60,6 +64,6 @@ class WordPieceTokenizer(TextTokenizer):
             support_detokenization=True,
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Returns the arguments of the constructor."""
         return {"vocabulary": self.vocabulary, "lowercase": self.lowercase}
