@@ -246,7 +246,10 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
             {"attention": [{"layer": "Nowhere"}]},
             r"one of \[.*'LocalAttention', .* under 'layer'. Received: {'layer': 'No",
         ),
-        ({"attention": [{**LOCAL, "dtype": "float32"}]}, "`attention` must leave the dtype to"),
+        (
+            {"attention": [{**LOCAL, "dtype": "float32"}]},
+            "`attention` must have no dtype, which is `dtype` of the model",
+        ),
         (
             {"num_local_layers": 2},
             "`num_local_layers` must be smaller than `num_layers`.* Received: num_local_layers=2, num_layers=2",

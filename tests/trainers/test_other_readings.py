@@ -78,5 +78,5 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     assert "gzip -9" not in result
     text = evaluation.as_text(result)
     assert f"{result['tokens']} hidden tokens alone" in text and "gzip" not in text and "word " not in text
-    with pytest.raises(ValueError, match="`model` must be causal to continue a text"):
+    with pytest.raises(ValueError, match="`model` must be causal to generate text"):
         sampling.generate(sample_sources.from_run(tmp_path), length=4)

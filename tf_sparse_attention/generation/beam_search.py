@@ -1,5 +1,6 @@
 """Beam search: an approximate search for the likeliest texts, with a few beams a row."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -7,6 +8,7 @@ from keras import ops
 
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation.loop import begin, is_stop
+from tf_sparse_attention.types import Tensor
 
 UNLIKELY = -1e30  # the score of an empty beam; sums with log-probabilities stay finite
 
@@ -21,12 +23,12 @@ class Beams(NamedTuple):
         lengths: int32 (B, K), tokens of each.
     """
 
-    inputs: Any
-    log_probs: Any
-    scores: Any
-    lengths: Any
+    inputs: Tensor
+    log_probs: Tensor
+    scores: Tensor
+    lengths: Tensor
 
-    def take(self, beams):
+    def take(self, beams: Tensor) -> "Beams":
         """Returns the beams at indices int32 (B, K')."""
 
         def taken(x):
@@ -35,7 +37,7 @@ class Beams(NamedTuple):
 
         return Beams(*(taken(x) for x in self))
 
-    def append(self, tokens, log_probs):
+    def append(self, tokens: Tensor, log_probs: Tensor) -> "Beams":
         """Returns the beams with a token each, int32 (B, K), and its log-probability, which is added to the score."""
         at = ops.arange(ops.shape(self.inputs)[2], dtype="int32") == self.lengths[..., None] + 1
         return Beams(
@@ -45,24 +47,24 @@ class Beams(NamedTuple):
             self.lengths + 1,
         )
 
-    def concatenate(self, other):
+    def concatenate(self, other: "Beams") -> "Beams":
         """Returns these beams and others, concatenated."""
         return Beams(*(ops.concatenate(pair, axis=1) for pair in zip(self, other, strict=True)))
 
 
 @renamed_arguments(stop_ids="stop_token_ids")
 def beam_search(
-    step,
-    prompt_ids,
-    prompt_lengths,
-    max_length,
-    num_beams,
-    length_penalty=1.0,
-    stop_token_ids=(),
-    start_id=0,
-    state=(),
-    adjust=None,
-):
+    step: Callable,
+    prompt_ids: Tensor,
+    prompt_lengths: Tensor,
+    max_length: int | Tensor,
+    num_beams: int,
+    length_penalty: float | Tensor = 1.0,
+    stop_token_ids: Sequence[int] | Tensor = (),
+    start_id: int = 0,
+    state: Any = (),
+    adjust: Callable | None = None,
+) -> Beams:
     """Searches for the likeliest continuation of each row, with `num_beams` candidates at a time.
 
     A text ends with a stop id or at `max_length`. Of the texts that ended, the best are those of the highest

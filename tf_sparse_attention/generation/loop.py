@@ -1,5 +1,6 @@
 """The decoding loop: one compiled program for every length up to that of its buffer."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -8,6 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation.random_keys import fold_in, row_keys
+from tf_sparse_attention.types import Tensor
 
 
 class Progress(NamedTuple):
@@ -23,15 +25,15 @@ class Progress(NamedTuple):
         state: of the step, such as its cache.
     """
 
-    inputs: Any
-    log_probs: Any
-    lengths: Any
-    finished: Any
-    limits: Any
+    inputs: Tensor
+    log_probs: Tensor
+    lengths: Tensor
+    finished: Tensor
+    limits: Tensor
     state: Any = ()
 
     @property
-    def token_ids(self):
+    def token_ids(self) -> Tensor:
         """The rows, int32 (B, L): prompt and continuation, then 0."""
         return self.inputs[:, 1:]
 
@@ -45,24 +47,24 @@ class Generated(NamedTuple):
         log_probs: float32 (B, L), see `Progress`.
     """
 
-    token_ids: Any
-    lengths: Any
-    log_probs: Any
+    token_ids: Tensor
+    lengths: Tensor
+    log_probs: Tensor
 
 
 @renamed_arguments(stop_ids="stop_token_ids")
 def generate(
-    step,
-    prompt_ids,
-    prompt_lengths,
-    max_length,
-    sampler,
-    seed=0,
-    stop_token_ids=(),
-    start_id=0,
-    state=(),
-    adjust=None,
-):
+    step: Callable,
+    prompt_ids: Tensor,
+    prompt_lengths: Tensor,
+    max_length: int | Tensor,
+    sampler: Callable,
+    seed: int | Tensor = 0,
+    stop_token_ids: Sequence[int] | Tensor = (),
+    start_id: int = 0,
+    state: Any = (),
+    adjust: Callable | None = None,
+) -> Generated:
     """Continues each row of a batch of prompts, token by token.
 
     The model's inputs are the tokens x_1, x_2, ... shifted right by one after the start id; its logits at position t
@@ -113,7 +115,9 @@ def generate(
     return Generated(progress.token_ids, progress.lengths, progress.log_probs)
 
 
-def begin(prompt_ids, prompt_lengths, max_length, start_id=0, state=()):
+def begin(
+    prompt_ids: Tensor, prompt_lengths: Tensor, max_length: int | Tensor, start_id: int = 0, state: Any = ()
+) -> Progress:
     """Returns the `Progress` of prompts before the first token is added; the arguments are those of `generate`."""
     prompt_ids = ops.cast(prompt_ids, "int32")
     _check(prompt_ids, max_length)
@@ -133,7 +137,15 @@ def begin(prompt_ids, prompt_lengths, max_length, start_id=0, state=()):
 
 
 @renamed_arguments(stop_ids="stop_token_ids")
-def advance(progress, step, sampler, keys, stop_token_ids=(), num_tokens=None, adjust=None):
+def advance(
+    progress: Progress,
+    step: Callable,
+    sampler: Callable,
+    keys: Tensor,
+    stop_token_ids: Sequence[int] | Tensor = (),
+    num_tokens: int | Tensor | None = None,
+    adjust: Callable | None = None,
+) -> Progress:
     """Adds tokens to rows until all are finished, or `num_tokens` were added.
 
     Args:
@@ -169,21 +181,21 @@ def advance(progress, step, sampler, keys, stop_token_ids=(), num_tokens=None, a
     return ops.while_loop(condition, add, (ops.zeros((), "int32"), progress))[1]
 
 
-def log_prob_of(logits, token):
+def log_prob_of(logits: Tensor, token: Tensor) -> Tensor:
     """Returns the log-probabilities, float32 (B,), of tokens, int32 (B,), under logits (B, V)."""
     logits = ops.cast(logits, "float32")
     chosen = ops.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     return chosen - ops.logsumexp(logits, axis=-1)
 
 
-def is_stop(token, stop_token_ids):
+def is_stop(token: Tensor, stop_token_ids: Sequence[int] | Tensor) -> Tensor:
     """Returns which tokens are among `stop_token_ids` (see `generate`), bool of the shape of the tokens."""
     if isinstance(stop_token_ids, (tuple, list)):
         stop_token_ids = np.array(stop_token_ids, "int32")
     return ops.any(ops.equal(token[..., None], ops.convert_to_tensor(stop_token_ids, "int32")), axis=-1)
 
 
-def bucket_length(length, smallest=64):
+def bucket_length(length: int, smallest: int = 64) -> int:
     """Returns the least of the sizes `smallest` * (1, 1.5, 2, 3, 4, 6, ...) that is no less than `length`.
 
     Buffers of these sizes are at most half as large again as necessary, and all lengths up to 64 * 2**n need only

@@ -4,9 +4,12 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.blocks import in_range
+from tf_sparse_attention.types import Tensor
 
 
-def penalize_repetition(logits, inputs, index, penalty, window=64):
+def penalize_repetition(
+    logits: Tensor, inputs: Tensor, index: Tensor, penalty: float | Tensor, window: int | None = 64
+) -> Tensor:
     """Makes ids of the last tokens less likely (Keskar et al. 2019, section 4.1).
 
     The logit of an id that is among the last `window` tokens is divided by the penalty where it is positive and
@@ -34,7 +37,7 @@ def penalize_repetition(logits, inputs, index, penalty, window=64):
     return ops.where(_among(recent, positions > 0, logits), changed, logits)
 
 
-def block_ngrams(logits, inputs, index, size):
+def block_ngrams(logits: Tensor, inputs: Tensor, index: Tensor, size: int) -> Tensor:
     """Forbids repeated n-grams: ids that would complete one of the row get the lowest float32.
 
     Args:

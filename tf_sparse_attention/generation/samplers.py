@@ -7,9 +7,10 @@ from keras import ops
 from tf_sparse_attention.generation.random_keys import uniform
 from tf_sparse_attention.generation.top_ids import top_ids
 from tf_sparse_attention.ops.attend import lowest
+from tf_sparse_attention.types import Tensor
 
 
-def greedy(logits, keys=None):
+def greedy(logits: Tensor, keys: Tensor | None = None) -> Tensor:
     """Returns the most likely ids, the lowest of equals.
 
     Args:
@@ -22,7 +23,14 @@ def greedy(logits, keys=None):
     return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def sample(logits, keys, temperature=1.0, top_k=None, top_p=None, min_p=None):
+def sample(
+    logits: Tensor,
+    keys: Tensor,
+    temperature: float | Tensor = 1.0,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
+) -> Tensor:
     """Draws ids from softmax(logits / temperature), cut to the `top_k` best, the nucleus of `top_p`, and by `min_p`.
 
     The draw is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u), which never picks an id that was
@@ -65,7 +73,7 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None, min_p=None):
     return ops.where(temperature[:, 0] > 0, drawn, greedy(logits))
 
 
-def keep_top_k(logits, top_k):
+def keep_top_k(logits: Tensor, top_k: int | Tensor) -> Tensor:
     """Lowers all but the k best logits of each row to the least float32.
 
     Exactly k are kept in every row; of equal logits the lower ids are better. At k >= V nothing changes.
@@ -89,7 +97,7 @@ def keep_top_k(logits, top_k):
     return _keep(logits, top_ids(logits, ones, _a_row(top_k, "int32") - 1))
 
 
-def keep_nucleus(logits, top_p):
+def keep_nucleus(logits: Tensor, top_p: float | Tensor) -> Tensor:
     """Lowers the logits outside the nucleus of each row to the least float32 (Holtzman et al. 2020).
 
     From the best id down, an id is dropped if those before it have a probability of more than p together: the nucleus
@@ -112,7 +120,7 @@ def keep_nucleus(logits, top_p):
     return _keep(logits, kept)
 
 
-def keep_likely(logits, min_p):
+def keep_likely(logits: Tensor, min_p: float | Tensor) -> Tensor:
     """Lowers the logits of ids less likely than `min_p` times the best one to the least float32 (Nguyen et al. 2024).
 
     At min_p = 0 nothing changes; at 1 the best ids are left, all of equals.
@@ -142,7 +150,12 @@ def _a_row(value, dtype="float32"):
     return ops.reshape(ops.cast(value, dtype), (-1, 1))  # (1, 1) or (B, 1)
 
 
-def check_settings(temperature=1.0, top_k=None, top_p=None, min_p=None):
+def check_settings(
+    temperature: float | Tensor = 1.0,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
+) -> None:
     """Raises a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
     if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):
         raise ValueError(f"`temperature` must be a number of at least 0. Received: temperature={temperature!r}.")

@@ -14,6 +14,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed, renamed_arguments
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
 from tf_sparse_attention.generation.samplers import check_settings, greedy, sample
+from tf_sparse_attention.types import Tensor
 
 CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}
 LONGEST_NGRAM = 32  # a comparison of the whole text for each of its tokens
@@ -38,7 +39,7 @@ class DecodingConfig:
     repetition_window: int | None = 64
     no_repeat_ngram: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_positive("repetition_penalty", self.repetition_penalty)
         checks.check_optional_count("repetition_window", self.repetition_window)
         checks.check_optional_count("no_repeat_ngram", self.no_repeat_ngram)
@@ -48,16 +49,16 @@ class DecodingConfig:
             )
 
     @property
-    def kind(self):
+    def kind(self) -> tuple:
         """What a program depends on, hashable: all settings but the numbers of `values`."""
         return type(self), self._penalizes, self.repetition_window, self.no_repeat_ngram
 
     @property
-    def values(self):
+    def values(self) -> dict[str, Tensor]:
         """The settings that are numbers in a program, a dictionary of scalar arrays."""
         return {"repetition_penalty": np.array(self.repetition_penalty, "float32")}
 
-    def adjust(self, values):
+    def adjust(self, values: dict[str, Tensor]) -> Callable | None:
         """Returns the function (logits, inputs, index) -> logits of `generate`, None where nothing changes.
 
         Args:
@@ -101,7 +102,7 @@ class Sampling(DecodingConfig):
     top_p: float | None = None
     min_p: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         checks.check_optional_count("top_k", self.top_k)
         for name in ("temperature", "top_p", "min_p"):
@@ -111,16 +112,16 @@ class Sampling(DecodingConfig):
         check_settings(self.temperature, self.top_k, self.top_p, self.min_p)
 
     @property
-    def kind(self):
+    def kind(self) -> tuple:
         return *super().kind, self.temperature == 0, *self._cuts
 
     @property
-    def values(self):
+    def values(self) -> dict[str, Tensor]:
         numbers = {"temperature": np.array(self.temperature, "float32")}
         numbers |= {name: np.array(getattr(self, name), CUTS[name]) for name in self._cuts}
         return super().values | numbers
 
-    def sampler(self, values):
+    def sampler(self, values: dict[str, Tensor]) -> Callable:
         """Returns the function (logits, keys) -> ids of `generate`.
 
         Args:
@@ -155,17 +156,17 @@ class BeamSearch(DecodingConfig):
     num_beams: int = 4
     length_penalty: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         checks.check_count("num_beams", self.num_beams)
         checks.check_not_negative("length_penalty", self.length_penalty)
 
     @property
-    def kind(self):
+    def kind(self) -> tuple:
         return *super().kind, self.num_beams
 
     @property
-    def values(self):
+    def values(self) -> dict[str, Tensor]:
         return super().values | {"length_penalty": np.array(self.length_penalty, "float32")}
 
 
@@ -180,17 +181,17 @@ class CustomSampler:
     function: Callable
 
     @property
-    def kind(self):
+    def kind(self) -> tuple:
         return (self.function,)
 
     @property
-    def values(self):
+    def values(self) -> dict[str, Tensor]:
         return {}
 
-    def sampler(self, values):
+    def sampler(self, values: dict[str, Tensor]) -> Callable:
         return self.function
 
-    def adjust(self, values):
+    def adjust(self, values: dict[str, Tensor]) -> Callable | None:
         return None
 
 
@@ -198,7 +199,7 @@ NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": Beam
 
 
 @renamed_arguments(sampler="strategy")
-def get_strategy(strategy):
+def get_strategy(strategy: str | DecodingConfig | Callable) -> DecodingConfig | CustomSampler:
     """Returns the settings of a name, "random", "greedy" or "beam", or of a function; settings as they are.
 
     Raises:

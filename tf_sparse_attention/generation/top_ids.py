@@ -2,10 +2,12 @@
 
 from keras import ops
 
+from tf_sparse_attention.types import Tensor
+
 HIGHEST = 2**31 - 1
 
 
-def top_ids(logits, amounts, limit):
+def top_ids(logits: Tensor, amounts: Tensor, limit: Tensor) -> Tensor:
     """Returns the ids for which the amounts of all better ids add up to no more than `limit`.
 
     Of equal logits the lower ids are better. The lowest logit that is reached is found bit by bit, in 32 passes over

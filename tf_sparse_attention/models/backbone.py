@@ -1,6 +1,8 @@
 """The Transformer without its task: from token ids to vectors."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -14,6 +16,7 @@ from tf_sparse_attention.models.backbone_cache import BackboneCache
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
+from tf_sparse_attention.types import Config, Tensor
 
 ARGUMENTS_OF_BLOCKS = (
     "attention",
@@ -92,27 +95,27 @@ class Backbone(BackboneCache, Model):
     @renamed_arguments(**RENAMED)
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        hidden_dim,
-        attention,
-        intermediate_dim=None,
-        activation="gelu",
-        num_local_layers=0,
-        embedding=None,
-        embedding_dim=None,
-        norm="pre",
-        causal=True,
-        dropout=0.0,
-        embedding_dropout=0.0,
-        activation_dropout=0.0,
-        token_dropout=0.0,
-        layer_norm_epsilon=1e-6,
-        memory_length=0,
-        remat=False,
-        seed=None,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        num_layers: int,
+        hidden_dim: int,
+        attention: Sequence[Any],
+        intermediate_dim: int | None = None,
+        activation: str = "gelu",
+        num_local_layers: int = 0,
+        embedding: dict[str, Any] | None = None,
+        embedding_dim: int | None = None,
+        norm: str = "pre",
+        causal: bool = True,
+        dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        token_dropout: float = 0.0,
+        layer_norm_epsilon: float = 1e-6,
+        memory_length: int = 0,
+        remat: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         arguments["attention"] = serialize_attention(attention)
@@ -161,26 +164,26 @@ class Backbone(BackboneCache, Model):
         return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
 
     @property
-    def causal(self):
+    def causal(self) -> bool:
         """Whether later tokens are hidden."""
         return self._arguments["causal"]
 
     @property
-    def causal_selection(self):
+    def causal_selection(self) -> bool:
         """Whether the choice of tokens that a head sees is causal too, independent of later tokens."""
         return all(block.attention.causal_selection for block in self.blocks)
 
     @property
-    def further_masks(self):
+    def further_masks(self) -> tuple[str, ...]:
         """Names of masks that only some layers take, such as "global_mask"."""
         return further_masks_of(self.blocks)
 
     @property
-    def max_length(self):
+    def max_length(self) -> int | None:
         """The most tokens that a sequence can have; None: any number."""
         return None if self.grid_embedding is None else math.prod(self.grid_embedding.grid)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         hidden = (None, None, self.hidden_dim)
         self.embedding.build((None, None))
         if self.embedding_projection is not None:
@@ -193,10 +196,16 @@ class Backbone(BackboneCache, Model):
             self.final_norm.build(hidden)
         self.built = True
 
-    def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
+    def call(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        padding_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         return self._run(*unpack(inputs, padding_mask, segment_ids, self.further_masks), training)
 
-    def init_memory(self, batch_size, masked=True):
+    def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
         """Returns the empty segment memory of `batch_size` texts, for `forward_with_memory`.
 
         Args:
@@ -209,7 +218,9 @@ class Backbone(BackboneCache, Model):
         """
         return empty_memory(self, batch_size, masked)
 
-    def forward_with_memory(self, inputs, memory, training=None):
+    def forward_with_memory(
+        self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the next segment of texts, with a segment memory of what came before (Dai et al. 2019).
 
         Each block attends to its own inputs at the `memory_length` positions before the segment as well, without a
@@ -245,7 +256,7 @@ class Backbone(BackboneCache, Model):
             x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **further)
         return x if self.final_norm is None else self.final_norm(x)
 
-    def embed(self, token_ids, training=None, positions=None):
+    def embed(self, token_ids: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
         """Returns the inputs of the first block, float (B, T, D), of tokens at `positions` int (B, T), or from 0 on."""
         if training and self.token_dropout:
             keep = keras.random.uniform(ops.shape(token_ids), seed=self._seeds) >= self.token_dropout
@@ -259,15 +270,15 @@ class Backbone(BackboneCache, Model):
             x = self.embedding_projection(x)
         return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         sizes = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
         return (*sizes, self.hidden_dim)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         # `keras.Model` would infer the arguments.
         base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
         return {**base, **self._arguments}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":
         return cls(**renamed_keys(config, RENAMED))

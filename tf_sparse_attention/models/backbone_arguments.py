@@ -1,12 +1,22 @@
 """Checks of the arguments of a backbone, and its inputs unpacked."""
 
+from collections.abc import Sequence
+
+import keras
+
 from tf_sparse_attention import checks
 from tf_sparse_attention.models.attention_parts import parse_attention
+from tf_sparse_attention.types import Config, Tensor
 
 EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid", "sinusoidal")
 
 
-def unpack(inputs, padding_mask=None, segment_ids=None, further_masks=()):
+def unpack(
+    inputs: Tensor | dict[str, Tensor],
+    padding_mask: Tensor | None = None,
+    segment_ids: Tensor | None = None,
+    further_masks: Sequence[str] = (),
+) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Tensor]]:
     """Unpacks the inputs of a model, a tensor or a dictionary.
 
     Args:
@@ -36,17 +46,17 @@ def unpack(inputs, padding_mask=None, segment_ids=None, further_masks=()):
     )
 
 
-def further_masks_of(blocks):
+def further_masks_of(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
     """Returns the names of masks that the attention of only some blocks takes."""
     return tuple(dict.fromkeys(name for block in blocks for name in block.attention.further_masks))
 
 
-def masks_of_block(block, further_masks):
+def masks_of_block(block: keras.layers.Layer, further_masks: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the masks, by name, that the attention of a block takes."""
     return {name: further_masks[name] for name in block.attention.further_masks if name in further_masks}
 
 
-def check_arguments(arguments):
+def check_arguments(arguments: Config) -> None:
     """Raises a `ValueError` for a wrong argument of `Backbone`, given by name."""
     for name in ("vocabulary_size", "num_layers", "hidden_dim"):
         checks.check_count(name, arguments[name])

@@ -1,11 +1,14 @@
 """The cache of a backbone: `init_cache`, `prefill` and `decode`."""
 
+from typing import Any
+
 from keras import ops
 
 from tf_sparse_attention.layers.attention_cache import check_has_cache
 from tf_sparse_attention.models.backbone_arguments import unpack
 from tf_sparse_attention.models.segment_memory import in_last_document
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 
 class BackboneCache:
@@ -16,13 +19,15 @@ class BackboneCache:
     """
 
     @property
-    def reason_against_cache(self):
+    def reason_against_cache(self) -> str | None:
         """Why the model cannot decode with a cache, as text; None if it can."""
         if not self.causal:
             return "it sees later tokens"
         return next((block.reason_against_cache for block in self.blocks if block.reason_against_cache), None)
 
-    def init_cache(self, batch_size, max_length, memory=None):
+    def init_cache(
+        self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None
+    ) -> dict[str, Any]:
         """Returns the cache before the first token.
 
         Args:
@@ -42,7 +47,9 @@ class BackboneCache:
         seen = in_last_document(memory["segment_ids"])
         return {block.name: block.init_cache(batch_size, max_length, memory[block.name], seen) for block in self.blocks}
 
-    def prefill(self, inputs, cache, mask=None):
+    def prefill(
+        self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Computes the vectors of a prompt in one pass, as a call does, and fills the cache.
 
         Args:
@@ -64,7 +71,7 @@ class BackboneCache:
             )
         return self._run_blocks(self.embed(token_ids), cache, lambda block, x, cache: block.prefill(x, cache, mask))
 
-    def decode(self, token_ids, cache, index):
+    def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Returns the vectors of the next token and the cache after it.
 
         Args:

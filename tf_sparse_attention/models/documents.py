@@ -1,11 +1,13 @@
 """Documents of packed rows: where they begin, and positions in them."""
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 
-def document_starts(segment_ids):
+def document_starts(segment_ids: Tensor) -> Tensor:
     """Returns the position at which the document of each token begins, int32 (B, T).
 
     Args:
@@ -21,7 +23,7 @@ def document_starts(segment_ids):
     return ops.take_along_axis(starts, ops.cumsum(ops.cast(is_start, "int32"), axis=1) - 1, axis=1)
 
 
-def token_positions(is_token, starts=None):
+def token_positions(is_token: Tensor, starts: Tensor | None = None) -> Tensor:
     """Returns the position of each token in its document, counted from 1, and 0 elsewhere: int32 (B, T).
 
     Args:
@@ -35,7 +37,7 @@ def token_positions(is_token, starts=None):
     return counts * is_token
 
 
-def mark_first_tokens(block, global_mask, starts):
+def mark_first_tokens(block: keras.layers.Layer, global_mask: Tensor | None, starts: Tensor) -> Tensor | None:
     """Returns how often each token of packed rows counts for a block: int (B, T), or None where no token is global.
 
     An attention layer marks the first tokens of a row itself; those of the documents after the first are added here.

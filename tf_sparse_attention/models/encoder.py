@@ -1,6 +1,8 @@
 """A bidirectional encoder of long texts with global tokens: Longformer's and BigBird's."""
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -13,6 +15,7 @@ from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import document_starts, mark_first_tokens, token_positions
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Config, Tensor
 
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "token_type_ids")
 RENAMED = {"num_segments": "num_token_types", "epsilon": "layer_norm_epsilon"}
@@ -51,9 +54,9 @@ class Encoder(Model):
         inputs: int (B, T), token ids; or a dictionary with "token_ids" and any of
             "padding_mask" (B, T), zero for padding;
             "token_type_ids" int (B, T), the type of each token, 0 without them;
-            "segment_ids" int (B, T), the document of each token of packed rows, whose documents stand one after the
-            other: attention stays inside of a document, positions count from its start, and its first tokens are global
-            where `first_global` of the attention says so;
+            "segment_ids" int (B, T), the document of each token of packed rows, which are contiguous:
+            attention stays inside of a document, positions count from its start, and its first tokens are global where
+            `first_global` of the attention says so;
             "global_mask" (B, T), not zero for global tokens. A row may have `num_global` of them, in all of its
             documents together.
         training: whether to apply dropout.
@@ -78,23 +81,23 @@ class Encoder(Model):
     @renamed_arguments(**RENAMED)
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        hidden_dim,
-        intermediate_dim,
-        attention,
-        max_length,
-        num_token_types=1,
-        activation="exact_gelu",
-        layer_norm_epsilon=1e-12,
-        dropout=0.0,
-        embedding_scale=1.0,
-        padding_id=None,
-        global_block=None,
-        first_block_count=1,
-        use_pooler=True,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        num_layers: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        attention: Sequence[Any],
+        max_length: int,
+        num_token_types: int = 1,
+        activation: str = "exact_gelu",
+        layer_norm_epsilon: float = 1e-12,
+        dropout: float = 0.0,
+        embedding_scale: float = 1.0,
+        padding_id: int | None = None,
+        global_block: int | None = None,
+        first_block_count: int = 1,
+        use_pooler: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         counts = {"vocabulary_size": vocabulary_size, "num_layers": num_layers, "hidden_dim": hidden_dim}
         counts |= {"max_length": max_length, "num_token_types": num_token_types}
@@ -138,9 +141,9 @@ class Encoder(Model):
         self.embedding_norm.build((None, None, self.hidden_dim))
         self.embedding_dropout = keras.layers.Dropout(self.dropout, name="embedding_dropout", **common)
         names = ("attention", "num_layers", "intermediate_dim", "activation", "dropout", "layer_norm_epsilon")
-        own = {name: getattr(self, name) for name in names}
+        arguments = {name: getattr(self, name) for name in names}
         # Not mixed: weights of blocks of one part have the names, in files too, that they had before there were others.
-        self.blocks = make_blocks(dtype=self.dtype_policy, norm="post", mixed=False, **own)
+        self.blocks = make_blocks(dtype=self.dtype_policy, norm="post", mixed=False, **arguments)
         for block in self.blocks:
             block.build((None, None, self.hidden_dim))
         self.pooler = None
@@ -148,7 +151,7 @@ class Encoder(Model):
             self.pooler = keras.layers.Dense(self.hidden_dim, activation="tanh", name="pooler", **common)
             self.pooler.build((None, self.hidden_dim))
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         inputs = self._check_inputs(inputs if isinstance(inputs, dict) else {"token_ids": inputs})
         mask = None if inputs["padding_mask"] is None else ops.cast(inputs["padding_mask"], "bool")
         further = {name: inputs[name] for name in self.further_masks if inputs[name] is not None}
@@ -172,7 +175,7 @@ class Encoder(Model):
         return masks if marks is None else {**masks, "global_mask": marks}
 
     @property
-    def further_masks(self):
+    def further_masks(self) -> tuple[str, ...]:
         """Names of masks that only some layers take, such as "global_mask"."""
         return further_masks_of(self.blocks)
 
@@ -227,7 +230,7 @@ class Encoder(Model):
         counts = ops.where(positions < self.global_block, self.first_block_count, counts)
         return ops.broadcast_to(counts, shape(ids))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "attention", "max_length")
         names += (
             "num_token_types",
@@ -244,7 +247,7 @@ class Encoder(Model):
         return {**config, **{name: getattr(self, name) for name in names}}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Encoder":
         config = renamed_keys(config, RENAMED)
         return cls(**{**config, "attention": _as_parts(config["attention"])})
 

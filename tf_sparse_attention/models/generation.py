@@ -1,9 +1,14 @@
 """Text generation with a language model: `generate` and `stream`."""
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.generation import DecodingConfig
 from tf_sparse_attention.models.generator import END_ID, Generator
 from tf_sparse_attention.models.prompts import parse_prompts
+from tf_sparse_attention.types import Tensor
 
 
 class Generation:
@@ -16,7 +21,7 @@ class Generation:
     _generator = None
 
     @property
-    def generator(self):
+    def generator(self) -> Generator:
         """The `Generator` of this model, with its compiled programs."""
         if self._generator is None:
             self._generator = Generator(self)
@@ -25,15 +30,15 @@ class Generation:
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def generate(
         self,
-        prompts,
-        max_length,
-        strategy="random",
-        tokenizer=None,
-        seed=0,
-        stop_token_ids=(END_ID,),
-        padding_mask=None,
-        return_log_probs=False,
-    ):
+        prompts: Any,
+        max_length: int,
+        strategy: str | DecodingConfig | Callable = "random",
+        tokenizer: Any = None,
+        seed: int | Sequence[int] | Tensor = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        padding_mask: Tensor | None = None,
+        return_log_probs: bool = False,
+    ) -> Any:
         """Continues prompts of text or of token ids.
 
         Args:
@@ -81,14 +86,14 @@ class Generation:
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def stream(
         self,
-        prompt,
-        max_length,
-        strategy="random",
-        tokenizer=None,
-        seed=0,
-        stop_token_ids=(END_ID,),
-        chunk_size=1,
-    ):
+        prompt: Any,
+        max_length: int,
+        strategy: str | DecodingConfig | Callable = "random",
+        tokenizer: Any = None,
+        seed: int | Sequence[int] | Tensor = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        chunk_size: int = 1,
+    ) -> Iterator[Any]:
         """Continues one prompt and yields the text as it is generated.
 
         The pieces concatenated are what `generate` returns, prompt included. A piece of text ends where later tokens

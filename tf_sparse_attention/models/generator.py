@@ -1,6 +1,7 @@
 """Generation from a language model by compiled programs, which are cached for later calls."""
 
 import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -11,6 +12,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_method
 from tf_sparse_attention.generation import (
     BeamSearch,
+    DecodingConfig,
     advance,
     beam_search,
     begin,
@@ -21,6 +23,7 @@ from tf_sparse_attention.generation import (
 from tf_sparse_attention.models.programs import compiled
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
+from tf_sparse_attention.types import Tensor
 
 END_ID = 1
 
@@ -34,8 +37,8 @@ class Row(NamedTuple):
         finished: whether a stop id came.
     """
 
-    token_ids: Any
-    log_probs: Any
+    token_ids: Tensor
+    log_probs: Tensor
     finished: bool
 
 
@@ -54,21 +57,21 @@ class Task(NamedTuple):
     """
 
     strategy: Any
-    prompt_ids: Any
-    prompt_lengths: Any
-    max_length: Any
+    prompt_ids: Tensor
+    prompt_lengths: Tensor
+    max_length: Tensor
     size: int
-    keys: Any
-    stop_token_ids: Any
+    keys: Tensor
+    stop_token_ids: Tensor
     num_ids: int | None
 
     @property
-    def kind(self):
+    def kind(self) -> tuple:
         """What the compiled program depends on."""
         return *self.strategy.kind, self.num_ids
 
     @property
-    def prompts(self):
+    def prompts(self) -> tuple:
         """The prompts with their lengths, and the maximum length."""
         return self.prompt_ids, self.prompt_lengths, self.max_length
 
@@ -85,7 +88,7 @@ class Generator:
         run_eagerly: whether to run without compiling, which is slow, for tests and debugging. Default False.
     """
 
-    def __init__(self, model, run_eagerly=False):
+    def __init__(self, model: keras.Model, run_eagerly: bool = False) -> None:
         if not model.backbone.causal:
             raise ValueError(
                 "`model` must be causal to generate text; a bidirectional one predicts masked tokens. "
@@ -97,7 +100,15 @@ class Generator:
         self._programs, self._weights = {}, ()
 
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
-    def generate(self, prompts, max_length, strategy="random", seed=0, stop_token_ids=(END_ID,), num_ids=None):
+    def generate(
+        self,
+        prompts: Sequence[Tensor],
+        max_length: int,
+        strategy: str | DecodingConfig | Callable = "random",
+        seed: int | Sequence[int] | Tensor = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        num_ids: int | None = None,
+    ) -> list[Row]:
         """Returns a list of `Row`, one for each prompt; the arguments are those of `iterate`."""
         *_, rows = self.iterate(prompts, max_length, strategy, seed, stop_token_ids, num_ids)
         return rows
@@ -105,14 +116,14 @@ class Generator:
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def iterate(
         self,
-        prompts,
-        max_length,
-        strategy="random",
-        seed=0,
-        stop_token_ids=(END_ID,),
-        num_ids=None,
-        chunk_size=None,
-    ):
+        prompts: Sequence[Tensor],
+        max_length: int,
+        strategy: str | DecodingConfig | Callable = "random",
+        seed: int | Sequence[int] | Tensor = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        num_ids: int | None = None,
+        chunk_size: int | None = None,
+    ) -> Iterator[list[Row]]:
         """Returns an iterator over snapshots of all rows, lists of `Row`: the prompts, then after every few tokens.
 
         Args:

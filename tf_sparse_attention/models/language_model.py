@@ -1,5 +1,7 @@
 """The language model: a backbone with logits for the next token."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -13,6 +15,7 @@ from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
+from tf_sparse_attention.types import Config, Tensor
 
 SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
 
@@ -50,7 +53,9 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         >>> model.compile("adam", loss=language_model_loss(), metrics=[BitsPerByte()])
     """
 
-    def __init__(self, backbone, tie_embeddings=False, use_output_bias=True, **kwargs):
+    def __init__(
+        self, backbone: Backbone, tie_embeddings: bool = False, use_output_bias: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         if not isinstance(backbone, Backbone):
             raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")
@@ -76,13 +81,13 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
     @classmethod
     def from_preset(
         cls,
-        name,
-        vocabulary_size,
-        reproduce_reference=False,
-        tie_embeddings=False,
-        use_output_bias=True,
-        **overrides,
-    ):
+        name: str,
+        vocabulary_size: int,
+        reproduce_reference: bool = False,
+        tie_embeddings: bool = False,
+        use_output_bias: bool = True,
+        **overrides: Any,
+    ) -> "LanguageModel":
         """Returns a model of a published size with random weights.
 
         Args:
@@ -108,7 +113,7 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         return model
 
     @property
-    def is_adaptive(self):
+    def is_adaptive(self) -> bool:
         """Whether the embedding is an `AdaptiveEmbedding`, with smaller vectors for rarer words."""
         return isinstance(self.backbone.embedding, AdaptiveEmbedding)
 
@@ -122,7 +127,7 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         seed = None if embedding.seed is None else embedding.seed + SEED_OF_SOFTMAX
         return AdaptiveSoftmax(**source, seed=seed, dtype=self.dtype_policy, name="to_vocabulary")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         if self.to_embedding is not None:
             self.to_embedding.build((None, None, self.backbone.hidden_dim))
         if self.to_vocabulary is not None:
@@ -133,7 +138,13 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
             )
         self.built = True
 
-    def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
+    def call(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        padding_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         inputs, targets = split_targets(inputs)
         x = self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
         return self._outputs(x, targets)
@@ -141,17 +152,19 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
     def _outputs(self, x, targets):
         return self.logits(x) if targets is None else self.nats(x, targets)
 
-    def nats(self, x, targets):
+    def nats(self, x: Tensor, targets: Tensor) -> Tensor:
         """Returns -log p of the targets, int (B, T), given vectors (B, T, D) of the backbone: float32 (B, T)."""
         if not self.is_adaptive:
             return nats_of(targets, self.logits(x))
         return self.to_vocabulary.loss(x if self.to_embedding is None else self.to_embedding(x), targets)
 
-    def init_memory(self, batch_size, masked=True):
+    def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
         """Returns the empty segment memory of `batch_size` texts: see `Backbone.init_memory`."""
         return self.backbone.init_memory(batch_size, masked)
 
-    def forward_with_memory(self, inputs, memory, training=None):
+    def forward_with_memory(
+        self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns what a call does, and the segment memory after it: see `Backbone.forward_with_memory`."""
         inputs, targets = split_targets(inputs)
         x, memory = self.backbone.forward_with_memory(inputs, memory, training=training)
@@ -160,25 +173,29 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
     read_on = renamed_method("read_on", "forward_with_memory")
 
     @property
-    def reason_against_cache(self):
+    def reason_against_cache(self) -> str | None:
         """Why the model cannot decode with a cache, as text; None if it can."""
         return self.backbone.reason_against_cache
 
-    def init_cache(self, batch_size, max_length, memory=None):
+    def init_cache(
+        self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None
+    ) -> dict[str, Any]:
         """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
         return self.backbone.init_cache(batch_size, max_length, memory)
 
-    def prefill(self, inputs, cache, mask=None):
+    def prefill(
+        self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Returns the logits (B, T, V) of a prompt and the cache after it."""
         x, cache = self.backbone.prefill(inputs, cache, mask)
         return self.logits(x), cache
 
-    def decode(self, token_ids, cache, index):
+    def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Returns the logits (B, 1, V) after the next token and the cache after it."""
         x, cache = self.backbone.decode(token_ids, cache, index)
         return self.logits(x), cache
 
-    def logits(self, x):
+    def logits(self, x: Tensor) -> Tensor:
         """Returns the logits (..., V) of vectors (..., D) of the backbone, such as some positions of a sequence."""
         if self.to_embedding is not None:
             x = self.to_embedding(x)
@@ -190,12 +207,12 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         # The softmax over a large vocabulary needs more than half precision.
         return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         sizes, targets = split_targets(input_shape)
         sizes = self.backbone.compute_output_shape(sizes)[:2]
         return (*sizes, self.backbone.vocabulary_size) if targets is None else sizes
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             "name": self.name,
             "trainable": self.trainable,
@@ -206,5 +223,5 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> "LanguageModel":
         return cls(**{**config, "backbone": keras.saving.deserialize_keras_object(config["backbone"])})

@@ -1,9 +1,12 @@
 """Parses prompts from text or ids, one or many, padded or not."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
+
+from tf_sparse_attention.types import Tensor
 
 
 class Prompts(NamedTuple):
@@ -17,12 +20,14 @@ class Prompts(NamedTuple):
     rows: Any
     is_single: bool
 
-    def unwrap(self, results):
+    def unwrap(self, results: list) -> Any:
         """Returns the single result if there was one prompt without a list, else the list."""
         return results[0] if self.is_single else results
 
 
-def parse_prompts(prompts, vocabulary_size, tokenizer=None, padding_mask=None):
+def parse_prompts(
+    prompts: Any, vocabulary_size: int, tokenizer: Any = None, padding_mask: Tensor | None = None
+) -> Prompts:
     """Returns the `Prompts` in the argument of `LanguageModel.generate`.
 
     Args:
@@ -109,7 +114,7 @@ def _without_padding(prompts, padding_mask):
     return [row[is_token] for row, is_token in zip(ids, mask, strict=True)]
 
 
-def check_stop_token_ids(stop_token_ids, vocabulary_size):
+def check_stop_token_ids(stop_token_ids: int | Sequence[int] | Tensor | None, vocabulary_size: int) -> np.ndarray:
     """Returns int32 (4,), or more if there are more, padded with -1, so that few programs are compiled.
 
     Raises:
@@ -128,7 +133,7 @@ def check_stop_token_ids(stop_token_ids, vocabulary_size):
     return np.pad(found.astype("int32"), (0, -found.size % 4 if found.size else 4), constant_values=-1)
 
 
-def check_seeds(seed, num_rows):
+def check_seeds(seed: int | Sequence[int] | Tensor, num_rows: int) -> np.ndarray:
     """Returns seeds modulo 2**32, uint32 () or (B,).
 
     Raises:

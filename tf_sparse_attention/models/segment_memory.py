@@ -1,14 +1,18 @@
 """Segment memory: the block inputs of earlier segments of a text, as further keys (Dai et al. 2019)."""
 
+from collections.abc import Sequence
+
+import keras
 from keras import ops
 
 from tf_sparse_attention.layers.memory import latest
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 EMPTY = -1  # the document of an empty slot of the memory
 
 
-def check_blocks(blocks, memory_length):
+def check_blocks(blocks: Sequence[keras.layers.Layer], memory_length: int) -> None:
     """Raises a `ValueError` if `memory_length` is positive and the attention of a block does not support memory."""
     if memory_length and not all(block.attention.supports_memory for block in blocks):
         raise ValueError(
@@ -17,7 +21,7 @@ def check_blocks(blocks, memory_length):
         )
 
 
-def empty_memory(backbone, batch_size, masked=True):
+def empty_memory(backbone: keras.Model, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
     """Returns an empty segment memory; see `Backbone.init_memory`.
 
     Raises:
@@ -34,7 +38,7 @@ def empty_memory(backbone, batch_size, masked=True):
     return memory
 
 
-def in_last_document(segment_ids):
+def in_last_document(segment_ids: Tensor) -> Tensor:
     """Returns which slots of a memory hold the latest document, bool (B, L): none where all are empty."""
     filled = segment_ids != EMPTY
     slots = ops.where(filled, ops.arange(segment_ids.shape[1], dtype="int32"), 0)
@@ -52,20 +56,22 @@ class SegmentMemory:
         segment_ids: int (B, T), or None: all one document.
     """
 
-    def __init__(self, before, token_ids, padding_mask, segment_ids):
+    def __init__(
+        self, before: dict[str, Tensor], token_ids: Tensor, padding_mask: Tensor | None, segment_ids: Tensor | None
+    ) -> None:
         self._before = before
         documents = ops.zeros_like(token_ids, dtype="int32") if segment_ids is None else ops.cast(segment_ids, "int32")
         if padding_mask is not None:
             documents = ops.where(padding_mask, documents, EMPTY)
         self._after = {"segment_ids": _append(before["segment_ids"], documents)}
 
-    def arguments_of(self, block, x):
+    def arguments_of(self, block: keras.layers.Layer, x: Tensor) -> dict[str, Tensor]:
         """Returns the memory arguments of a block, and stores its inputs `x` for the next segment."""
         memory = self._before[block.name]
         self._after[block.name] = ops.stop_gradient(_append(memory, ops.cast(x, memory.dtype)))
         return {"memory": memory, "memory_segment_ids": self._before["segment_ids"]}
 
-    def after(self):
+    def after(self) -> dict[str, Tensor]:
         """Returns the memory after the call."""
         return self._after
 

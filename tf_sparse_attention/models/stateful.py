@@ -1,5 +1,7 @@
 """A model that carries the segment memory from batch to batch."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -8,6 +10,7 @@ from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs
+from tf_sparse_attention.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -43,7 +46,7 @@ class StatefulModel(TargetsAsInputs, Model):
         >>> training.compile("adam", loss=language_model_loss())
     """
 
-    def __init__(self, model, batch_size, **kwargs):
+    def __init__(self, model: LanguageModel, batch_size: int, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         checks.check_count("batch_size", batch_size)
         if not isinstance(model, LanguageModel):
@@ -60,7 +63,7 @@ class StatefulModel(TargetsAsInputs, Model):
         self.reset_state()
 
     @property
-    def loss_from_targets(self):
+    def loss_from_targets(self) -> bool:
         """Whether training is cheaper with targets as inputs."""
         return self.model.loss_from_targets
 
@@ -70,7 +73,7 @@ class StatefulModel(TargetsAsInputs, Model):
             name=f"memory_{name}", shape=empty.shape, initializer="zeros", dtype=dtype, trainable=False, autocast=False
         )
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         if token_ids.shape[0] not in (None, self.batch_size):
             raise ValueError(
@@ -83,18 +86,18 @@ class StatefulModel(TargetsAsInputs, Model):
             variable.assign(memory[name])
         return outputs
 
-    def reset_state(self):
+    def reset_state(self) -> None:
         """Empties the memory."""
         for name, empty in self.model.init_memory(self.batch_size).items():
             self._memory[name].assign(empty)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return self.model.compute_output_shape(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
         return {**base, "model": keras.saving.serialize_keras_object(self.model), "batch_size": self.batch_size}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> "StatefulModel":
         return cls(**{**config, "model": keras.saving.deserialize_keras_object(config["model"])})

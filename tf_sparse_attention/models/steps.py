@@ -3,11 +3,13 @@
 import functools
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
+from tf_sparse_attention.types import Tensor
 
 PAD_ID = 0
 
@@ -25,7 +27,7 @@ class Decoder(NamedTuple):
     start: Callable
 
 
-def make_decoder(model):
+def make_decoder(model: keras.Model) -> Decoder:
     """Returns the `Decoder` of a model: with a cache, or if it supports none, by a full pass for each token."""
     if model.reason_against_cache is None:
         return Decoder(cached_step(model), functools.partial(prefill_prompts, model))
@@ -37,7 +39,7 @@ def make_decoder(model):
     return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length: ())
 
 
-def cached_step(model):
+def cached_step(model: keras.Model) -> Callable:
     """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over one token a row.
 
     Args:
@@ -54,7 +56,9 @@ def cached_step(model):
     return step
 
 
-def prefill_prompts(model, prompt_ids, prompt_lengths, max_length):
+def prefill_prompts(
+    model: keras.Model, prompt_ids: Tensor, prompt_lengths: Tensor, max_length: int | Tensor
+) -> dict[str, Any]:
     """Returns the cache after all tokens of the prompts but the last one, which the first step reads.
 
     Args:
@@ -70,7 +74,7 @@ def prefill_prompts(model, prompt_ids, prompt_lengths, max_length):
     return model.backbone.prefill(ops.where(is_token, inputs, PAD_ID), cache, is_token)[1]
 
 
-def full_pass_step(model):
+def full_pass_step(model: keras.Model) -> Callable:
     """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over the whole buffer.
 
     For every causal pattern, and for selections over the whole sequence (`selection="top_k"`): positions after `index`
@@ -94,7 +98,7 @@ def full_pass_step(model):
     return step
 
 
-def limit_vocabulary(step, num_ids):
+def limit_vocabulary(step: Callable, num_ids: int | None) -> Callable:
     """Returns a step that samples only ids below `num_ids`, those of a tokenizer: other logits are the minimum."""
 
     def limited_step(inputs, index, state):

@@ -1,8 +1,11 @@
 """Training steps that pass targets as inputs, to avoid logits of the full vocabulary."""
 
+from typing import Any
+
 import keras
 
 from tf_sparse_attention.models.metrics import LanguageModelLoss, TokenMetric
+from tf_sparse_attention.types import Config, Tensor
 
 
 class TargetsAsInputs:
@@ -18,14 +21,22 @@ class TargetsAsInputs:
     loss_from_targets = False
     _nats_suffice = False
 
-    def compile(self, optimizer="rmsprop", loss=None, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
         metrics = [metric for metric in keras.tree.flatten([metrics, weighted_metrics]) if metric is not None]
         self._nats_suffice = isinstance(loss, LanguageModelLoss) and all(
             isinstance(metric, TokenMetric) for metric in metrics
         )
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: Config) -> None:
         # Keras requires this of classes that override `compile`.
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
@@ -46,7 +57,7 @@ class TargetsAsInputs:
         return *state, ({**inputs, "targets": targets}, targets, weights)
 
 
-def split_targets(inputs):
+def split_targets(inputs: Tensor | dict[str, Tensor]) -> tuple[Any, Tensor | None]:
     """Splits the inputs of a language model into the others and the targets, which may be None."""
     if not isinstance(inputs, dict) or "targets" not in inputs:
         return inputs, None
