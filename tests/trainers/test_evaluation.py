@@ -197,7 +197,7 @@ class Killed(Exception):
 def test_an_evaluation_that_is_killed_goes_on_to_the_same_figures(run, monkeypatch, caplog):
     settings = changes()
     settings.data.update(batch_size=2, sequence_length=32)
-    monkeypatch.setattr(scoring, "BATCHES_BETWEEN_FILES", 3)
+    monkeypatch.setattr(scoring, "BATCHES_PER_SAVE", 3)
     whole = evaluation.evaluate(run, "validation", settings)
     partial = run / "evaluation-validation.partial.json"
     assert not partial.exists()

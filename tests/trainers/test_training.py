@@ -13,6 +13,7 @@ import tf_sparse_attention as tsa
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.shared import callbacks, training, workdir
 from trainers.shared.checkpoints import Checkpoints
+from trainers.shared.renamed_settings import apply_renamed_settings
 
 
 def metrics_of(folder):
@@ -66,6 +67,7 @@ def test_the_saved_model_is_the_trained_one(finished, tiny_config):
     expected = ops.convert_to_numpy(outcome.model(ids))
     np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(folder)(ids)), expected)
     assert isinstance(workdir.load_tokenizer(folder), tsa.data.ByteTokenizer)
+    apply_renamed_settings(tiny_config)  # leaves the old names out, as in the folder
     assert workdir.load_config(folder).to_dict() == tiny_config.to_dict()
 
 
