@@ -15,6 +15,7 @@ LIBRARY = "tf_sparse_attention"
 RANKS = {
     "version": 0,
     "types": 0,
+    "deprecation": 0,
     "checks": 0,
     "files": 0,
     "ops": 1,
@@ -31,7 +32,8 @@ RANKS = {
     "trainers": 7,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
-PORTABLE_PARTS = {"types", "checks", "files", "ops", "patterns", "layers", "generation", "optimizers", "models"}
+PORTABLE_PARTS = {"types", "deprecation", "checks", "files", "ops", "patterns", "layers", "generation"}
+PORTABLE_PARTS |= {"optimizers", "models"}
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {

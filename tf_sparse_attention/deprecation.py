@@ -1,0 +1,53 @@
+"""Old names that are accepted for one more release, with a warning."""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def renamed(old: str, new: str, stacklevel: int = 3) -> None:
+    """Warns that a name is an old one; by default on behalf of the caller of the function that calls this."""
+    message = f"`{old}` is now `{new}`; the next release will refuse the old name."
+    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
+
+
+def renamed_keys(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns settings with new names in place of old ones, without a warning: for configs in files.
+
+    Args:
+        settings: Settings by name.
+        names: The new name of each old one.
+    """
+    return {names.get(name, name): value for name, value in settings.items()}
+
+
+def renamed_arguments(**names: str) -> Callable:
+    """Returns a decorator of a function that may also be called with old names of its arguments: `old="new"`."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def accepting(*args, **kwargs):
+            for old, new in names.items():
+                if old in kwargs:
+                    renamed(old, new)
+                    if new in kwargs:
+                        raise ValueError(f"`{new}` must be given once. Received: `{old}`, its old name, as well.")
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return accepting
+
+    return decorate
+
+
+def renamed_method(old: str, new: str) -> Callable:
+    """Returns a method under its old name, which calls the one under the new name."""
+
+    def method(self, *args, **kwargs):
+        renamed(old, new)
+        return getattr(self, new)(*args, **kwargs)
+
+    method.__name__ = old
+    method.__doc__ = f"Old name of `{new}`."
+    return method
