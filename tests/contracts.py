@@ -32,8 +32,10 @@ from tf_sparse_attention.layers import (
     LSHAttention,
     MixedAttention,
     RoutingAttention,
+    SparseAttention,
     StridedAttention,
 )
+from tf_sparse_attention.patterns import Dilated, First, Nearest, Window
 
 # In units of one, the size of the outputs compared. Seen: 1e-7 where the order of sums is the same, 1e-6 where tokens
 # are grouped otherwise or another program multiplies the matrices.
@@ -112,14 +114,22 @@ def routing(**own):
     return lambda **common: RoutingAttention(2, 4, **options, **{"seed": 5, **common})
 
 
+def sparse(pattern, **own):
+    return lambda **common: SparseAttention(2, 4, pattern, **own, **{"seed": 5, **common})
+
+
 def mixed(**common):
     parts = [make(**common) for make in (local(window=3, position="relative"), routing(position="rotary"))]
     return MixedAttention(parts, dtype=common.get("dtype"))
 
 
+SINKS, ROUTED = Window(4) | First(2), Dilated(2, 3) | Nearest(3, 4)
 NEVER_CAUSAL = {"causal": False, "can_be_causal": False}
 CLUSTERED = {**NEVER_CAUSAL, "crosses": True, "packs": False, "pairs": False}
 MAKERS = {
+    "sparse_sinks": Maker(sparse(SINKS, position="relative")),
+    "sparse_sinks_both_sides": Maker(sparse(SINKS, position="alibi"), causal=False),
+    "sparse_routed": Maker(sparse(ROUTED, position="rotary")),
     "local_blocks": Maker(local(block_size=4, position="rotary"), crosses=True, packs=False),
     "local_blocks_both_sides": Maker(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
     "local_blocks_of_two_sizes": Maker(
@@ -141,6 +151,14 @@ MAKERS = {
         local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
     ),
     "global_window": Maker(global_local(window=3, first_global=2), **NEVER_CAUSAL, packs=False),
+    "global_window_relative": Maker(
+        global_local(window=3, first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
+    ),
+    "global_window_span": Maker(
+        global_local(window=4, first_global=1, position="alibi", adaptive_span={"ramp": 2, "initial": 0.3}),
+        **NEVER_CAUSAL,
+        packs=False,
+    ),
     "global_blocks": Maker(global_local(block_size=4, first_global=1), **NEVER_CAUSAL, packs=False),
     "all": Maker(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
     "all_span": Maker(

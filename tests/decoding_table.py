@@ -48,7 +48,7 @@ def compare_model(settings, texts, remembers=False):
         rng = np.random.default_rng(seed)
         ids, memory = rng.integers(1, 30, (3, 24)), None
         if remembers:
-            memory = model.read_on(rng.integers(1, 30, (3, 11)), model.init_memory(3))[1]
+            memory = model.forward_with_memory(rng.integers(1, 30, (3, 11)), model.init_memory(3))[1]
         errors.append(largest_error(model, ids, rng.integers(1, 24, 3), memory))
     return texts, float(max(errors))
 

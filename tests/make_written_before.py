@@ -73,7 +73,7 @@ def language_model():
         {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 6},
         {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 3, "cluster_size": 5},
     ]
-    backbone = tsa.models.Backbone(20, 2, 8, parts, intermediate_dim=12, skip_first=1, seed=0)
+    backbone = tsa.models.Backbone(20, 2, 8, parts, intermediate_dim=12, num_local_layers=1, seed=0)
     return tsa.models.LanguageModel(backbone)
 
 

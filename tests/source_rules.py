@@ -32,14 +32,24 @@ RANKS = {
     "trainers": 7,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
-PORTABLE_PARTS = {"types", "deprecation", "checks", "files", "ops", "patterns", "layers", "generation"}
-PORTABLE_PARTS |= {"optimizers", "models"}
+PORTABLE_PARTS = {
+    "types",
+    "deprecation",
+    "checks",
+    "files",
+    "ops",
+    "patterns",
+    "layers",
+    "generation",
+    "optimizers",
+    "models",
+}
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/layers/replicas.py",
     "tf_sparse_attention/models/programs.py",
-    "trainers/strategy.py",
+    "trainers/shared/strategy.py",
 }
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
 

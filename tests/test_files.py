@@ -4,15 +4,15 @@ import os
 
 import pytest
 
-from tf_sparse_attention.files import replacing_folder
+from tf_sparse_attention.files import atomic_folder
 
 
 def test_a_folder_takes_the_place_of_the_earlier_one(tmp_path):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "old").touch()
-    with replacing_folder(tmp_path / "made") as beside:
-        beside.mkdir()
-        (beside / "new").touch()
+    with atomic_folder(tmp_path / "made") as temporary:
+        temporary.mkdir()
+        (temporary / "new").touch()
         assert os.listdir(tmp_path / "made") == ["old"]
     assert os.listdir(tmp_path) == ["made"]
     assert os.listdir(tmp_path / "made") == ["new"]
@@ -20,8 +20,8 @@ def test_a_folder_takes_the_place_of_the_earlier_one(tmp_path):
 
 def test_an_error_leaves_the_earlier_folder_and_nothing_else(tmp_path):
     (tmp_path / "made").mkdir()
-    with pytest.raises(RuntimeError), replacing_folder(tmp_path / "made") as beside:
-        beside.mkdir()
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "made") as temporary:
+        temporary.mkdir()
         raise RuntimeError
     assert os.listdir(tmp_path) == ["made"]
     assert os.listdir(tmp_path / "made") == []

@@ -1,25 +1,27 @@
-"""Argument checks whose messages name the argument, what was expected and what came."""
+"""Argument checks whose messages name the argument, the expected value and the received one."""
 
 import math
 import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 
-def check_count(name, value, minimum=1):
+def check_count(name: str, value: Any, minimum: int = 1) -> None:
     """Raises a `ValueError` unless `value` is an integer of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         expected = "a positive integer" if minimum == 1 else f"an integer of at least {minimum}"
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.")
 
 
-def check_optional_count(name, value, minimum=1):
+def check_optional_count(name: str, value: Any, minimum: int = 1) -> None:
     """Raises a `ValueError` unless `value` is None or an integer of at least `minimum`."""
     if value is not None:
         check_count(name, value, minimum)
 
 
-def checked_pair(name, value, minimum=1):
+def checked_pair(name: str, value: Any, minimum: int = 1) -> tuple[int, int]:
     """Returns `value` as a tuple of two integers of at least `minimum`, or raises a `ValueError`."""
     try:
         first, second = value
@@ -31,7 +33,7 @@ def checked_pair(name, value, minimum=1):
     return first, second
 
 
-def checked_counts(name, values, minimum=1):
+def checked_counts(name: str, values: Any, minimum: int = 1) -> tuple[int, ...]:
     """Returns `values`, a sequence of integers of at least `minimum`, as a tuple, or raises a `ValueError`."""
     try:
         values = tuple(values)
@@ -42,31 +44,31 @@ def checked_counts(name, values, minimum=1):
     return values
 
 
-def check_choice(name, value, choices):
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Raises a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {list(choices)}. Received: {name}={value!r}.")
 
 
-def check_switch(name, value):
+def check_switch(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is a boolean."""
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}.")
 
 
-def check_rate(name, value):
+def check_rate(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is a number in [0, 1)."""
     if not _is_number(value) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
 
 
-def check_positive(name, value):
+def check_positive(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is a number above 0."""
     if not _is_number(value) or not 0 < value < math.inf:
         raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}.")
 
 
-def check_not_negative(name, value):
+def check_not_negative(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is a number of at least 0."""
     if not _is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"`{name}` must be a number of at least 0. Received: {name}={value!r}.")
@@ -76,7 +78,7 @@ def _is_number(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_static(name, shape, expected):
+def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:
     """Raises a `ValueError` unless the known sizes of `shape` are among those allowed.
 
     Args:

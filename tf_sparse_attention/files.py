@@ -1,46 +1,53 @@
-"""Files and folders that are complete or not there at all, whenever the process is killed."""
+"""Atomic writes: files and folders that are complete or absent, even if the process is killed."""
 
 import contextlib
 import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def replacing(path):
-    """Gives a path beside `path` to write to, and renames it to `path` when the block ends without an error.
+def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Yields a temporary path to write to, which is renamed to `path` if the block ends without an error.
 
-    Whoever reads `path`, also after a loss of power, finds the old content or the new one, never a part.
+    Readers of `path`, also after a loss of power, find either the old content or the new one, never a part of it.
+
+    Args:
+        path: The file. The temporary one is in the same folder.
     """
     path = pathlib.Path(path)
-    # The extension stays last: Keras decides by it what it writes.
-    beside = path.with_name(f".{path.stem}.{os.getpid()}.incomplete{path.suffix}")
+    # The extension is preserved since Keras chooses the format by it.
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.incomplete{path.suffix}")
     try:
-        yield beside
-        _flush(beside)
-        os.replace(beside, path)
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, path)
         _flush(path.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def replacing_folder(path):
-    """Gives a path beside `path` to make a folder at, which replaces `path` when the block ends without an error.
+def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Yields a temporary path to create a folder at, which replaces `path` if the block ends without an error.
 
-    A failure leaves what was at `path`, and nothing else.
+    After an error `path` is as it was before, and nothing is left behind.
+
+    Args:
+        path: The folder; its parents are created.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.incomplete-", dir=path.parent))
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.incomplete-", dir=path.parent))
     try:
-        yield beside / "new"
+        yield temporary / "new"
         if path.exists():
-            os.rename(path, beside / "old")
-        os.rename(beside / "new", path)
+            os.rename(path, temporary / "old")
+        os.rename(temporary / "new", path)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _flush(path):

@@ -2,5 +2,5 @@
 
 import os
 
-# Before TensorFlow starts: its C++ parts tell of the processor and of missing GPUs at length.
+# Before TensorFlow is imported: its C++ code logs processor features and missing GPUs at length.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,25 +1,25 @@
-"""Makes a work folder of a model from elsewhere: python -m trainers.adopt --model=pg19.keras --workdir=runs/pg19
+"""Makes a work folder from a given model: python -m trainers.adopt --model=pg19.keras --workdir=runs/pg19
 
-The other programs then evaluate it, sample from it and export it as if they had trained it. The configuration says what
-text it is evaluated on, and the tokenizer has to be the model's own:
+The other programs then evaluate it, sample from it and export it as if they had trained it. The configuration names
+the text to evaluate on; the tokenizer has to be the model's own:
 
   --config=trainers/configs/pg19.py --config.data.tokenizer=subword --config.data.vocabulary=FILE
 
-Its section `model` is not read. To train on from such a model give its file to `trainers.train` as
+Its section `model` is not read. To continue training such a model pass its file to `trainers.train` as
 --config.model.start_from=pg19.keras.
 """
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers import adoption, console
+from trainers.shared import adoption, console
 
 CONFIG = config_flags.DEFINE_config_file("config", "trainers/configs/base.py", "File with the configuration.")
 MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse_attention.convert` writes it.")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder to make, for a run that there is not yet.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     model = adoption.adopt(CONFIG.value, MODEL.value, WORKDIR.value)

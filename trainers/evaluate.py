@@ -1,7 +1,8 @@
 """Scores a trained model on every token of a split: python -m trainers.evaluate --workdir=runs/demo --split=test
 
-The figures are printed and written to WORKDIR/evaluation-SPLIT.json, beside what gzip and xz make of the same bytes.
-The text, the windows and the batches are those of the training unless flags (--help lists them) name others:
+The metrics are printed and written to WORKDIR/evaluation-SPLIT.json, with the
+compression rates of gzip and xz on the same bytes.
+The text, the windows and the batches are those of the training unless overridden by flags (--help lists them):
 
   --config.data.tfds=tiny_shakespeare    any text data set of TFDS, offline with --config.data.local_dir=FOLDER
   --config.data.path=FOLDER              any folder of text files
@@ -12,7 +13,7 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 
 from absl import app, flags, logging
 
-from trainers import console, evaluation
+from trainers.shared import console, evaluation
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to evaluate.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the data set.")
@@ -20,7 +21,7 @@ CHANGES = evaluation.define_flags()
 flags.adopt_module_key_flags(evaluation)  # so that --help lists them
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     result = evaluation.evaluate(WORKDIR.value, SPLIT.value, CHANGES())

@@ -1,7 +1,7 @@
 """Exports a trained model as a SavedModel: python -m trainers.export --workdir=runs/demo
 
-It is written to WORKDIR/saved_model, with a README.md that says how to use it, and then loaded in a process that cannot
-import the library, which scores a line. A run trained on JAX is exported with TensorFlow just the same.
+It is written to WORKDIR/saved_model, with a README.md on its use, and is then loaded in a process that
+cannot import the library and scores a line. A run trained on JAX is exported with TensorFlow just the same.
 """
 
 import os
@@ -11,14 +11,14 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 from absl import app, flags, logging
 
-from trainers import console, exporting
+from trainers.shared import console, exporting
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
 WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "int8: large weights in 8 bits.")
 JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is compiled; not for servers without XLA.")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)

@@ -2,11 +2,11 @@
 
 The text comes from a run (--workdir; while it is still training, from its newest checkpoint), a model in a file
 (--model=NAME.keras with --tokenizer and --vocabulary), a SavedModel (--saved_model=FOLDER) or a preset with random
-weights (--preset=NAME). The prompt is a flag, a file (--prompt_file=FILE) or the standard input (--prompt_file=-); what
-is not given is as in the `generate` section of the run's configuration.
+weights (--preset=NAME). The prompt is a flag, a file (--prompt_file=FILE) or the standard input (--prompt_file=-); the
+defaults are those of the `generate` section of the run's configuration.
 
-One sample is printed as it comes, several at the end. They are written to --output, by default WORKDIR/samples.jsonl,
-one JSON object a line. Ctrl-C keeps what there is.
+One sample is printed while it is generated, several at the end. They are written to --output, by default
+WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C keeps the samples so far.
 
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
@@ -14,10 +14,11 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 import pathlib
 import sys
 import time
+from typing import Any
 
 from absl import app, flags, logging
 
-from trainers import console, sampling, sources, tokenizers, workdir
+from trainers.shared import console, sample_sources, sampling, tokenizers, workdir
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to sample from.")
 MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a language model, for instance a converted one.")
@@ -27,62 +28,68 @@ TOKENIZER = flags.DEFINE_enum("tokenizer", "bytes", list(tokenizers.KINDS), "For
 VOCABULARY = flags.DEFINE_string("vocabulary", None, "File of the tokenizer, for --model and --preset.")
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue; '' begins a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue; - is the standard input.")
-NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "How many samples.", lower_bound=1)
-LENGTH = flags.DEFINE_integer("length", None, "Tokens to add at most.", lower_bound=1)
-TEMPERATURE = flags.DEFINE_float("temperature", None, "0: the most likely token each time.", lower_bound=0)
-TOP_K = flags.DEFINE_integer("top_k", None, "Draw from so many of the most likely tokens.", lower_bound=1)
-TOP_P = flags.DEFINE_float("top_p", None, "Draw from the most likely tokens with this probability together.")
-MIN_P = flags.DEFINE_float("min_p", None, "Draw from tokens of this probability beside that of the most likely one.")
-PENALTY = flags.DEFINE_float("repetition_penalty", None, "Above 1: the last tokens become less likely to come again.")
-PENALTY_WINDOW = flags.DEFINE_integer("repetition_window", None, "How many of the last tokens; 64.", lower_bound=1)
-NGRAM = flags.DEFINE_integer("no_repeat_ngram", None, "No so many tokens in a row come twice.", lower_bound=1)
-NUM_BEAMS = flags.DEFINE_integer("num_beams", None, "The likeliest text that so many beams find.", lower_bound=1)
-LENGTH_PENALTY = flags.DEFINE_float("length_penalty", None, "Of beams: 0 for short texts, 1 or more for long ones.")
+NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
+LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)
+TEMPERATURE = flags.DEFINE_float("temperature", None, "0: greedy decoding.", lower_bound=0)
+TOP_K = flags.DEFINE_integer("top_k", None, "Sample from this many of the most likely tokens.", lower_bound=1)
+TOP_P = flags.DEFINE_float("top_p", None, "Sample from the most likely tokens with this total probability.")
+MIN_P = flags.DEFINE_float(
+    "min_p", None, "Sample from tokens with at least this probability relative to the most likely one."
+)
+PENALTY = flags.DEFINE_float("repetition_penalty", None, "Above 1: recent tokens become less likely to be repeated.")
+PENALTY_WINDOW = flags.DEFINE_integer(
+    "repetition_window", None, "Number of recent tokens that count. Default: 64.", lower_bound=1
+)
+NGRAM = flags.DEFINE_integer("no_repeat_ngram", None, "Forbids repeated n-grams of this size.", lower_bound=1)
+NUM_BEAMS = flags.DEFINE_integer("num_beams", None, "Beam search with this many beams.", lower_bound=1)
+LENGTH_PENALTY = flags.DEFINE_float(
+    "length_penalty", None, "Of beam search: 0 prefers short texts, 1 or more long ones."
+)
 SETTINGS = (TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, PENALTY_WINDOW, NGRAM, NUM_BEAMS, LENGTH_PENALTY)
-SEED = flags.DEFINE_integer("seed", 0, "Seed of the first sample; those of the others follow.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the first sample; sample i has seed + i.")
 OUTPUT = flags.DEFINE_string("output", None, "File to write. With --workdir: samples.jsonl in it; else none.")
 SOURCES = ("workdir", "model", "preset", "saved_model")
-SECONDS = 5.0  # from one line of progress to the next
-INTERRUPTED = 130  # the exit status of what Ctrl-C ended
+SECONDS = 5.0  # between two lines of progress
+INTERRUPTED = 130  # the exit status of a process ended by Ctrl-C
 
 
-def read_prompt():
+def read_prompt() -> bytes | None:
     """Returns the prompt as bytes, or None if none is given."""
     if PROMPT_FILE.value == "-":
         return sys.stdin.buffer.read()
     if PROMPT_FILE.value is not None:
         return pathlib.Path(PROMPT_FILE.value).read_bytes()
-    # Bytes of the command line that are no UTF-8 come as lone surrogates.
+    # Bytes of the command line that are not UTF-8 are passed as lone surrogates.
     return None if PROMPT.value is None else PROMPT.value.encode("utf-8", errors="surrogateescape")
 
 
-def make_source():
-    """Returns what the flags say the text comes from: see `trainers.sources`."""
+def make_sample_source() -> Any:
+    """Returns the sample source that the flags name: see `trainers.shared.sample_sources`."""
     if (flags.FLAGS["tokenizer"].present or VOCABULARY.value) and MODEL.value is None and PRESET.value is None:
         raise ValueError(
             "--tokenizer and --vocabulary are for --model and --preset; a run and a SavedModel have theirs."
         )
     if WORKDIR.value is not None:
-        return sources.of_run(WORKDIR.value)
+        return sample_sources.from_run(WORKDIR.value)
     if SAVED_MODEL.value is not None:
-        return sources.SavedModel(SAVED_MODEL.value)
+        return sample_sources.SavedModelSource(SAVED_MODEL.value)
     tokenizer = tokenizers.make_tokenizer(TOKENIZER.value, VOCABULARY.value, ("--tokenizer", "--vocabulary"))
     if MODEL.value is not None:
-        return sources.of_file(MODEL.value, tokenizer)
-    return sources.of_preset(PRESET.value, tokenizer)
+        return sample_sources.from_file(MODEL.value, tokenizer)
+    return sample_sources.from_preset(PRESET.value, tokenizer)
 
 
 class Progress:
-    """Prints one sample as it comes, or says now and then how far several are.
+    """Prints one sample while it is generated, or logs the progress of several at intervals.
 
     Args:
-        num_samples: How many there will be.
+        num_samples: Total number of samples.
     """
 
-    def __init__(self, num_samples):
+    def __init__(self, num_samples: int) -> None:
         self._num_samples = num_samples
         self._printed = 0
-        self._started = self._told = time.monotonic()
+        self._started = self._last_log = time.monotonic()
 
     def __call__(self, samples):
         if self._num_samples == 1:
@@ -90,21 +97,21 @@ class Progress:
             sys.stdout.write(text[self._printed :])
             sys.stdout.flush()
             self._printed = len(text)
-        elif time.monotonic() - self._told > SECONDS:
-            self._told = time.monotonic()
-            self.tell(samples)
+        elif time.monotonic() - self._last_log > SECONDS:
+            self._last_log = time.monotonic()
+            self.log(samples)
 
-    def tell(self, samples):
-        """Logs how far samples are."""
+    def log(self, samples: list[dict[str, Any]]) -> None:
+        """Logs the progress."""
         count, seconds = sum(sample["num_tokens"] for sample in samples), time.monotonic() - self._started
         logging.info("%d of %d samples, %d tokens in %.1f s.", len(samples), self._num_samples, count, seconds)
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     sys.stdout.reconfigure(encoding="utf-8")
-    source, progress = make_source(), Progress(NUM_SAMPLES.value)
+    source, progress = make_sample_source(), Progress(NUM_SAMPLES.value)
     path = OUTPUT.value
     if path is None and WORKDIR.value is not None:
         path = workdir.open_workdir(WORKDIR.value) / sampling.SAMPLES
@@ -113,11 +120,11 @@ def main(argv):
         source, read_prompt(), NUM_SAMPLES.value, LENGTH.value, SEED.value, path, progress, **settings
     )
     print("" if len(samples) == NUM_SAMPLES.value == 1 else sampling.as_text(samples), flush=True)
-    progress.tell(samples)
+    progress.log(samples)
     if path is not None:
         logging.info("Written to %s.", path)
     if any(sample["interrupted"] for sample in samples):
-        logging.info("Interrupted: this is what there was.")
+        logging.info("Interrupted: these are the samples so far.")
         sys.exit(INTERRUPTED)
 
 

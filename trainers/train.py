@@ -1,8 +1,8 @@
 """Trains a language model: python -m trainers.train --config=trainers/configs/demo.py --workdir=runs/demo
 
-Any setting of the configuration can be given: --config.optimizer.learning_rate=3e-3. trainers/configs/base.py lists
-them all. The same command goes on from the newest checkpoint in the work folder. Ctrl-C and SIGTERM end the run after
-the running step with a checkpoint; a second one kills.
+Any setting can be overridden: --config.optimizer.learning_rate=3e-3. trainers/configs/base.py lists
+them all. The same command resumes from the newest checkpoint in the work folder. Ctrl-C and SIGTERM end the run after
+the current step with a checkpoint; a second one kills the process.
 
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
@@ -12,15 +12,15 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers import console, training
+from trainers.shared import console, training
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "File with the configuration, such as trainers/configs/demo.py."
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, figures and the trained model.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics and the trained model.")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
     outcome = training.train(CONFIG.value, WORKDIR.value)
@@ -28,11 +28,11 @@ def main(argv):
         logging.info("Trained to step %d; the model is in %s.", outcome.step, WORKDIR.value)
         return
     logging.warning(
-        "Stopped by %s at step %d with a checkpoint; the same command goes on from there.",
+        "Stopped by %s at step %d with a checkpoint; the same command resumes from there.",
         outcome.signal.name,
         outcome.step,
     )
-    # What the shell reports for a process that a signal has ended.
+    # The exit status that a shell reports for a process ended by a signal.
     sys.exit(128 + outcome.signal)
 
 

@@ -11,20 +11,20 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 import tf_sparse_attention as tsa
-from trainers import components, console
+from trainers.shared import components, console
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", "trainers/configs/base.py", "File with the configuration whose text is read."
 )
 OUTPUT = flags.DEFINE_string("output", None, "The vocabulary file to write.")
-SIZE = flags.DEFINE_integer("size", 32_768, "Number of subwords wanted.", lower_bound=2)
-MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Read so many documents at most.", lower_bound=1)
+SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_bound=2)
+MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    source = components.make_source(CONFIG.value)
+    source = components.make_text_source(CONFIG.value)
     documents = source.documents(CONFIG.value.data.train_split)
     tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
     tokenizer.to_file(OUTPUT.value)

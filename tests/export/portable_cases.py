@@ -34,7 +34,7 @@ CASES = {
     "local and routing, three blocks": {
         "attention": [{**LOCAL, "position": "rotary"}, ROUTING],
         "num_layers": 3,
-        "skip_first": 1,
+        "num_local_layers": 1,
         "activation": "geglu",
         "norm": "post",
         "embedding_dim": 12,

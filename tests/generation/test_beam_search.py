@@ -62,7 +62,7 @@ def all_texts(logits, prompt, max_length, stop_id, length_penalty):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_with_enough_beams_the_likeliest_texts_are_found(seed, length_penalty):
     prompts = [[2], [], [1, 3]]
-    settings = {"length_penalty": length_penalty, "stop_ids": [3, -1]}
+    settings = {"length_penalty": length_penalty, "stop_token_ids": [3, -1]}
     rows = run(bigram(table(seed)), prompts, 4, 70, **settings)
     for row, prompt in zip(rows, prompts, strict=True):
         wanted = all_texts(table(seed), prompt, 4, 3, length_penalty)
@@ -93,7 +93,7 @@ def slow_search(logits, prompt, max_length, num_beams, stop_id, length_penalty):
 @pytest.mark.parametrize("num_beams", [1, 2, 3])
 def test_few_beams_find_what_a_slow_search_finds(seed, num_beams):
     prompts = [[2], [], [1, 3, 0]]
-    rows = run(bigram(table(seed)), prompts, 9, num_beams, length_penalty=1.0, stop_ids=[3])
+    rows = run(bigram(table(seed)), prompts, 9, num_beams, length_penalty=1.0, stop_token_ids=[3])
     for row, prompt in zip(rows, prompts, strict=True):
         wanted = slow_search(table(seed), prompt, 9, num_beams, 3, 1.0)
         assert [text for text, _ in row] == [text for text, _ in wanted]
@@ -134,7 +134,7 @@ def test_the_state_of_a_step_follows_its_beam():
 
 
 def test_a_prompt_as_long_as_allowed_is_its_own_result():
-    rows = run(bigram(table(0)), [[1, 2, 1], [2]], 3, 2, stop_ids=[3])
+    rows = run(bigram(table(0)), [[1, 2, 1], [2]], 3, 2, stop_token_ids=[3])
     assert rows[0] == [((1, 2, 1), 0.0)]
     assert len(rows[1][0][0]) > 1
 
@@ -149,7 +149,7 @@ def test_what_is_adjusted_decides():
 
 def test_a_row_does_not_depend_on_its_batch_mates():
     step = bigram(table(1))
-    assert run(step, [[2], [], [1, 3]], 8, 3, stop_ids=[3])[1:2] == run(step, [[]], 8, 3, stop_ids=[3])
+    assert run(step, [[2], [], [1, 3]], 8, 3, stop_token_ids=[3])[1:2] == run(step, [[]], 8, 3, stop_token_ids=[3])
 
 
 def test_log_probabilities_are_the_steps_own_where_scores_are_adjusted():
@@ -158,7 +158,7 @@ def test_log_probabilities_are_the_steps_own_where_scores_are_adjusted():
     def flatter(logits, inputs, index):
         return 0.5 * logits
 
-    settings = {"length_penalty": 0.0, "stop_ids": [3], "adjust": flatter}
+    settings = {"length_penalty": 0.0, "stop_token_ids": [3], "adjust": flatter}
     found = beam_search(bigram(logits), np.zeros((1, 6), "int32"), [0], 6, 3, **settings)
     inputs, own, scores, lengths = (ops.convert_to_numpy(x)[0] for x in found)
     assert (lengths < 6).any()
@@ -168,7 +168,7 @@ def test_log_probabilities_are_the_steps_own_where_scores_are_adjusted():
         np.testing.assert_allclose(score, sum(log_probs_of(0.5 * logits)[pair] for pair in pairs), atol=1e-5)
 
 
-@pytest.mark.parametrize(("stop_ids", "same_as"), [([9], []), ([1, 1], [1]), ([-1, 1, 7, 1], [1])])
-def test_stop_ids_count_once_and_if_they_are_ids(stop_ids, same_as):
+@pytest.mark.parametrize(("stop_token_ids", "same_as"), [([9], []), ([1, 1], [1]), ([-1, 1, 7, 1], [1])])
+def test_stop_ids_count_once_and_if_they_are_ids(stop_token_ids, same_as):
     step = bigram(table(1))
-    assert run(step, [[2]], 6, 3, stop_ids=stop_ids) == run(step, [[2]], 6, 3, stop_ids=same_as)
+    assert run(step, [[2]], 6, 3, stop_token_ids=stop_token_ids) == run(step, [[2]], 6, 3, stop_token_ids=same_as)

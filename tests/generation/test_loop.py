@@ -52,11 +52,11 @@ def test_an_empty_prompt_starts_from_the_start_id():
 
 
 def test_a_row_stops_at_the_stop_id_and_keeps_it_while_others_go_on():
-    assert run(count_up, [[4], [1]], 5, stop_ids=[6]) == [[4, 5, 6], [1, 2, 3, 4, 5]]
+    assert run(count_up, [[4], [1]], 5, stop_token_ids=[6]) == [[4, 5, 6], [1, 2, 3, 4, 5]]
 
 
 def test_a_stop_id_in_the_prompt_stops_nothing():
-    assert run(count_up, [[6, 4]], 5, stop_ids=[6]) == [[6, 4, 5, 6]]
+    assert run(count_up, [[6, 4]], 5, stop_token_ids=[6]) == [[6, 4, 5, 6]]
 
 
 def test_a_prompt_as_long_as_allowed_is_returned_as_it_is():
@@ -162,12 +162,12 @@ def test_one_graph_of_unknown_sizes_gives_what_eager_mode_gives(jit_compile):
     )
     def program(prompt_ids, prompt_lengths, max_length):
         traces.append(1)
-        return generate(bigram, prompt_ids, prompt_lengths, max_length, DRAW, seed=3, stop_ids=[4])
+        return generate(bigram, prompt_ids, prompt_lengths, max_length, DRAW, seed=3, stop_token_ids=[4])
 
     for batch_size, length, max_length in ((1, 6, 6), (3, 20, 15), (2, 20, 20)):
         prompt_ids = np.random.default_rng(length).integers(1, SIZE, (batch_size, length)).astype("int32")
         arguments = (prompt_ids, np.arange(batch_size, dtype="int32"), np.int32(max_length))
-        expected = generate(bigram, *arguments, DRAW, seed=3, stop_ids=[4])
+        expected = generate(bigram, *arguments, DRAW, seed=3, stop_token_ids=[4])
         for actual, wanted in zip(program(*arguments), expected, strict=True):
             np.testing.assert_array_equal(actual, wanted)
     assert len(traces) == 1
@@ -189,3 +189,8 @@ def test_buckets_are_at_most_half_too_long_and_few():
     assert all(length <= size for length, size in sizes.items())
     assert all(2 * size < 3 * length for length, size in sizes.items() if length > 64)
     assert sorted(set(sizes.values())) == [64, 96, 128, 192, 256, 384, 512, 768, 1024]
+
+
+def test_stop_token_ids_had_another_name():
+    with pytest.warns(DeprecationWarning, match="`stop_ids` is now `stop_token_ids`"):
+        assert run(count_up, [[4], [1]], 5, stop_ids=[6]) == [[4, 5, 6], [1, 2, 3, 4, 5]]

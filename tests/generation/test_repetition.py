@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.generation import BeamSearch, Sampling, block_ngrams, penalize_repetition, strategy_of
+import tf_sparse_attention as tsa
+from tf_sparse_attention.generation import BeamSearch, Sampling, block_ngrams, get_strategy, penalize_repetition
 from tf_sparse_attention.generation.strategies import NAMED
 from tf_sparse_attention.ops.attend import lowest
 
@@ -59,11 +60,11 @@ def test_a_row_of_which_all_is_blocked_is_left_as_it_is():
 
 
 def test_names_stand_for_settings():
-    assert strategy_of("greedy") == Sampling(temperature=0.0)
-    assert strategy_of("beam").num_beams == 4
-    assert {name: strategy_of(name) for name in NAMED} == NAMED
-    own = strategy_of(slowly_blocked)
-    assert own == strategy_of(slowly_blocked)  # one program for each function
+    assert get_strategy("greedy") == Sampling(temperature=0.0)
+    assert get_strategy("beam").num_beams == 4
+    assert {name: get_strategy(name) for name in NAMED} == NAMED
+    own = get_strategy(slowly_blocked)
+    assert own == get_strategy(slowly_blocked)  # one program for each function
     assert (own.sampler(own.values), own.adjust(own.values)) == (slowly_blocked, None)
 
 
@@ -97,3 +98,12 @@ def test_settings_out_of_range_are_refused(make, settings):
     (name,) = settings
     with pytest.raises(ValueError, match=f"`{name}` must be .* Received: {name}="):
         make(**settings)
+
+
+def test_old_names_are_found_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="`strategy_of` is now `get_strategy`"):
+        assert tsa.generation.strategy_of is get_strategy
+    with pytest.warns(DeprecationWarning, match="`Repetition` is now `DecodingConfig`"):
+        assert issubclass(Sampling, tsa.generation.Repetition)
+    with pytest.raises(AttributeError, match="has no attribute 'Samplings'"):
+        _ = tsa.generation.Samplings

@@ -13,6 +13,7 @@ import numpy as np
 from tests.layers.dense_clustered import clustered
 from tests.ops import twins
 from tests.ops.forms import random_clusters
+from tests.patterns.compositions import visible
 from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
@@ -23,6 +24,7 @@ from tf_sparse_attention.layers import (
     LSHAttention,
     MixedAttention,
     RoutingAttention,
+    SparseAttention,
     StridedAttention,
 )
 
@@ -144,19 +146,26 @@ def _local_pattern(head):
 
 def _global_local(head):
     first = (np.arange(len(head.query)) < head.layer.first_global) & head.key_exists
-    return _by_positions(head, _local_pattern(head) | first[:, None] | first)
+    whole = first[:, None] | first
+    share = np.where(whole, 1.0, _share(head))
+    return _by_positions(head, (_local_pattern(head) | whole) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
 
 
 def _local(head):
+    share = _share(head)
+    # A factor in the softmax is its logarithm in the scores, save where it is zero.
+    return _by_positions(head, _local_pattern(head) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+
+
+def _share(head):
+    """Returns how much of each key counts in the span of a head, (T, S)."""
     layer, lengths = head.layer, (len(head.query), len(head.key))
-    pattern = _local_pattern(head)
     share = np.ones(lengths)
     if layer.adaptive_span is not None:
         distance = np.abs(_apart(np.arange(lengths[0]), np.arange(lengths[1])))
         reach = head.weights["fraction"][head.index] * layer.window
         share = np.clip((reach - distance) / layer.adaptive_span["ramp"] + 1, 0, 1)
-    # A factor in the softmax is its logarithm in the scores, save where it is zero.
-    return _by_positions(head, pattern & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+    return share
 
 
 def _local_2d(head):
@@ -329,6 +338,17 @@ def _routing(head):
     return _of_all_tokens(head, mask_self) if selection in OF_ALL_TOKENS else _nearest(head, selection, mask_self)
 
 
+def _sparse(head):
+    """A composition without heads side by side and with at most one part in which content decides."""
+    segments = np.zeros(len(head.query), int) if head.segments is None else head.segments
+    groups = [None] * len(head.layer.pattern.leaves())
+    for index, leaf in enumerate(head.layer.pattern.leaves()):
+        if leaf.by_content:
+            sides = (head.query, head.query_exists), (head.key, head.key_exists)
+            groups[index] = [[_groups(head, "nearest", _normalize(x), exists) for x, exists in sides]]
+    return _by_positions(head, visible(head.layer.pattern, len(head.query), head.causal, groups, segments)[0])
+
+
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
 CASES = {
     ClusteredAttention: clustered,
@@ -339,6 +359,7 @@ CASES = {
     LocalAttention: _local,
     LocalAttention2D: _local_2d,
     RoutingAttention: _routing,
+    SparseAttention: _sparse,
     StridedAttention: _strided,
 }
 

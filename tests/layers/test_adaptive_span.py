@@ -85,22 +85,22 @@ def test_a_model_fits_its_windows_between_phases():
     layer, x = built(MAKERS["local"]), draw()
     model = make_model(layer)
     whole = model.predict(x, verbose=0)
-    assert model.fit_windows() == 14
+    assert model.shrink_windows() == 14
     np.testing.assert_allclose(model.predict(x, verbose=0), whole, rtol=0, atol=1e-6)
     model.fit(x, x, verbose=0)
-    assert make_model(LocalAttention(2, 4, window=3)).fit_windows() is None
+    assert make_model(LocalAttention(2, 4, window=3)).shrink_windows() is None
     with pytest.raises(ValueError, match=r"`margin` must be .* Received: margin=-1"):
-        model.fit_windows(margin=-1)
+        model.shrink_windows(margin=-1)
 
 
 def test_programs_of_other_models_around_the_layer_follow_its_window():
     layer, x = built(MAKERS["local"]), draw()
     model, other = make_model(layer), make_model(layer)
-    model.fit_windows()
+    model.shrink_windows()
     losses = [program(x, x, verbose=0) for program in (other.evaluate, model.evaluate)]
     outputs = other.predict(x, verbose=0)
     layer.span.fraction.assign([1.0, 1.0])
-    model.fit_windows()
+    model.shrink_windows()
     whole = np.asarray(layer(x, use_causal_mask=True))
     assert np.abs(whole - outputs).max() > 0.01
     np.testing.assert_allclose(other.predict(x, verbose=0), whole, rtol=0, atol=1e-6)
@@ -116,7 +116,7 @@ def test_a_model_is_saved_and_loaded_with_its_spans(make, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded.predict(x, verbose=0), model.predict(x, verbose=0), rtol=0, atol=1e-6)
-    assert loaded.fit_windows() == 14
+    assert loaded.shrink_windows() == 14
 
 
 def test_true_is_the_defaults():
@@ -153,5 +153,5 @@ def test_short_spans_save_time():
         start = time.process_time()
         model.predict(x, verbose=0)
         seconds[name] = time.process_time() - start
-        model.fit_windows()
+        model.shrink_windows()
     assert seconds["fitted"] < 0.4 * seconds["whole"], seconds

@@ -177,12 +177,13 @@ def test_gradients_reach_the_projections_of_global_tokens():
             assert np.abs(gradient).max() > 1e-6, weight.path
 
 
-def test_a_block_hands_over_the_marks_and_a_mixture_refuses_them():
+def test_a_block_and_a_mixture_hand_over_the_marks():
     block = TransformerBlock(GlobalLocalAttention(N, H, window=2))
     x = normal(2, 9, SIZE)
     assert np.abs(ops.convert_to_numpy(block(x, global_mask=np.arange(9)[None] < 1) - block(x))).max() > 1e-3
-    with pytest.raises(TypeError, match="global_mask"):
-        MixedAttention([GlobalLocalAttention(N, H, window=2)])(x, global_mask=np.ones((2, 9), bool))
+    layer = GlobalLocalAttention(N, H, window=2)
+    mixed, marks = MixedAttention([layer]), np.arange(9)[None] < 1
+    np.testing.assert_allclose(mixed(x, global_mask=marks), layer(x, global_mask=marks), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_block_hands_over_the_marks_and_a_mixture_refuses_them():
         ({"own_projections": 1}, "`own_projections` must be"),
         ({"dense_length": -1}, "`dense_length` must be"),
         ({"dense_length": 4, "own_projections": True}, "`dense_length` must be 0 with `own_projections`"),
-        ({"position": "rotary"}, "must be None: global tokens have no distance. Received: {'position': 'rotary'"),
+        ({"key_block_size": 4}, "`key_block_size` must be None: global tokens are of the sequence that attends"),
     ],
 )
 def test_a_wrong_argument_is_refused(options, message):

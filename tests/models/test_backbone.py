@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.layers import LocalAttention
-from tf_sparse_attention.models import Backbone
+from tf_sparse_attention.models import Backbone, LanguageModel
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
 ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 5}
@@ -35,7 +35,7 @@ def test_parts_follow_the_plain_data():
 
 
 def test_skipped_blocks_give_all_heads_to_the_local_part():
-    blocks = small(skip_first=1).blocks
+    blocks = small(num_local_layers=1).blocks
     assert [(type(part).__name__, part.num_heads) for part in blocks[0].attention.parts] == [("LocalAttention", 3)]
     assert len(blocks[1].attention.parts) == 2
 
@@ -94,7 +94,7 @@ def test_layers_as_parts_compute_what_parts_of_plain_data_do():
 
 def test_a_local_layer_takes_over_the_heads_in_skipped_blocks():
     layer = LocalAttention(2, 8, window=8)
-    blocks = small(attention=[near(), layer], skip_first=1).blocks
+    blocks = small(attention=[near(), layer], num_local_layers=1).blocks
     assert [(type(part), part.num_heads) for part in blocks[0].attention.parts] == [(LocalAttention, 4)]
     assert [type(part) for part in blocks[1].attention.parts] == [Near, LocalAttention]
 
@@ -139,7 +139,7 @@ def test_global_tokens_are_marked_among_the_inputs(remat):
 
 def test_skipped_blocks_do_without_the_marks_that_the_others_take():
     wide = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 2}
-    backbone = small(attention=[LOCAL, wide], causal=False, skip_first=1)
+    backbone = small(attention=[LOCAL, wide], causal=False, num_local_layers=1)
     assert backbone({"token_ids": ids(2, 9), "global_mask": np.ones((2, 9), bool)}).shape == (2, 9, 16)
     assert (backbone.blocks[0].attention.further_masks, backbone.further_masks) == ((), ("global_mask",))
 
@@ -204,7 +204,7 @@ def test_no_two_random_draws_of_a_backbone_share_a_seed():
 
 
 def test_the_configuration_builds_the_same_backbone(tmp_path):
-    backbone = small(dropout=0.1, skip_first=1, embedding_dim=6, norm="post", activation="geglu")
+    backbone = small(dropout=0.1, num_local_layers=1, embedding_dim=6, norm="post", activation="geglu")
     backbone.save(tmp_path / "backbone.keras")
     again = keras.models.load_model(tmp_path / "backbone.keras")
     np.testing.assert_array_equal(again(ids(2, 12)), backbone(ids(2, 12)))
@@ -236,21 +236,36 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
     [
         ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
         ({"num_layers": 0}, "`num_layers` must be a positive integer"),
-        ({"skip_first": -1}, "`skip_first` must be an integer of at least 0. Received: skip_first=-1"),
+        (
+            {"num_local_layers": -1},
+            "`num_local_layers` must be an integer of at least 0. Received: num_local_layers=-1",
+        ),
         ({"token_dropout": 1.0}, r"`token_dropout` must be a number in \[0, 1\). Received: token_dropout=1.0"),
         ({"attention": []}, "`attention` must be a list of dictionaries"),
         (
             {"attention": [{"layer": "Nowhere"}]},
             r"one of \[.*'LocalAttention', .* under 'layer'. Received: {'layer': 'No",
         ),
-        ({"attention": [{**LOCAL, "dtype": "float32"}]}, "`attention` must leave the dtype to"),
-        ({"skip_first": 2}, "`skip_first` must be smaller than `num_layers`.* Received: skip_first=2, num_layers=2"),
-        ({"attention": [ROUTING], "skip_first": 1}, "`skip_first` must be 0 unless .* Received: skip_first=1"),
+        (
+            {"attention": [{**LOCAL, "dtype": "float32"}]},
+            "`attention` must have no dtype, which is `dtype` of the model",
+        ),
+        (
+            {"num_local_layers": 2},
+            "`num_local_layers` must be smaller than `num_layers`.* Received: num_local_layers=2, num_layers=2",
+        ),
+        (
+            {"attention": [ROUTING], "num_local_layers": 1},
+            "`num_local_layers` must be 0 unless .* Received: num_local_layers=1",
+        ),
         ({"attention": [ROUTING, LOCAL], "norm": "none"}, "`norm` must be one of"),
         ({"attention": [[LOCAL]]}, r"one for each of the 2 blocks. Received: attention=\[\[{'layer': 'Local"),
         ({"attention": [[LOCAL], []]}, "one for each of the 2 blocks"),
         ({"attention": [[LOCAL], LOCAL]}, "one for each of the 2 blocks"),
-        ({"attention": [[LOCAL], [LOCAL]], "skip_first": 1}, "`skip_first` must be 0 where .* for each block"),
+        (
+            {"attention": [[LOCAL], [LOCAL]], "num_local_layers": 1},
+            "`num_local_layers` must be 0 where .* for each block",
+        ),
         (
             {"attention": [keras.layers.Dense(3)]},
             r"a list of attention layers \(instances of `tsa.layers.AttentionLayer`",
@@ -275,3 +290,41 @@ def test_ids_that_are_no_batch_of_rows_are_named():
 def test_wrong_input_keys_are_named():
     with pytest.raises(ValueError, match=r"may have 'padding_mask' and 'segment_ids'. Received: keys \['ids'\]"):
         small()({"ids": ids(1, 3)})
+
+
+def test_old_names_of_arguments_warn_and_old_configs_load_silently():
+    with pytest.warns(DeprecationWarning) as warned:
+        backbone = small(skip_first=1, epsilon=0.5)
+    assert {str(warning.message).split(";")[0] for warning in warned} == {
+        "`skip_first` is now `num_local_layers`",
+        "`epsilon` is now `layer_norm_epsilon`",
+    }
+    assert [len(block.attention.parts) for block in backbone.blocks] == [1, 2]
+    assert backbone.final_norm.epsilon == backbone.blocks[0].epsilon == 0.5
+    config = backbone.get_config()
+    old = {"skip_first": config.pop("num_local_layers"), "epsilon": config.pop("layer_norm_epsilon")}
+    loaded = Backbone.from_config({**config, **old})
+    assert loaded.get_config() == backbone.get_config()
+
+
+def test_an_old_and_a_new_name_of_an_argument_are_refused_together():
+    message = "`num_local_layers` must be given once. Received: `skip_first`, its old name, as well."
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match=message):
+        small(skip_first=1, num_local_layers=1)
+
+
+def test_a_preset_accepts_old_names():
+    sizes = {"num_layers": 2, "hidden_dim": 32, "embedding_dim": 32, "intermediate_dim": 32}
+    with pytest.warns(DeprecationWarning, match="`skip_first` is now `num_local_layers`"):
+        model = LanguageModel.from_preset("pg19_local_cluster8k", 20, skip_first=1, **sizes)
+    assert [len(block.attention.parts) for block in model.backbone.blocks] == [1, 2]
+
+
+def test_methods_of_memory_and_windows_have_old_names():
+    backbone = small(attention=[LOCAL], memory_length=7)
+    memory = backbone.init_memory(1)
+    with pytest.warns(DeprecationWarning, match="`read_on` is now `forward_with_memory`"):
+        outputs, _ = backbone.read_on(ids(1, 5), memory)
+    np.testing.assert_array_equal(outputs, backbone.forward_with_memory(ids(1, 5), backbone.init_memory(1))[0])
+    with pytest.warns(DeprecationWarning, match="`fit_windows` is now `shrink_windows`"):
+        assert backbone.fit_windows() is None

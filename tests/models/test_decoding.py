@@ -19,7 +19,7 @@ ROUTING = {"layer": "RoutingAttention", **SIZES, "num_clusters": 3, "cluster_siz
 STRIDED = {"layer": "StridedAttention", **SIZES, "stride": 4, "heads": "interleaved"}
 FIXED = {"layer": "FixedAttention", **SIZES, "block_size": 4, "num_summary": 2}
 MODELS = {
-    "routing_transformer": {"attention": [LOCAL, ROUTING], "skip_first": 1, "norm": "post", "embedding_dim": 12},
+    "routing_transformer": {"attention": [LOCAL, ROUTING], "num_local_layers": 1, "norm": "post", "embedding_dim": 12},
     "sparse_transformer": {"attention": [STRIDED], "embedding": {"grid": (5, 5)}},
     "fixed": {"attention": [FIXED], "embedding": {"sinusoidal": True}},
     "all_attention": {"attention": [{"layer": "AllAttention", **SIZES, "num_persistent": 3, "window": 6}]},
@@ -44,11 +44,11 @@ def make(attention, intermediate_dim=24, **settings):
 def largest_error(model, ids, lengths, memory=None, documents=None):
     """Returns the largest difference between logits of decoding, after prompts of these lengths, and of one call.
 
-    With a memory the call is that of `read_on`, of `documents` (B,).
+    With a memory the call is that of `forward_with_memory`, of `documents` (B,).
     """
     batch, length = ids.shape
     inputs = ids if documents is None else {"token_ids": ids, "segment_ids": np.repeat(documents[:, None], length, 1)}
-    run = compiled_on_jax(model if memory is None else model.read_on)
+    run = compiled_on_jax(model if memory is None else model.forward_with_memory)
     whole = ops.convert_to_numpy(run(ids) if memory is None else run(inputs, memory)[0])
     longest, rows = lengths.max(), np.arange(batch)
     cache = model.init_cache(batch, length, memory)
@@ -85,7 +85,7 @@ def test_logits_after_a_memory_are_those_of_reading_on(name, padded):
     model, rng = make(**REMEMBERING[name]), np.random.default_rng(0)
     first, ids = rng.integers(1, 30, (3, 11)), rng.integers(1, 30, (3, 15))
     padding = {"padding_mask": np.arange(11) < np.array([[11], [9], [0]])} if padded else {}
-    memory = model.read_on({"token_ids": first, **padding}, model.init_memory(3))[1]
+    memory = model.forward_with_memory({"token_ids": first, **padding}, model.init_memory(3))[1]
     assert largest_error(model, ids, np.array([5, 1, 11]), memory) < 1e-4
 
 
@@ -93,7 +93,7 @@ def test_rows_go_on_with_the_document_that_they_read_last():
     model, rng = make(**REMEMBERING["rotary"]), np.random.default_rng(0)
     segments = np.array([[4] * 9 + [7] * 2, [3] * 11, [5, 5, 5, 5, 5, 5, 5, 9, 9, 5, 5]])
     first = {"token_ids": rng.integers(1, 30, (3, 11)), "segment_ids": segments}
-    memory = model.read_on(first, model.init_memory(3))[1]
+    memory = model.forward_with_memory(first, model.init_memory(3))[1]
     assert largest_error(model, rng.integers(1, 30, (3, 9)), np.array([2, 1, 4]), memory, segments[:, -1]) < 1e-4
 
 
@@ -135,14 +135,14 @@ def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
     with pytest.raises(ValueError, match="must be one that decodes with a cache: with selection='top_k'"):
         model.init_cache(2, 9)
     with caplog.at_level(logging.WARNING), pytest.warns(UserWarning, match="is not causal"):
-        rows = model.generate([[3, 4]], max_length=6, sampler="greedy", stop_ids=None)
+        rows = model.generate([[3, 4]], max_length=6, strategy="greedy", stop_token_ids=None)
     assert "decodes without a cache, since with selection='top_k'" in caplog.text
     assert len(rows[0]) == 6
 
 
 def test_a_text_ends_with_the_positions_that_a_model_has():
     model = make(**MODELS["sparse_transformer"])
-    assert len(model.generate([3], max_length=25, stop_ids=None)) == 25
+    assert len(model.generate([3], max_length=25, stop_token_ids=None)) == 25
     with pytest.raises(ValueError, match="`max_length` must be at most the 25 positions of the model"):
         model.generate([3], max_length=26)
 
@@ -168,7 +168,7 @@ def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
     prompts = [[5, 6, 7], [], [9] * 8]
     slow = Generator(model)
     slow.decoder = Decoder(full_pass_step(model), lambda *given: ())
-    settings = {"max_length": 20, "sampler": Sampling(temperature=0.7, top_p=0.9), "seed": 3, "stop_ids": None}
+    settings = {"max_length": 20, "strategy": Sampling(temperature=0.7, top_p=0.9), "seed": 3, "stop_token_ids": None}
     for found, wanted in zip(
         Generator(model).generate(prompts, **settings), slow.generate(prompts, **settings), strict=True
     ):

@@ -59,7 +59,7 @@ def test_blocks_may_have_attention_of_their_own():
 def test_blocks_are_those_of_a_backbone_with_the_same_parts():
     parts = [PART, {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 2}]
     encoder = Encoder(attention=parts, **SIZES)
-    backbone = Backbone(30, 2, 8, parts, 12, "exact_gelu", norm="post", causal=False, epsilon=1e-12)
+    backbone = Backbone(30, 2, 8, parts, 12, "exact_gelu", norm="post", causal=False, layer_norm_epsilon=1e-12)
     for one, other in zip(encoder.blocks, backbone.blocks, strict=True):
         other.set_weights(one.get_weights())
         assert one.get_config() == other.get_config()
@@ -193,8 +193,17 @@ def test_documents_where_first_tokens_differ_within_a_block_are_refused():
 
 
 def test_token_types_had_another_name():
-    with pytest.warns(DeprecationWarning, match="`num_segments` of `Encoder` is now `num_token_types`"):
+    with pytest.warns(DeprecationWarning, match="`num_segments` is now `num_token_types`"):
         encoder = Encoder(attention=ATTENTION, num_segments=3, **SIZES)
     config = encoder.get_config()
     assert config.pop("num_token_types") == 3
     assert Encoder.from_config({**config, "num_segments": 3}).num_token_types == 3
+
+
+def test_the_epsilon_of_layer_norms_had_another_name():
+    with pytest.warns(DeprecationWarning, match="`epsilon` is now `layer_norm_epsilon`"):
+        encoder = Encoder(attention=ATTENTION, epsilon=0.5, **SIZES)
+    assert encoder.embedding_norm.epsilon == encoder.blocks[0].epsilon == 0.5
+    config = encoder.get_config()
+    assert config.pop("layer_norm_epsilon") == 0.5
+    assert Encoder.from_config({**config, "epsilon": 0.5}).embedding_norm.epsilon == 0.5

@@ -13,7 +13,7 @@ from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling, generate, greedy, sample
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
-from tf_sparse_attention.models.prompts import checked_seeds
+from tf_sparse_attention.models.prompts import check_seeds
 from tf_sparse_attention.models.steps import full_pass_step
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
@@ -73,12 +73,12 @@ def lists(rows):
 
 
 def test_greedy_generation_equals_a_pass_for_each_token(model, generator):
-    rows = generator.generate(PROMPTS, max_length=14, sampler="greedy")
+    rows = generator.generate(PROMPTS, max_length=14, strategy="greedy")
     assert lists(rows) == [slow_greedy(model, prompt, 14) for prompt in PROMPTS]
 
 
 def test_each_greedy_token_is_the_best_of_one_pass_over_the_text(model, generator):
-    rows = generator.generate(PROMPTS, max_length=14, sampler="greedy", stop_ids=None)
+    rows = generator.generate(PROMPTS, max_length=14, strategy="greedy", stop_token_ids=None)
     inputs = np.pad(np.stack([row.token_ids for row in rows])[:, :-1], [(0, 0), (1, 0)])
     best = model.predict_on_batch(inputs)[..., 1:].argmax(-1) + 1
     for row, wanted, prompt in zip(rows, best, PROMPTS, strict=True):
@@ -97,10 +97,10 @@ def test_a_step_depends_on_the_tokens_so_far_alone(selection):
 
 
 def test_a_row_stops_at_the_stop_id(generator):
-    whole = lists(generator.generate(PROMPTS, max_length=30, sampler="greedy", stop_ids=None))
+    whole = lists(generator.generate(PROMPTS, max_length=30, strategy="greedy", stop_token_ids=None))
     assert {len(row) for row in whole} == {30}
     stop_id = whole[1][5]
-    cut = lists(generator.generate(PROMPTS, max_length=30, sampler="greedy", stop_ids=stop_id))
+    cut = lists(generator.generate(PROMPTS, max_length=30, strategy="greedy", stop_token_ids=stop_id))
     assert cut[1] == whole[1][: whole[1].index(stop_id) + 1]
 
 
@@ -108,11 +108,13 @@ def test_all_prompts_lengths_seeds_and_settings_of_a_kind_share_one_program(mode
     generator, traces = Generator(model), []
     step = generator.decoder.step
     generator.decoder = generator.decoder._replace(step=lambda *given: (traces.append(1), step(*given))[1])
-    generator.generate(PROMPTS, max_length=14, sampler=Sampling(temperature=0.3, top_p=0.5), seed=1, stop_ids=[1, 2])
+    generator.generate(
+        PROMPTS, max_length=14, strategy=Sampling(temperature=0.3, top_p=0.5), seed=1, stop_token_ids=[1, 2]
+    )
     assert traces
     before = len(traces)
-    sampler = Sampling(temperature=1.2, top_p=0.9)
-    generator.generate(PROMPTS[::-1], 50, sampler=sampler, seed=[7, 8, 9, 9], stop_ids=None)
+    strategy = Sampling(temperature=1.2, top_p=0.9)
+    generator.generate(PROMPTS[::-1], 50, strategy=strategy, seed=[7, 8, 9, 9], stop_token_ids=None)
     assert len(traces) == before
 
 
@@ -136,39 +138,39 @@ def test_a_row_is_finished_by_a_stop_id_that_it_drew():
     model = make_model()
     model.to_vocabulary.bias.assign(np.where(np.arange(258) == 7, 99.0, 0.0))
     generator = Generator(model, run_eagerly=True)
-    rows = generator.generate([[5, 7], [5], [5, 7, 7]], max_length=3, stop_ids=7)
+    rows = generator.generate([[5, 7], [5], [5, 7, 7]], max_length=3, stop_token_ids=7)
     assert [(row.token_ids.tolist(), row.finished) for row in rows] == [
         ([5, 7, 7], True),
         ([5, 7], True),
         ([5, 7, 7], False),  # a prompt as long as allowed
     ]
     assert [len(row.log_probs) for row in rows] == [1, 1, 0]
-    assert not generator.generate([[5]], max_length=3, stop_ids=None)[0].finished
+    assert not generator.generate([[5]], max_length=3, stop_token_ids=None)[0].finished
 
 
 @pytest.mark.parametrize("seed", [np.int32(5), np.uint8(5), 5 + 2**70])
 def test_integers_of_every_kind_are_seeds(seed):
-    assert checked_seeds(seed, 2).tolist() == 5
-    assert checked_seeds(np.array([5, -1], "int32"), 2).tolist() == [5, 2**32 - 1]
+    assert check_seeds(seed, 2).tolist() == 5
+    assert check_seeds(np.array([5, -1], "int32"), 2).tolist() == [5, 2**32 - 1]
 
 
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     model = make_model(vocabulary_size=400)
     model._generator = Generator(model, run_eagerly=True)
     model.to_vocabulary.bias.assign(np.where(np.arange(400) < 258, 0.0, 9.0))
-    assert max(model.generate([5], 20, stop_ids=None)) >= 258
-    text, log_probs = model.generate("a", 20, tokenizer=ByteTokenizer(), stop_ids=None, return_log_probs=True)
+    assert max(model.generate([5], 20, stop_token_ids=None)) >= 258
+    text, log_probs = model.generate("a", 20, tokenizer=ByteTokenizer(), stop_token_ids=None, return_log_probs=True)
     assert len(text.encode()) >= 20  # one byte a token
     assert np.isfinite(log_probs).all()
 
 
 def test_other_weights_make_other_programs(model):
     model = make_model()
-    before = model.generate([5], 10, "greedy", stop_ids=None)
+    before = model.generate([5], 10, "greedy", stop_token_ids=None)
     model.to_vocabulary.enable_lora(2)
     model.to_vocabulary.lora_kernel_a.assign(np.random.default_rng(1).normal(size=(16, 2)) * 3)
     model.to_vocabulary.lora_kernel_b.assign(np.random.default_rng(0).normal(size=(2, 258)) * 9)
-    after = model.generate([5], 10, "greedy", stop_ids=None)
+    after = model.generate([5], 10, "greedy", stop_token_ids=None)
     assert after.tolist() == slow_greedy(model, [5], 10, stop_id=None)
     assert after.tolist() != before.tolist()
 
@@ -241,16 +243,16 @@ def test_a_seed_that_is_no_integer_or_one_a_row_is_refused(generator, seed):
         generator.generate([[], []], max_length=3, seed=seed)
 
 
-@pytest.mark.parametrize("sampler", ["best", 3, None, Sampling])
-def test_an_unknown_sampler_is_refused(generator, sampler):
-    with pytest.raises(ValueError, match=r"`sampler` must be one of random, greedy, beam, .* Received: sampler="):
-        generator.generate([[]], max_length=3, sampler=sampler)
+@pytest.mark.parametrize("strategy", ["best", 3, None, Sampling])
+def test_an_unknown_strategy_is_refused(generator, strategy):
+    with pytest.raises(ValueError, match=r"`strategy` must be one of random, greedy, beam, .* Received: strategy="):
+        generator.generate([[]], max_length=3, strategy=strategy)
 
 
-@pytest.mark.parametrize("stop_ids", [1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end"])
-def test_stop_ids_that_are_no_ids_are_refused(generator, stop_ids):
-    with pytest.raises(ValueError, match="`stop_ids` must be an id, a sequence of ids in"):
-        generator.generate([[]], max_length=3, stop_ids=stop_ids)
+@pytest.mark.parametrize("stop_token_ids", [1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end"])
+def test_stop_ids_that_are_no_ids_are_refused(generator, stop_token_ids):
+    with pytest.raises(ValueError, match="`stop_token_ids` must be an id, a sequence of ids in"):
+        generator.generate([[]], max_length=3, stop_token_ids=stop_token_ids)
 
 
 def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
@@ -278,7 +280,7 @@ def test_a_hole_in_a_prompt_and_a_mask_of_another_shape_are_refused(model):
 
 
 def test_log_probabilities_are_those_of_one_pass(model):
-    rows, found = model.generate(PROMPTS, max_length=14, seed=4, sampler=Sampling(top_k=5), return_log_probs=True)
+    rows, found = model.generate(PROMPTS, max_length=14, seed=4, strategy=Sampling(top_k=5), return_log_probs=True)
     for row, own, prompt in zip(rows, found, PROMPTS, strict=True):
         logits = ops.convert_to_numpy(model(np.array([[0, *row[:-1]]])))[0].astype("float64")
         logits[:, 0] = -1e30  # padding is never drawn, and has no probability
@@ -292,29 +294,29 @@ def test_a_function_may_choose(model, generator):
     def second(logits, keys):
         return ops.top_k(logits, 2)[1][:, 1]
 
-    rows = generator.generate([[5]], max_length=4, sampler=second)
+    rows = generator.generate([[5]], max_length=4, strategy=second)
     logits = ops.convert_to_numpy(model(np.array([[0, 5]])))[0, -1]
     assert rows[0].token_ids[1] == np.argsort(-logits[1:])[1] + 1
-    assert lists(generator.generate([[5]], max_length=4, sampler=greedy)) == lists(
-        generator.generate([[5]], max_length=4, sampler="greedy")
+    assert lists(generator.generate([[5]], max_length=4, strategy=greedy)) == lists(
+        generator.generate([[5]], max_length=4, strategy="greedy")
     )
 
 
 def test_a_strong_penalty_repeats_no_token_and_no_pair_comes_twice(generator):
-    plain = lists(generator.generate([[5]], max_length=40, sampler="greedy", stop_ids=None))[0]
+    plain = lists(generator.generate([[5]], max_length=40, strategy="greedy", stop_token_ids=None))[0]
     assert len(set(plain)) < 40
-    (row,) = lists(generator.generate([[5]], 40, Sampling(temperature=0, repetition_penalty=1e6), stop_ids=None))
+    (row,) = lists(generator.generate([[5]], 40, Sampling(temperature=0, repetition_penalty=1e6), stop_token_ids=None))
     assert len(set(row)) == 40
-    (row,) = lists(generator.generate([[5]], 40, Sampling(temperature=0, no_repeat_ngram=2), stop_ids=None))
+    (row,) = lists(generator.generate([[5]], 40, Sampling(temperature=0, no_repeat_ngram=2), stop_token_ids=None))
     assert len(set(itertools.pairwise(row))) == 39
 
 
 def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(model):
-    def found(sampler):
-        rows, log_probs = model.generate([[5], []], 12, sampler, stop_ids=None, return_log_probs=True)
+    def found(strategy):
+        rows, log_probs = model.generate([[5], []], 12, strategy, stop_token_ids=None, return_log_probs=True)
         return [row.tolist() for row in rows], np.array([own.sum() for own in log_probs])
 
-    plain, one, eight = (found(sampler) for sampler in ("greedy", BeamSearch(num_beams=1), BeamSearch(num_beams=8)))
+    plain, one, eight = (found(strategy) for strategy in ("greedy", BeamSearch(num_beams=1), BeamSearch(num_beams=8)))
     assert plain[0] == one[0]
     assert (eight[1] >= one[1] - 1e-4).all()
     assert (eight[1] > one[1] + 1e-3).any()
@@ -322,28 +324,45 @@ def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(model):
 
 def test_pieces_of_a_stream_are_what_generate_returns():
     model = make_model()  # with programs, of which one serves all pieces
-    settings = {"max_length": 30, "seed": 5, "tokenizer": ByteTokenizer(), "stop_ids": None}
+    settings = {"max_length": 30, "seed": 5, "tokenizer": ByteTokenizer(), "stop_token_ids": None}
     for prompt in ("é", b"\xc3", ""):
         wanted = model.generate(prompt, **settings)
         pieces = list(model.stream(prompt, **settings))
         assert "".join(pieces) == wanted
         assert len(pieces) > 10
         assert all(pieces)
-    pieces = list(model.stream([5, 6], max_length=30, seed=5, chunk_size=8, stop_ids=None))
+    pieces = list(model.stream([5, 6], max_length=30, seed=5, chunk_size=8, stop_token_ids=None))
     assert [len(piece) for piece in pieces] == [2, 8, 8, 8, 4]
-    np.testing.assert_array_equal(np.concatenate(pieces), model.generate([5, 6], 30, seed=5, stop_ids=None))
+    np.testing.assert_array_equal(np.concatenate(pieces), model.generate([5, 6], 30, seed=5, stop_token_ids=None))
 
 
 def test_a_stream_takes_one_prompt_and_no_beams(model):
     with pytest.raises(ValueError, match=r"`prompt` must be one prompt\. Received: 2"):
         model.stream([[5], [6]], max_length=9)
-    with pytest.raises(ValueError, match="`sampler` must not be a beam search here"):
-        next(model.stream([5], max_length=9, sampler="beam"))
+    with pytest.raises(ValueError, match="`strategy` must not be a beam search here"):
+        next(model.stream([5], max_length=9, strategy="beam"))
 
 
 def test_a_model_of_both_sides_is_refused():
-    with pytest.raises(ValueError, match=r"`model` must be causal to continue a text.* causal=False"):
+    with pytest.raises(ValueError, match=r"`model` must be causal to generate text.* causal=False"):
         make_model(causal=False).generate([3], max_length=4)
+
+
+def test_old_names_of_arguments_are_accepted_with_a_warning(model):
+    expected = model.generate([5], 8, strategy="greedy", stop_token_ids=None)
+    with pytest.warns(DeprecationWarning) as warned:
+        found = model.generate([5], 8, sampler="greedy", stop_ids=None)
+    assert {str(warning.message).split(";")[0] for warning in warned} == {
+        "`sampler` is now `strategy`",
+        "`stop_ids` is now `stop_token_ids`",
+    }
+    np.testing.assert_array_equal(found, expected)
+    with pytest.warns(DeprecationWarning):
+        pieces = list(model.stream([5], 8, sampler="greedy", stop_ids=None))
+    np.testing.assert_array_equal(np.concatenate(pieces), expected)
+    with pytest.warns(DeprecationWarning, match="`parts` is now `iterate`"):
+        *_, ((ids, *_),) = model.generator.parts([[5]], 8, "greedy", stop_token_ids=None)
+    np.testing.assert_array_equal(ids, expected)
 
 
 @pytest.mark.full
@@ -357,9 +376,9 @@ from tf_sparse_attention.models.generator import Generator
 signal.alarm(120)
 part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
 model = tsa.models.LanguageModel(tsa.models.Backbone(48, 1, 8, [part], intermediate_dim=8, seed=0))
-results = [model.generate([3, 4], max_length=6, stop_ids=None, seed=seed).tolist() for seed in range(4)]
+results = [model.generate([3, 4], max_length=6, stop_token_ids=None, seed=seed).tolist() for seed in range(4)]
 model._generator = Generator(model, run_eagerly=True)
-results += [model.generate([3, 4], max_length=6, stop_ids=None, seed=seed).tolist() for seed in range(4)]
+results += [model.generate([3, 4], max_length=6, stop_token_ids=None, seed=seed).tolist() for seed in range(4)]
 print(json.dumps(results))
 """
     results = json.loads(run_python(code, XLA_FLAGS=""))

@@ -119,7 +119,7 @@ def test_presets_have_the_published_number_of_parameters(name, published, monkey
 def test_every_preset_builds_and_is_causal_by_selection(name):
     sizes = {"num_layers": 2, "hidden_dim": 24, "intermediate_dim": 16}
     if any(part["layer"] == "LocalAttention" for part in PRESETS[name]["arguments"]["attention"]):
-        sizes["skip_first"] = 1
+        sizes["num_local_layers"] = 1
     model = LanguageModel.from_preset(name, vocabulary_size=30, **sizes)
     assert all(block.attention.causal_selection for block in model.backbone.blocks)
     assert tuple(model(ids(1, 9)).shape) == (1, 9, 30)

@@ -77,7 +77,7 @@ def row_of(name):
         layers=arguments["num_layers"],
         local_heads=local["num_heads"],
         routing_heads=routing.get("num_heads", 0),
-        routing_layers=arguments["num_layers"] - arguments["skip_first"] if routing else 0,
+        routing_layers=arguments["num_layers"] - arguments["num_local_layers"] if routing else 0,
         clusters=routing.get("num_clusters", 0),
         cluster_size=routing.get("cluster_size", 0),
         block=local["block_size"],
@@ -133,13 +133,13 @@ def test_the_heads_divide_the_model_and_are_as_published(name):
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.routing_heads == 0])
 def test_a_preset_without_routing_skips_nothing(name):
-    assert presets.preset_arguments(name)["skip_first"] == 0
+    assert presets.preset_arguments(name)["num_local_layers"] == 0
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_preset_sets_nothing_besides(name):
     arguments = presets.preset_arguments(name)
-    sizes = {"num_layers", "hidden_dim", "embedding_dim", "intermediate_dim", "skip_first"}
+    sizes = {"num_layers", "hidden_dim", "embedding_dim", "intermediate_dim", "num_local_layers"}
     dropout = {"activation_dropout", "embedding_dropout", "token_dropout"}
     assert set(arguments) == {*sizes, *dropout, "activation", "attention", "norm"}
     common = {"layer", "num_heads", "key_dim", "use_bias", "position", "max_distance", "dropout"}

@@ -66,9 +66,9 @@ def test_a_document_that_begins_in_a_segment_sees_nothing_before_it():
 def test_padding_is_not_remembered():
     model, ids = make(["far"]), text(length=12)
     padded = np.concatenate([ids[:, :6], np.zeros((2, 2), "int32")], axis=1)
-    _, with_padding = model.read_on({"token_ids": padded, "padding_mask": padded > 0}, model.init_memory(2))
-    _, without = model.read_on(ids[:, :6], model.init_memory(2))
-    results = [model.read_on(ids[:, 6:], memory)[0] for memory in (with_padding, without)]
+    _, with_padding = model.forward_with_memory({"token_ids": padded, "padding_mask": padded > 0}, model.init_memory(2))
+    _, without = model.forward_with_memory(ids[:, :6], model.init_memory(2))
+    results = [model.forward_with_memory(ids[:, 6:], memory)[0] for memory in (with_padding, without)]
     np.testing.assert_allclose(*results, rtol=0, atol=5e-6)
 
 
@@ -83,15 +83,15 @@ def test_rows_do_not_see_each_other():
 def test_no_gradient_goes_into_earlier_segments():
     model = make()
     ids = text()
-    memory = model.read_on(ids[:, :12], model.init_memory(2))[1]
-    assert np.abs(model.read_on(ids[:, 12:24], memory)[0] - model(ids[:, 12:24])).max() > 0.1
+    memory = model.forward_with_memory(ids[:, :12], model.init_memory(2))[1]
+    assert np.abs(model.forward_with_memory(ids[:, 12:24], memory)[0] - model(ids[:, 12:24])).max() > 0.1
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         floats = {name: x for name, x in memory.items() if name != "segment_ids"}
         with tf.GradientTape() as tape:
             tape.watch(floats)
-            total = ops.sum(model.read_on(ids[:, 12:24], memory)[0])
+            total = ops.sum(model.forward_with_memory(ids[:, 12:24], memory)[0])
         assert all(x is None for x in tf.nest.flatten(tape.gradient(total, floats)))
 
 
@@ -132,7 +132,7 @@ def test_memory_that_no_layer_can_see_is_not_computed():
     attention = model.backbone.blocks[0].attention.parts[0]
     project = attention._key.call
     attention._key.call = lambda x: (seen.append(x.shape[1]), project(x))[1]
-    model.read_on(text(length=12), memory)
+    model.forward_with_memory(text(length=12), memory)
     assert seen == [12 + 6]  # a window of 7 reaches 6 positions back
 
 
@@ -150,7 +150,7 @@ def test_only_patterns_of_distance_have_a_memory():
         Backbone(50, 2, 16, [PARTS["window"], routing], memory_length=8)
 
 
-def test_a_model_without_memory_cannot_read_on():
+def test_a_model_without_memory_has_no_forward_with_memory():
     with pytest.raises(ValueError, match="`memory_length` of the backbone must be positive"):
         StatefulModel(make(memory_length=0), 2)
 

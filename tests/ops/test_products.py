@@ -23,7 +23,7 @@ def same(actual, expected):
 for batch, heads, length in itertools.product((1, 2), (1, 3), (1, 16)):
     x, centroids, matrix = draw(batch, heads, length, 8), draw(heads, 5, 8), draw(8, 4)
     for _ in range(3):  # what is written outside its memory is not always noticed at once
-        same(products.times_matrix(x, matrix), np.einsum("bnth,hr->bntr", x, matrix))
+        same(products.matmul_last_axis(x, matrix), np.einsum("bnth,hr->bntr", x, matrix))
         scores = np.einsum("bnth,nkh->bntk", x, centroids)
         same(kmeans.scores(x, centroids), scores)
         clusters = scores.argmax(-1)

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests.ops.forms import nearest_attention, random_clusters, separate_attention
-from tf_sparse_attention.ops.groups import NOWHERE, groups_of, segment_ranks
+from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.merged import merge_orders
 from tf_sparse_attention.ops.positions import Alibi, Relative
@@ -107,7 +107,7 @@ def test_a_masked_pair_keeps_its_place_in_the_band():
 def test_padding_takes_no_place_in_the_band():
     exists = np.array([[True, True, False, True, True, True]])
     groups = ops.convert_to_numpy(groups_of(row(GROUPS), 3, exists))[0, 0]
-    assert groups[2] == NOWHERE
+    assert groups[2] == NO_GROUP
     assert shared_means(groups, mask_self=False) == pytest.approx([1, 2, 0, 4.5, 9, 20])
     assert separate_means(groups, groups) == pytest.approx([1, 2, 0, 4.5, 9, 20])
 
@@ -136,7 +136,7 @@ def test_the_merged_order_puts_the_key_of_a_position_before_its_query():
     assert ops.convert_to_numpy(merged.positions)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
     assert ops.convert_to_numpy(merged.is_query)[0, 0].tolist() == [False, True, False, True, False, True]
     assert ops.convert_to_numpy(merged.last_key)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
-    assert ops.convert_to_numpy(merged.query_places)[0, 0].tolist() == [1, 3]
+    assert ops.convert_to_numpy(merged.query_slots)[0, 0].tolist() == [1, 3]
 
 
 def test_random_clusters_depend_on_head_position_and_seed_alone():

@@ -4,8 +4,8 @@ import os
 import signal
 import zipfile
 
-from trainers import callbacks, workdir
-from trainers.checkpoints import Checkpoints
+from trainers.shared import callbacks, workdir
+from trainers.shared.checkpoints import Checkpoints
 
 
 class SignalAt(callbacks.StopOnSignal):

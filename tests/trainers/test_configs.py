@@ -2,12 +2,12 @@
 
 import importlib
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 
 import tf_sparse_attention as tsa
-from trainers import components
 from trainers.configs import (
     all_attention_enwik8,
     base,
@@ -16,6 +16,8 @@ from trainers.configs import (
     enwik8,
     sparse_transformer_enwik8,
 )
+from trainers.shared import components
+from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
@@ -88,7 +90,7 @@ def test_a_small_model_can_be_built(name, arguments):
 def test_a_published_size_can_be_built_with_one_layer(name, preset):
     config = load(name, (preset,))
     config.model.num_layers = 1
-    config.model.skip_first = 0
+    config.model.num_local_layers = 0
     backbone = components.make_model(config, vocabulary_size=258).backbone
     assert backbone.hidden_dim == tsa.models.PRESETS[preset]["arguments"]["hidden_dim"]
     assert config.data.sequence_length == tsa.models.PRESETS[preset]["sequence_length"]
@@ -143,3 +145,24 @@ def test_a_setting_that_does_not_exist_cannot_be_set():
     config = load("demo").lock()
     with pytest.raises(AttributeError, match='Did you mean "num_steps" instead of "num_step"'):
         config.train.num_step = 3
+
+
+def test_old_names_of_settings_become_new_ones():
+    config = base.get_config()
+    config.model.update(skip_first=1, epsilon=1e-4)
+    config.train.fit_windows_every = 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        apply_renamed_settings(config)
+    settings = config.to_dict()
+    assert (settings["model"]["num_local_layers"], settings["model"]["layer_norm_epsilon"]) == (1, 1e-4)
+    assert (settings["train"]["shrink_windows_every"], settings["train"]["shrink_windows_margin"]) == (5, 64)
+    assert not {"skip_first", "epsilon"} & set(settings["model"])
+    assert not {"fit_windows_every", "fit_windows_margin"} & set(settings["train"])
+    old = base.get_config()
+    old.train.fit_windows_every = 5
+    with pytest.warns(
+        DeprecationWarning, match="`config.train.fit_windows_every` is now `config.train.shrink_windows_every`"
+    ):
+        apply_renamed_settings(old)
+    assert rename_settings({"train": {"fit_windows_every": 7}})["train"] == {"shrink_windows_every": 7}

@@ -6,10 +6,10 @@ import shutil
 import pytest
 from absl import flags
 
-from tf_sparse_attention.data.official_counts import official_words
-from trainers import evaluation, scoring, training, workdir
-from trainers.compression import compressed_bits_per_byte
-from trainers.partial import Partial, Progress
+from tf_sparse_attention.data.sources.official_counts import official_word_count
+from trainers.shared import evaluation, scoring, training, workdir
+from trainers.shared.compression import compressed_bits_per_byte
+from trainers.shared.resumable_sums import Progress, ResumableSums
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def run(finished, tmp_path_factory):
 
 
 def changes(**data):
-    settings = evaluation.changeable()
+    settings = evaluation.overridable_settings()
     settings.data.update(batch_size=8, sequence_length=128, **data)
     return settings
 
@@ -33,7 +33,7 @@ def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
     assert result["settings"] == {
         "batch_size": 2,
         "sequence_length": 64,
-        "packed": True,
+        "use_packing": True,
         "mask_rate": 0.0,
         "overlap": 0,
     }
@@ -48,7 +48,7 @@ def test_windows_may_be_others_than_in_training(run):
     assert result["settings"] == {
         "batch_size": 8,
         "sequence_length": 128,
-        "packed": True,
+        "use_packing": True,
         "mask_rate": 0.0,
         "overlap": 0,
     }
@@ -88,19 +88,19 @@ def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
 
 
 def test_what_an_evaluation_does_not_read_is_not_offered():
-    settings = evaluation.changeable().to_dict()
+    settings = evaluation.overridable_settings().to_dict()
     source = {"tfds", "path", "pattern", "local_dir", "text_feature", "data_dir"}
     assert set(settings) == {"data", "train"}
-    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "packed", "mask_rate", "overlap"}
+    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "use_packing", "mask_rate", "overlap"}
     assert set(settings["train"]) == {"jit_compile", "steps_per_execution", "num_logical_cpus"}
 
 
 def test_flags_change_the_settings_they_name_and_no_others():
     values = flags.FlagValues()
     read = evaluation.define_flags(values)
-    values(["evaluate", "--config.data.batch_size=3", "--noconfig.data.packed", "--config.data.path=books"])
-    expected = evaluation.changeable()
-    expected.data.update(batch_size=3, packed=False, path="books")
+    values(["evaluate", "--config.data.batch_size=3", "--noconfig.data.use_packing", "--config.data.path=books"])
+    expected = evaluation.overridable_settings()
+    expected.data.update(batch_size=3, use_packing=False, path="books")
     assert read().to_dict() == expected.to_dict()
 
 
@@ -182,8 +182,8 @@ def test_pg19_is_scored_by_its_name_offline(run, small_pg19, tmp_path):
 
 
 def test_overlapping_windows_score_every_token_once_with_more_to_see(run):
-    apart = evaluation.evaluate(run, "validation", changes(packed=False))
-    overlapping = evaluation.evaluate(run, "validation", changes(packed=False, overlap=96))
+    apart = evaluation.evaluate(run, "validation", changes(use_packing=False))
+    overlapping = evaluation.evaluate(run, "validation", changes(use_packing=False, overlap=96))
     assert overlapping["tokens"] == apart["tokens"]
     assert overlapping["windows"] > 3 * apart["windows"]
     assert overlapping["settings"]["overlap"] == 96
@@ -223,11 +223,11 @@ def test_an_evaluation_that_is_killed_goes_on_to_the_same_figures(run, monkeypat
 
 
 def test_sums_of_other_settings_or_of_nothing_are_not_gone_on_with(tmp_path):
-    partial = Partial(tmp_path / "sums.json", {"windows": (1, 2)})
+    partial = ResumableSums(tmp_path / "sums.json", {"windows": (1, 2)})
     assert partial.load() == (0, None)
     partial.save(4, {"nats": 1.5})
-    assert Partial(tmp_path / "sums.json", {"windows": (1, 2)}).load() == (4, {"nats": 1.5})
-    assert Partial(tmp_path / "sums.json", {"windows": (1, 3)}).load() == (0, None)
+    assert ResumableSums(tmp_path / "sums.json", {"windows": (1, 2)}).load() == (4, {"nats": 1.5})
+    assert ResumableSums(tmp_path / "sums.json", {"windows": (1, 3)}).load() == (0, None)
     (tmp_path / "sums.json").write_text("{")
     assert partial.load() == (0, None)
 
@@ -235,7 +235,7 @@ def test_sums_of_other_settings_or_of_nothing_are_not_gone_on_with(tmp_path):
 def test_a_complete_split_is_divided_by_its_official_words(run, monkeypatch):
     counted = evaluation.evaluate(run, "validation", changes())
     assert counted["words_are"] == "counted"
-    monkeypatch.setattr(evaluation, "official_words", lambda name, split, num_documents: 10 * counted["words"])
+    monkeypatch.setattr(evaluation, "official_word_count", lambda name, split, num_documents: 10 * counted["words"])
     official = evaluation.evaluate(run, "validation", changes())
     assert (official["words_are"], official["words"]) == ("official", 10 * counted["words"])
     assert official["perplexity_per_word"] == pytest.approx(counted["perplexity_per_word"] ** 0.1)
@@ -244,11 +244,11 @@ def test_a_complete_split_is_divided_by_its_official_words(run, monkeypatch):
 
 
 def test_official_counts_are_those_of_pg19_and_of_complete_splits_alone():
-    assert official_words("pg19/0.1.1", "test", 100) == 6_966_499
-    assert official_words("pg19/0.1.1", "validation", 50) == 3_007_061
-    assert official_words("pg19/0.1.1", "train", 28_602) == 1_973_136_207
+    assert official_word_count("pg19/0.1.1", "test", 100) == 6_966_499
+    assert official_word_count("pg19/0.1.1", "validation", 50) == 3_007_061
+    assert official_word_count("pg19/0.1.1", "train", 28_602) == 1_973_136_207
     for other in (("pg19/0.1.1", "test", 99), ("pg19/0.1.1", "test[:100]", 100), ("pg20/0.1.1", "test", 100)):
-        assert official_words(*other) is None
+        assert official_word_count(*other) is None
 
 
 def test_a_run_of_an_earlier_version_is_evaluated(run, tmp_path):
@@ -260,7 +260,7 @@ def test_a_run_of_an_earlier_version_is_evaluated(run, tmp_path):
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
-    monkeypatch.setattr("trainers.partial.SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("trainers.shared.resumable_sums.SECONDS_BETWEEN_LINES", -1)
     caplog.set_level("INFO", logger="absl")
     progress = Progress(10)
     progress.begin(4)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from trainers import evaluation, training
+from trainers.shared import evaluation, training
 
 # The loss that the last steps stay under, in nats a byte; an untrained model has ln 258 = 5.6. Seen: 1.73, 2.45, 2.56
 # and 2.37.

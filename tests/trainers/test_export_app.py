@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models.generator import Generator
-from trainers import exporting, sampling, sources, workdir
+from trainers.shared import exporting, sample_sources, sampling, workdir
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,14 +42,14 @@ def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
 
 
 def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
-    source = sources.of_run(run)
+    source = sample_sources.from_run(run)
     source.model._generator = Generator(source.model, run_eagerly=True)
     wanted = sampling.generate(source, "é".encode(), num_samples=2, length=5, seed=-3)
-    served = sources.SavedModel(exported["path"])
+    served = sample_sources.SavedModelSource(exported["path"])
     found = sampling.generate(served, "é".encode(), num_samples=2, length=5, seed=-3, temperature=0.7, top_p=0.9)
     assert texts_of(found) == texts_of(wanted)
     assert [sample["log_prob"] for sample in found] == pytest.approx([s["log_prob"] for s in wanted], abs=2e-3)
-    with pytest.raises(ValueError, match=r"A SavedModel knows temperature and top_p\. Received: top_k\."):
+    with pytest.raises(ValueError, match=r"only has the settings temperature and top_p\. Received: top_k\."):
         sampling.generate(served, b"a", top_k=3)
 
 

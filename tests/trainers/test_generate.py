@@ -14,7 +14,7 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.generator import Generator
-from trainers import sampling, sources, workdir
+from trainers.shared import sample_sources, sampling, workdir
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def run(untrained):
 
 def eager_source(run):
     """Returns the source of a run; compiling takes longer than the few tokens of these tests."""
-    source = sources.of_run(run)
+    source = sample_sources.from_run(run)
     source.model._generator = Generator(source.model, run_eagerly=True)
     return source
 
@@ -123,7 +123,7 @@ def test_the_end_of_the_document_finishes_a_sample(run):
 
 def test_an_interruption_keeps_what_there_is(run, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
-    monkeypatch.setattr(sources, "CHUNK", 1)
+    monkeypatch.setattr(sample_sources, "CHUNK", 1)
     whole = samples_of(run, num_samples=3, length=4)
 
     def stop(samples):
@@ -138,7 +138,7 @@ def test_an_interruption_keeps_what_there_is(run, monkeypatch):
 
 
 def test_an_interruption_before_anything_is_one(run):
-    class Interrupted(sources.Model):
+    class Interrupted(sample_sources.LocalModelSource):
         def snapshots(self, *arguments):
             raise KeyboardInterrupt
 
@@ -150,17 +150,17 @@ def test_an_interruption_before_anything_is_one(run):
 
 def test_a_folder_without_a_saved_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`saved_model` must be the folder of a SavedModel\. Received: "):
-        sources.SavedModel(tmp_path)
+        sample_sources.SavedModelSource(tmp_path)
 
 
 def test_a_model_in_a_file_and_a_preset_go_on_too(run, monkeypatch):
     tokenizer = ByteTokenizer()
-    source = sources.of_file(run / "model.keras", tokenizer)
+    source = sample_sources.from_file(run / "model.keras", tokenizer)
     source.model._generator = Generator(source.model, run_eagerly=True)
     wanted = samples_of(run, b"ab", length=3, temperature=1.0, top_p=0.95)
     assert sampling.generate(source, b"ab", length=3) == wanted
     monkeypatch.setattr(tsa.models.LanguageModel, "from_preset", classmethod(lambda cls, name, size: (name, size)))
-    assert sources.of_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
+    assert sample_sources.from_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
 
 
 @pytest.fixture
@@ -229,9 +229,9 @@ def read_prompt_of(*arguments):
     """Returns the lines that the program's `read_prompt` gives, without starting TensorFlow."""
     code = (
         "import sys, types\n"
-        "for name in ('sampling', 'sources', 'tokenizers', 'workdir'):\n"
-        "    sys.modules[f'trainers.{name}'] = types.ModuleType(f'trainers.{name}')\n"
-        "sys.modules['trainers.tokenizers'].KINDS = {'bytes': None}\n"
+        "for name in ('sampling', 'sample_sources', 'tokenizers', 'workdir'):\n"
+        "    sys.modules[f'trainers.shared.{name}'] = types.ModuleType(f'trainers.shared.{name}')\n"
+        "sys.modules['trainers.shared.tokenizers'].KINDS = {'bytes': None}\n"
         "from absl import flags\n"
         "from trainers import generate\n"
         "flags.FLAGS(sys.argv)\n"

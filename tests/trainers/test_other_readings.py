@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers import callbacks, evaluation, sampling, sources, training, workdir
-from trainers.checkpoints import Checkpoints
+from trainers.shared import callbacks, evaluation, sample_sources, sampling, training, workdir
+from trainers.shared.checkpoints import Checkpoints
 
 SPAN = {"layer": "AllAttention", "num_heads": 1, "key_dim": 8, "num_persistent": 4, "window": 32, "dropout": 0.1}
 SPAN |= {"adaptive_span": {"ramp": 2, "loss": 1e-3, "initial": 0.3}, "position": "relative"}
@@ -23,7 +23,7 @@ def of_segments(config):
     config.data.update(sequence_length=32)
     config.model.update(num_layers=2, intermediate_dim=None, memory_length=48)
     config.model.attention = [SPAN]
-    config.train.update(fit_windows_every=3, fit_windows_margin=2)
+    config.train.update(shrink_windows_every=3, shrink_windows_margin=2)
     return config
 
 
@@ -31,7 +31,7 @@ def of_segments(config):
 def trained(make_tiny_config, tmp_path_factory):
     """The folder of a run of segments that has learned something, and how it ended."""
     config, folder = of_segments(make_tiny_config()), tmp_path_factory.mktemp("trained")
-    config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, fit_windows_every=40)
+    config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, shrink_windows_every=40)
     return folder, training.train(config, folder)
 
 
@@ -64,7 +64,7 @@ def test_an_evaluation_with_memory_scores_every_token(trained):
 
 
 def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
-    tiny_config.data.update(mask_rate=0.2, packed=False)
+    tiny_config.data.update(mask_rate=0.2, use_packing=False)
     tiny_config.model.causal = False
     tiny_config.train.update(num_steps=2, evaluate_every=0)
     tiny_config.model.attention = [
@@ -78,5 +78,5 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     assert "gzip -9" not in result
     text = evaluation.as_text(result)
     assert f"{result['tokens']} hidden tokens alone" in text and "gzip" not in text and "word " not in text
-    with pytest.raises(ValueError, match="`model` must be causal to continue a text"):
-        sampling.generate(sources.of_run(tmp_path), length=4)
+    with pytest.raises(ValueError, match="`model` must be causal to generate text"):
+        sampling.generate(sample_sources.from_run(tmp_path), length=4)

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tf_sparse_attention as tsa
 from tests.conftest import ROOT
 from tf_sparse_attention.models.generator import Generator
-from trainers import evaluation, exporting, sampling, sources, tokenizers, training, workdir
 from trainers.configs import base
+from trainers.shared import evaluation, exporting, sample_sources, sampling, tokenizers, training, workdir
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 
@@ -50,7 +50,7 @@ def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
 
 def test_it_is_sampled_from_and_exported(run):
     _, folder = run
-    source = sources.of_run(folder)
+    source = sample_sources.from_run(folder)
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than five tokens
     (sample,) = sampling.generate(source, b"ab", length=5)
     assert sample["text"].startswith("ab")

@@ -11,8 +11,8 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers import callbacks, training, workdir
-from trainers.checkpoints import Checkpoints
+from trainers.shared import callbacks, training, workdir
+from trainers.shared.checkpoints import Checkpoints
 
 
 def metrics_of(folder):

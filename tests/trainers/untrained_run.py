@@ -2,8 +2,8 @@
 
 import keras
 
-from trainers import components, tokenizers, workdir
 from trainers.configs import base
+from trainers.shared import components, tokenizers, workdir
 
 ATTENTION = [
     {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"},

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
 from tf_sparse_attention.convert.t2t.conversion import convert_checkpoint, plan_conversion
 from tf_sparse_attention.convert.t2t.files import open_checkpoint
-from tf_sparse_attention.files import replacing
+from tf_sparse_attention.files import atomic_file
 
 NOT_CAUSAL_NOTE = (
     "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
@@ -74,7 +74,7 @@ def _convert_t2t(options):
 
 def _write(model, plan, options):
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(options.output) as temporary:
+    with atomic_file(options.output) as temporary:
         model.save(temporary)
     print(f"{options.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
     for kind, count in plan.other_variables.items():

@@ -1,8 +1,10 @@
-"""Packages that only some of the data part needs."""
+"""Imports of optional packages, with errors that name the extra to install."""
+
+from types import ModuleType
 
 
-def import_tfds():
-    """Imports `tensorflow_datasets`, or says which extra brings it.
+def import_tfds() -> ModuleType:
+    """Imports `tensorflow_datasets`, or raises an error that names the extra to install.
 
     Returns:
         The module `tensorflow_datasets`.
@@ -20,8 +22,8 @@ def import_tfds():
     return tensorflow_datasets
 
 
-def import_tensorflow_text():
-    """Imports `tensorflow_text`, or says which extra brings it.
+def import_tensorflow_text() -> ModuleType:
+    """Imports `tensorflow_text`, or raises an error that names the extra to install.
 
     Returns:
         The module `tensorflow_text`.
@@ -33,7 +35,7 @@ def import_tensorflow_text():
         import tensorflow_text
     except ImportError as error:
         raise ImportError(
-            "SentencePiece and WordPiece need tensorflow-text, which there is not for Windows. Install it with "
+            "SentencePiece and WordPiece need tensorflow-text, which is not available on Windows. Install it with "
             f"`pip install 'tf-sparse-attention[text]'`. The import said: {error}"
         ) from error
     return tensorflow_text

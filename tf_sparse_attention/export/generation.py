@@ -9,7 +9,7 @@ from tf_sparse_attention.data import Tokenizer
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
 from tf_sparse_attention.models import LanguageModel
-from tf_sparse_attention.models.steps import decoder_of, of_first_ids
+from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
 
 MAX_TOKENS = 2**16  # in a row
 MAX_ROWS = 2**12
@@ -54,17 +54,17 @@ def generate_function(model: LanguageModel, tokenizer: Tokenizer, weights: Weigh
 
 def _loop(model, tokenizer, weights, jit_compile):
     """Returns the part without strings, which XLA does not support; it is compiled for the sizes of each call."""
-    decoder = decoder_of(model)
-    step = of_first_ids(decoder.step, tokenizer.vocabulary_size)
+    decoder = make_decoder(model)
+    step = limit_vocabulary(decoder.step, tokenizer.vocabulary_size)
 
     def loop(prompt_ids, buffer, prompt_lengths, limits, keys, temperature, top_p):
         def sampler(logits, keys):
             return sample(logits, keys, temperature, top_p=top_p)
 
-        stop_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
+        stop_token_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
         with weights.scope():
             state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1])
-            rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_ids, start_id, state)
+            rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_token_ids, start_id, state)
         return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
 
     return tf.function(loop, jit_compile=jit_compile, autograph=False)

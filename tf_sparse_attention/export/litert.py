@@ -16,7 +16,7 @@ from tf_sparse_attention.export.token_functions import (
     token_functions,
     unsupported_model_error,
 )
-from tf_sparse_attention.files import replacing
+from tf_sparse_attention.files import atomic_file
 from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.ops.masks import MOST_AXES
 
@@ -74,7 +74,7 @@ def export_litert(
     content = _convert(model, functions)
     check_outputs(model, functions, "LiteRT", _make_runner(content))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_bytes(content)
     return path
 

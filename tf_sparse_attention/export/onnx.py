@@ -11,7 +11,7 @@ from tf_sparse_attention.export.token_functions import (
     token_functions,
     unsupported_model_error,
 )
-from tf_sparse_attention.files import replacing_folder
+from tf_sparse_attention.files import atomic_folder
 from tf_sparse_attention.models import LanguageModel
 
 OPSET = 18
@@ -57,7 +57,7 @@ def export_onnx(
     functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
     contents = {name: _convert(packages, model, function) for name, function in functions.items()}
     check_outputs(model, functions, "ONNX", _make_runner(packages, model, contents))
-    with replacing_folder(path) as temporary:
+    with atomic_folder(path) as temporary:
         temporary.mkdir()
         for name, content in contents.items():
             (temporary / f"{name}.onnx").write_bytes(content)

@@ -6,14 +6,14 @@ import pathlib
 import tensorflow as tf
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizer import Tokenizer
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 from tf_sparse_attention.export.embedding import embed_function
 from tf_sparse_attention.export.generation import generate_function
 from tf_sparse_attention.export.readme import make_readme
 from tf_sparse_attention.export.scoring import score_function
 from tf_sparse_attention.export.token_functions import check_kind, check_length
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.files import replacing_folder
+from tf_sparse_attention.files import atomic_folder
 from tf_sparse_attention.models import LanguageModel
 
 
@@ -115,7 +115,7 @@ def _checked_path(path):
 
 
 def _write(served, path, readme):
-    with replacing_folder(path) as temporary:
+    with atomic_folder(path) as temporary:
         signatures = {name: getattr(served, name) for name in ("score", "generate", "embed")}
         tf.saved_model.save(served, os.fspath(temporary), signatures)
         (temporary / "README.md").write_text(readme, encoding="utf-8")

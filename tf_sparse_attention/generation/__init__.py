@@ -1,4 +1,4 @@
-"""Continuing rows of tokens, for any step function and its cache: no file here knows a model."""
+"""Decoding: samplers, beam search and the loop over any step function with its cache, independent of models."""
 
 from tf_sparse_attention.generation.beam_search import Beams, beam_search
 from tf_sparse_attention.generation.loop import Generated, Progress, advance, begin, bucket_length, generate
@@ -12,14 +12,20 @@ from tf_sparse_attention.generation.samplers import (
     keep_top_k,
     sample,
 )
-from tf_sparse_attention.generation.strategies import BeamSearch, Repetition, Sampling, strategy_of
+from tf_sparse_attention.generation.strategies import (
+    BeamSearch,
+    DecodingConfig,
+    Sampling,
+    get_strategy,
+)
+from tf_sparse_attention.generation.strategies import __getattr__ as __getattr__  # old names
 
 __all__ = [
     "BeamSearch",
     "Beams",
+    "DecodingConfig",
     "Generated",
     "Progress",
-    "Repetition",
     "Sampling",
     "advance",
     "beam_search",
@@ -29,6 +35,7 @@ __all__ = [
     "check_settings",
     "fold_in",
     "generate",
+    "get_strategy",
     "greedy",
     "keep_likely",
     "keep_nucleus",
@@ -36,6 +43,5 @@ __all__ = [
     "penalize_repetition",
     "row_keys",
     "sample",
-    "strategy_of",
     "uniform",
 ]

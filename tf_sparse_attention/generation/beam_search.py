@@ -1,13 +1,16 @@
-"""Beam search: the likeliest texts that a few beams a row can find."""
+"""Beam search: an approximate search for the likeliest texts, with a few beams a row."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation.loop import begin, is_stop
+from tf_sparse_attention.types import Tensor
 
-UNLIKELY = -1e30  # the score of a beam that holds nothing; sums with log-probabilities stay finite
+UNLIKELY = -1e30  # the score of an empty beam; sums with log-probabilities stay finite
 
 
 class Beams(NamedTuple):
@@ -20,13 +23,13 @@ class Beams(NamedTuple):
         lengths: int32 (B, K), tokens of each.
     """
 
-    inputs: Any
-    log_probs: Any
-    scores: Any
-    lengths: Any
+    inputs: Tensor
+    log_probs: Tensor
+    scores: Tensor
+    lengths: Tensor
 
-    def take(self, beams):
-        """Returns those with the numbers int32 (B, K')."""
+    def take(self, beams: Tensor) -> "Beams":
+        """Returns the beams at indices int32 (B, K')."""
 
         def taken(x):
             index = ops.reshape(beams, (*ops.shape(beams), *[1] * (len(x.shape) - 2)))
@@ -34,8 +37,8 @@ class Beams(NamedTuple):
 
         return Beams(*(taken(x) for x in self))
 
-    def followed_by(self, tokens, log_probs):
-        """Returns each with one token more, int32 (B, K), of these log-probabilities, which are added to the scores."""
+    def append(self, tokens: Tensor, log_probs: Tensor) -> "Beams":
+        """Returns the beams with a token each, int32 (B, K), and its log-probability, which is added to the score."""
         at = ops.arange(ops.shape(self.inputs)[2], dtype="int32") == self.lengths[..., None] + 1
         return Beams(
             ops.where(at, tokens[..., None], self.inputs),
@@ -44,24 +47,25 @@ class Beams(NamedTuple):
             self.lengths + 1,
         )
 
-    def and_also(self, other):
-        """Returns these beams and those of another, one after the other."""
+    def concatenate(self, other: "Beams") -> "Beams":
+        """Returns these beams and others, concatenated."""
         return Beams(*(ops.concatenate(pair, axis=1) for pair in zip(self, other, strict=True)))
 
 
+@renamed_arguments(stop_ids="stop_token_ids")
 def beam_search(
-    step,
-    prompt_ids,
-    prompt_lengths,
-    max_length,
-    num_beams,
-    length_penalty=1.0,
-    stop_ids=(),
-    start_id=0,
-    state=(),
-    adjust=None,
-):
-    """Looks for the likeliest continuation of each row, with `num_beams` candidates at a time.
+    step: Callable,
+    prompt_ids: Tensor,
+    prompt_lengths: Tensor,
+    max_length: int | Tensor,
+    num_beams: int,
+    length_penalty: float | Tensor = 1.0,
+    stop_token_ids: Sequence[int] | Tensor = (),
+    start_id: int = 0,
+    state: Any = (),
+    adjust: Callable | None = None,
+) -> Beams:
+    """Searches for the likeliest continuation of each row, with `num_beams` candidates at a time.
 
     A text ends with a stop id or at `max_length`. Of the texts that ended, the best are those of the highest
     log-probability divided by (tokens added) ** `length_penalty`. A row is searched until no beam can become better
@@ -69,13 +73,13 @@ def beam_search(
     B K rows and a copy of their state, in the order of the beams.
 
     Args:
-        step: as for `generate`; it is asked for B K rows, those of a prompt one after the other.
-        prompt_ids, prompt_lengths, max_length, stop_ids, start_id, adjust: as for `generate`. Scores are those of the
-            adjusted logits, `log_probs` those of the step.
+        step: as for `generate`; called with B K rows, those of a prompt one after the other.
+        prompt_ids, prompt_lengths, max_length, stop_token_ids, start_id, adjust: as for `generate`. Scores are those of
+            the adjusted logits, `log_probs` those of the step.
         num_beams: K, an integer.
         length_penalty: from 0, the sum of log-probabilities, which prefers short texts, to 1, their mean, and beyond.
             A number or a scalar tensor of at least 0. Default 1.
-        state: as for `generate`, of B rows after the prompts; the first axis of each tensor is that of rows.
+        state: as for `generate`, of B rows, after the prompts; the first axis of each tensor is that of rows.
 
     Returns:
         `Beams`, the best first, their scores as above. Where there are fewer texts than beams, the others have a score
@@ -102,26 +106,26 @@ def beam_search(
         added = ops.cast(ops.maximum(lengths - start.lengths[:, None], 1), "float32")
         return scores / added**length_penalty
 
-    def go_on(finished, live, ended, state):
+    def condition(finished, live, ended, state):
         return ops.logical_not(ops.all(finished))
 
     def search(finished, live, ended, state):
         log_probs, adjusted, state = _next(step, adjust, live, state)
-        stopped = _ended_by(stop_ids, live, log_probs, adjusted)
-        parents, live = _best(num_beams, live, log_probs, _without(stop_ids, adjusted))
+        stopped = _ended_by(stop_token_ids, live, log_probs, adjusted)
+        parents, live = _best(num_beams, live, log_probs, _without(stop_token_ids, adjusted))
         at_limit = live.lengths >= start.limits[:, None]
         full = live._replace(scores=ops.where(at_limit, live.scores, UNLIKELY))
-        new = full if stopped is None else stopped.and_also(full)
+        new = full if stopped is None else stopped.concatenate(full)
         new = new._replace(scores=ops.where(new.scores > UNLIKELY / 2, normalized(new.scores, new.lengths), UNLIKELY))
-        pool = ended.and_also(new)
+        pool = ended.concatenate(new)
         found = pool.take(ops.cast(ops.top_k(pool.scores, num_beams)[1], "int32"))
         ended = Beams(*(_where(finished, old, new) for old, new in zip(ended, found, strict=True)))
-        hoped = normalized(live.scores, start.limits[:, None])
-        finished = finished | at_limit[:, 0] | (ops.min(ended.scores, axis=1) >= ops.max(hoped, axis=1))
+        bound = normalized(live.scores, start.limits[:, None])
+        finished = finished | at_limit[:, 0] | (ops.min(ended.scores, axis=1) >= ops.max(bound, axis=1))
         rows = ops.reshape(ops.arange(batch_size, dtype="int32")[:, None] * num_beams + parents, (-1,))
         return finished, live, ended, keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
 
-    return ops.while_loop(go_on, search, (start.finished, live, ended, state))[2]
+    return ops.while_loop(condition, search, (start.finished, live, ended, state))[2]
 
 
 def _next(step, adjust, live, state):
@@ -145,36 +149,36 @@ def _best(num_beams, live, log_probs, adjusted):
     vocabulary_size = adjusted.shape[-1]
     totals = ops.maximum(live.scores[..., None] + adjusted, UNLIKELY)
     totals = ops.reshape(totals, (ops.shape(totals)[0], -1))
-    scores, places = ops.top_k(totals, num_beams)
-    places = ops.cast(places, "int32")
-    parents, tokens = places // vocabulary_size, places % vocabulary_size
-    own = ops.take_along_axis(ops.reshape(log_probs, ops.shape(totals)), places, axis=1)
-    return parents, live.take(parents).followed_by(tokens, own)._replace(scores=scores)
+    scores, index = ops.top_k(totals, num_beams)
+    index = ops.cast(index, "int32")
+    parents, tokens = index // vocabulary_size, index % vocabulary_size
+    token_log_probs = ops.take_along_axis(ops.reshape(log_probs, ops.shape(totals)), index, axis=1)
+    return parents, live.take(parents).append(tokens, token_log_probs)._replace(scores=scores)
 
 
-def _ended_by(stop_ids, live, log_probs, adjusted):
+def _ended_by(stop_token_ids, live, log_probs, adjusted):
     """Returns all beams continued by each stop id, None if there are no such ids."""
-    stop_ids = ops.convert_to_tensor(stop_ids, "int32")
-    if stop_ids.shape[0] == 0:
+    stop_token_ids = ops.convert_to_tensor(stop_token_ids, "int32")
+    if stop_token_ids.shape[0] == 0:
         return None
     batch_size, num_beams = ops.shape(live.scores)
     # Once each, and none of those that are not in the vocabulary.
-    again = ops.any(ops.tril(stop_ids[:, None] == stop_ids[None, :], k=-1), axis=1)
-    valid = (stop_ids >= 0) & (stop_ids < adjusted.shape[-1]) & ops.logical_not(again)
-    there = ops.where(valid, stop_ids, 0)
-    beams = ops.repeat(ops.arange(num_beams, dtype="int32"), stop_ids.shape[0])
+    repeated = ops.any(ops.tril(stop_token_ids[:, None] == stop_token_ids[None, :], k=-1), axis=1)
+    valid = (stop_token_ids >= 0) & (stop_token_ids < adjusted.shape[-1]) & ops.logical_not(repeated)
+    ids = ops.where(valid, stop_token_ids, 0)
+    beams = ops.repeat(ops.arange(num_beams, dtype="int32"), stop_token_ids.shape[0])
     beams = ops.broadcast_to(beams[None], (batch_size, ops.shape(beams)[0]))
     parents = live.take(beams)
-    tokens = ops.broadcast_to(ops.tile(there, [num_beams])[None], ops.shape(beams))
-    own, gained = (ops.reshape(ops.take(x, there, axis=2), ops.shape(beams)) for x in (log_probs, adjusted))
-    scores = ops.maximum(parents.scores + gained, UNLIKELY)
+    tokens = ops.broadcast_to(ops.tile(ids, [num_beams])[None], ops.shape(beams))
+    token_log_probs, gains = (ops.reshape(ops.take(x, ids, axis=2), ops.shape(beams)) for x in (log_probs, adjusted))
+    scores = ops.maximum(parents.scores + gains, UNLIKELY)
     scores = ops.where(ops.tile(valid, [num_beams])[None], scores, UNLIKELY)
-    return parents.followed_by(tokens, own)._replace(scores=scores)
+    return parents.append(tokens, token_log_probs)._replace(scores=scores)
 
 
-def _without(stop_ids, log_probs):
+def _without(stop_token_ids, log_probs):
     ids = ops.arange(log_probs.shape[-1], dtype="int32")
-    return ops.where(is_stop(ids, stop_ids), UNLIKELY, log_probs)
+    return ops.where(is_stop(ids, stop_token_ids), UNLIKELY, log_probs)
 
 
 def _repeated(x, num_beams):

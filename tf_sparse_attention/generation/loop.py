@@ -1,36 +1,39 @@
 """The decoding loop: one compiled program for every length up to that of its buffer."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation.random_keys import fold_in, row_keys
+from tf_sparse_attention.types import Tensor
 
 
 class Progress(NamedTuple):
-    """Rows of tokens on their way: what `begin` makes, and `advance` moves on.
+    """The state of the decoding loop, which `begin` makes and `advance` updates.
 
     Attributes:
         inputs: int32 (B, L + 1), what the model reads: the start id, the tokens so far, then 0.
-        log_probs: float32 (B, L), the log-probability of each token that was added, as the step gives it (before
-            temperature, cuts and `adjust`); 0 for prompts and behind the end.
+        log_probs: float32 (B, L), the log-probability of each token that was added, under the logits of the step
+            (before temperature, cuts and `adjust`); 0 for prompts and after the end.
         lengths: int32 (B,), tokens of each row.
         finished: bool (B,), which rows have stopped.
         limits: int32 (B,), tokens after which a row stops.
-        state: what the step keeps.
+        state: of the step, such as its cache.
     """
 
-    inputs: Any
-    log_probs: Any
-    lengths: Any
-    finished: Any
-    limits: Any
+    inputs: Tensor
+    log_probs: Tensor
+    lengths: Tensor
+    finished: Tensor
+    limits: Tensor
     state: Any = ()
 
     @property
-    def token_ids(self):
+    def token_ids(self) -> Tensor:
         """The rows, int32 (B, L): prompt and continuation, then 0."""
         return self.inputs[:, 1:]
 
@@ -44,29 +47,30 @@ class Generated(NamedTuple):
         log_probs: float32 (B, L), see `Progress`.
     """
 
-    token_ids: Any
-    lengths: Any
-    log_probs: Any
+    token_ids: Tensor
+    lengths: Tensor
+    log_probs: Tensor
 
 
+@renamed_arguments(stop_ids="stop_token_ids")
 def generate(
-    step,
-    prompt_ids,
-    prompt_lengths,
-    max_length,
-    sampler,
-    seed=0,
-    stop_ids=(),
-    start_id=0,
-    state=(),
-    adjust=None,
-):
+    step: Callable,
+    prompt_ids: Tensor,
+    prompt_lengths: Tensor,
+    max_length: int | Tensor,
+    sampler: Callable,
+    seed: int | Tensor = 0,
+    stop_token_ids: Sequence[int] | Tensor = (),
+    start_id: int = 0,
+    state: Any = (),
+    adjust: Callable | None = None,
+) -> Generated:
     """Continues each row of a batch of prompts, token by token.
 
-    The model's inputs are the tokens x_1, x_2, ... moved right by one behind the start id; at position t it says what
-    x_{t+1} is likely to be. A row of n tokens therefore goes on from its logits at position n, an empty one from those
-    at position 0, where the input is the start id. Rows advance together, each at its own position, and stop by
-    themselves: a row's tokens do not depend on the other rows beyond the rounding inside `step`.
+    The model's inputs are the tokens x_1, x_2, ... shifted right by one after the start id; its logits at position t
+    are for x_{t+1}. A row of n tokens therefore continues from its logits at position n, an empty one from those at
+    position 0, where the input is the start id. Rows advance together, each at its own position, and stop
+    independently: a row's tokens do not depend on the other rows beyond the rounding inside `step`.
 
     The loop is a `while_loop` over a buffer of fixed size. Inside a compiled function `max_length` and
     `prompt_lengths` may be tensors, so that one program serves all lengths up to L; `bucket_length` gives sizes of
@@ -74,23 +78,22 @@ def generate(
 
     Args:
         step: function (inputs, index, state) -> (logits, state). `inputs` is the whole buffer, int32 (B, L): start id,
-            tokens so far, then 0. `index`, int32 (B,), is the position in it whose logits, float (B, V), are wanted,
-            numbers or -inf, not all of them; what lies behind must not matter. A step with a cache reads `inputs` at
-            `index` alone and keeps the cache in `state`; for a row that is finished it is asked for the same position
-            again.
-        prompt_ids: int (B, L), prompts from the left; what lies behind `prompt_lengths` does not matter.
+            tokens so far, then 0. `index`, int32 (B,), is the position in it whose logits, float (B, V), are
+            returned, not all of them -inf; later positions must not matter. A step with a cache reads `inputs` at
+            `index` alone and has the cache in `state`; finished rows repeat their last position.
+        prompt_ids: int (B, L), prompts from the left; ids after `prompt_lengths` do not matter.
         prompt_lengths: int (B,), tokens of each prompt, from 0 to L.
         max_length: tokens of a row after which it stops, prompt included, at most L: an integer, a scalar tensor or
             (B,). A prompt that is as long already is returned as it is.
         sampler: function (logits, keys) -> int (B,), for instance `greedy` or
             `functools.partial(sample, temperature=0.8)`; the keys differ for each row and position.
         seed: see `row_keys`. Default 0.
-        stop_ids: ids after which a row stops, a sequence of integers or an integer tensor (S,), in which a negative id
-            stands for none; the id is kept as the row's last token. Default: none.
+        stop_token_ids: ids after which a row stops, a sequence of integers or an integer tensor (S,), of which negative
+            ones are ignored; the id becomes the row's last token. Default: none.
         start_id: id that the model reads before the first token. Default 0.
         state: tensors in any nested structure that `step` takes and returns, their shapes constant. Default empty.
-        adjust: function (logits, inputs, index) -> logits, float (B, V), which the sampler gets, for instance
-            `functools.partial(penalize_repetition, penalty=1.2)`. None (default): as they are.
+        adjust: function (logits, inputs, index) -> logits, float (B, V), applied before the sampler, for instance
+            `functools.partial(penalize_repetition, penalty=1.2)`. None (default): no change.
 
     Returns:
         A `Generated`.
@@ -102,17 +105,19 @@ def generate(
         >>> def count_up(inputs, index, state):
         ...     last = ops.take_along_axis(inputs, index[:, None], axis=1)[:, 0]
         ...     return ops.one_hot(last + 1, 10), state
-        >>> rows = generate(count_up, [[4, 0, 0, 0]], [1], 4, greedy, stop_ids=[6])
+        >>> rows = generate(count_up, [[4, 0, 0, 0]], [1], 4, greedy, stop_token_ids=[6])
         >>> np.array(rows.token_ids), np.array(rows.lengths)
         (array([[4, 5, 6, 0]], dtype=int32), array([3], dtype=int32))
     """
     progress = begin(prompt_ids, prompt_lengths, max_length, start_id, state)
     keys = row_keys(seed, ops.shape(progress.lengths)[0])
-    progress = advance(progress, step, sampler, keys, stop_ids, adjust=adjust)
+    progress = advance(progress, step, sampler, keys, stop_token_ids, adjust=adjust)
     return Generated(progress.token_ids, progress.lengths, progress.log_probs)
 
 
-def begin(prompt_ids, prompt_lengths, max_length, start_id=0, state=()):
+def begin(
+    prompt_ids: Tensor, prompt_lengths: Tensor, max_length: int | Tensor, start_id: int = 0, state: Any = ()
+) -> Progress:
     """Returns the `Progress` of prompts before the first token is added; the arguments are those of `generate`."""
     prompt_ids = ops.cast(prompt_ids, "int32")
     _check(prompt_ids, max_length)
@@ -122,7 +127,7 @@ def begin(prompt_ids, prompt_lengths, max_length, start_id=0, state=()):
     start = ops.full((batch_size, 1), start_id, dtype="int32")
     inputs = ops.concatenate([start, prompt_ids], axis=1)
     return Progress(
-        inputs=ops.where(_places(inputs) <= lengths[:, None], inputs, 0),
+        inputs=ops.where(_positions(inputs) <= lengths[:, None], inputs, 0),
         log_probs=ops.zeros_like(prompt_ids, dtype="float32"),
         lengths=lengths,
         finished=lengths >= limits,
@@ -131,61 +136,70 @@ def begin(prompt_ids, prompt_lengths, max_length, start_id=0, state=()):
     )
 
 
-def advance(progress, step, sampler, keys, stop_ids=(), num_tokens=None, adjust=None):
-    """Adds tokens to rows until all are finished, or each has some more.
+@renamed_arguments(stop_ids="stop_token_ids")
+def advance(
+    progress: Progress,
+    step: Callable,
+    sampler: Callable,
+    keys: Tensor,
+    stop_token_ids: Sequence[int] | Tensor = (),
+    num_tokens: int | Tensor | None = None,
+    adjust: Callable | None = None,
+) -> Progress:
+    """Adds tokens to rows until all are finished, or `num_tokens` were added.
 
     Args:
         progress: a `Progress`.
-        step, sampler, stop_ids, adjust: as for `generate`.
+        step, sampler, stop_token_ids, adjust: as for `generate`.
         keys: uint32 (B, 2), one a row, the same in every call: see `row_keys`.
         num_tokens: how many tokens to add to each row at most, an integer or a scalar tensor. None (default): all.
 
     Returns:
         The `Progress` after them.
     """
-    places = _places(progress.inputs)
+    positions = _positions(progress.inputs)
 
-    def go_on(count, progress):
-        some = ops.logical_not(ops.all(progress.finished))
-        return some if num_tokens is None else ops.logical_and(some, count < num_tokens)
+    def condition(count, progress):
+        unfinished = ops.logical_not(ops.all(progress.finished))
+        return unfinished if num_tokens is None else ops.logical_and(unfinished, count < num_tokens)
 
     def add(count, progress):
         inputs, log_probs, index, finished, limits, state = progress
         read = inputs[:, :-1]
-        # A row that fills the buffer is finished, and the position behind the last one is never its own to ask for.
+        # A row that fills the buffer is finished: its next position, behind the buffer, is not needed.
         at = ops.minimum(index, ops.shape(read)[1] - 1)
         logits, state = step(read, at, state)
         adjusted = logits if adjust is None else adjust(logits, read, at)
         token = _checked_token(sampler(adjusted, fold_in(keys, index)), logits)
-        writes = (places == index[:, None] + 1) & ~finished[:, None]
+        writes = (positions == index[:, None] + 1) & ~finished[:, None]
         inputs = ops.where(writes, token[:, None], inputs)
         log_probs = ops.where(writes[:, 1:], log_prob_of(logits, token)[:, None], log_probs)
         index = ops.where(finished, index, index + 1)
-        finished = finished | (index >= limits) | is_stop(token, stop_ids)
+        finished = finished | (index >= limits) | is_stop(token, stop_token_ids)
         return count + 1, Progress(inputs, log_probs, index, finished, limits, state)
 
-    return ops.while_loop(go_on, add, (ops.zeros((), "int32"), progress))[1]
+    return ops.while_loop(condition, add, (ops.zeros((), "int32"), progress))[1]
 
 
-def log_prob_of(logits, token):
+def log_prob_of(logits: Tensor, token: Tensor) -> Tensor:
     """Returns the log-probabilities, float32 (B,), of tokens, int32 (B,), under logits (B, V)."""
     logits = ops.cast(logits, "float32")
     chosen = ops.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     return chosen - ops.logsumexp(logits, axis=-1)
 
 
-def is_stop(token, stop_ids):
-    """Returns which tokens are among `stop_ids` (see `generate`), bool of the shape of the tokens."""
-    if isinstance(stop_ids, (tuple, list)):
-        stop_ids = np.array(stop_ids, "int32")
-    return ops.any(ops.equal(token[..., None], ops.convert_to_tensor(stop_ids, "int32")), axis=-1)
+def is_stop(token: Tensor, stop_token_ids: Sequence[int] | Tensor) -> Tensor:
+    """Returns which tokens are among `stop_token_ids` (see `generate`), bool of the shape of the tokens."""
+    if isinstance(stop_token_ids, (tuple, list)):
+        stop_token_ids = np.array(stop_token_ids, "int32")
+    return ops.any(ops.equal(token[..., None], ops.convert_to_tensor(stop_token_ids, "int32")), axis=-1)
 
 
-def bucket_length(length, smallest=64):
+def bucket_length(length: int, smallest: int = 64) -> int:
     """Returns the least of the sizes `smallest` * (1, 1.5, 2, 3, 4, 6, ...) that is no less than `length`.
 
-    Buffers of these sizes cost at most half as much again as needed, and all lengths up to 64 * 2**n need only 2 n + 1
-    compiled programs.
+    Buffers of these sizes are at most half as large again as necessary, and all lengths up to 64 * 2**n need only
+    2 n + 1 compiled programs.
 
     Args:
         length: tokens to hold, an integer.
@@ -200,7 +214,7 @@ def bucket_length(length, smallest=64):
 
 
 def _checked_token(token, logits):
-    """Returns what a sampler gave, as int32 (B,).
+    """Returns the ids that a sampler returned, as int32 (B,).
 
     Raises:
         ValueError: if it is known to be something else.
@@ -212,7 +226,7 @@ def _checked_token(token, logits):
     return ops.cast(token, "int32")
 
 
-def _places(inputs):
+def _positions(inputs):
     return ops.arange(ops.shape(inputs)[1], dtype="int32")[None, :]
 
 

@@ -9,9 +9,10 @@ import numbers
 from keras import ops
 
 from tf_sparse_attention.ops.random_bits import threefry, to_uniform, word
+from tf_sparse_attention.types import Tensor
 
 
-def row_keys(seed, batch_size):
+def row_keys(seed: int | Tensor, batch_size: int | Tensor) -> Tensor:
     """Makes one key for each row of a batch.
 
     Args:
@@ -21,7 +22,7 @@ def row_keys(seed, batch_size):
 
     Returns:
         uint32 (B, 2): (seed, row) for one seed, whatever the size of the batch; (seed of the row, 0) for one a row, so
-        that equal seeds give equal keys wherever the rows stand.
+        that equal seeds give equal keys whatever the row.
     """
     seed = word(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
     if len(seed.shape) == 2:
@@ -32,7 +33,7 @@ def row_keys(seed, batch_size):
     return ops.stack([ops.broadcast_to(seed, ops.shape(rows)), rows], axis=-1)
 
 
-def fold_in(keys, data):
+def fold_in(keys: Tensor, data: Tensor) -> Tensor:
     """Derives new keys, independent of the old ones and of those for other `data`.
 
     Args:
@@ -47,7 +48,7 @@ def fold_in(keys, data):
     return ops.stack(threefry(keys[:, 0], keys[:, 1], ops.full_like(data, 2**32 - 1), data), axis=-1)
 
 
-def uniform(keys, size):
+def uniform(keys: Tensor, size: int | Tensor) -> Tensor:
     """Draws numbers that depend on the row's key and their index alone.
 
     Args:

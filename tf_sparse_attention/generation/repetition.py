@@ -1,12 +1,15 @@
-"""What keeps a text from repeating itself: functions (logits, inputs, index) -> logits for `generate`."""
+"""Penalties of repetition: functions (logits, inputs, index) -> logits for `generate`."""
 
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.blocks import in_range
+from tf_sparse_attention.types import Tensor
 
 
-def penalize_repetition(logits, inputs, index, penalty, window=64):
+def penalize_repetition(
+    logits: Tensor, inputs: Tensor, index: Tensor, penalty: float | Tensor, window: int | None = 64
+) -> Tensor:
     """Makes ids of the last tokens less likely (Keskar et al. 2019, section 4.1).
 
     The logit of an id that is among the last `window` tokens is divided by the penalty where it is positive and
@@ -17,8 +20,8 @@ def penalize_repetition(logits, inputs, index, penalty, window=64):
         inputs: int32 (B, L), the start id, tokens so far, then anything.
         index: int32 (B,), the last token of each row in `inputs`, which is also the number of its tokens.
         penalty: 1 changes nothing, above 1 repeats less. A number or a scalar tensor.
-        window: tokens that are looked back at, an integer; tensors of this many numbers a row are worked on. None: all
-            of the buffer. Default 64.
+        window: how many of the last tokens are looked at, an integer; memory grows with it. None: the whole buffer.
+            Default 64.
 
     Returns:
         Float32 (B, V).
@@ -26,31 +29,33 @@ def penalize_repetition(logits, inputs, index, penalty, window=64):
     inputs, index = ops.cast(inputs, "int32"), ops.cast(index, "int32")
     length = ops.shape(inputs)[1]
     window = length if window is None else window
-    places = index[:, None] - ops.arange(window, dtype="int32")[None, :]  # (B, W), the last token first
-    recent = ops.take_along_axis(inputs, in_range(places, length), axis=1)
+    positions = index[:, None] - ops.arange(window, dtype="int32")[None, :]  # (B, W), the last token first
+    recent = ops.take_along_axis(inputs, in_range(positions, length), axis=1)
     logits = ops.cast(logits, "float32")
     changed = ops.where(logits > 0, logits / penalty, ops.maximum(logits * penalty, lowest("float32")))
-    # Place 0 is the start id, which is no token.
-    return ops.where(_among(recent, places > 0, logits), changed, logits)
+    # Position 0 is the start id, which is no token.
+    return ops.where(_among(recent, positions > 0, logits), changed, logits)
 
 
-def block_ngrams(logits, inputs, index, size):
-    """Lowers to the least float32 the ids that would complete an n-gram that a row has already.
+def block_ngrams(logits: Tensor, inputs: Tensor, index: Tensor, size: int) -> Tensor:
+    """Forbids repeated n-grams: ids that would complete one of the row get the lowest float32.
 
     Args:
         logits, inputs, index: as for `penalize_repetition`.
-        size: n, an integer of at least 1; with 1 no token comes twice.
+        size: n, an integer of at least 1; with 1 no token is repeated.
 
     Returns:
-        Float32 (B, V). A row of which all ids are lowered is left as it is.
+        Float32 (B, V). A row in which all ids would be forbidden is returned unchanged.
     """
     inputs, index = ops.cast(inputs, "int32"), ops.cast(index, "int32")
-    places = ops.arange(ops.shape(inputs)[1], dtype="int32")[None, :]
-    # Place p ends an n-gram of the row that begins as the last n - 1 tokens do, if it equals them one by one.
-    repeats = (places >= size) & (places <= index[:, None])
+    positions = ops.arange(ops.shape(inputs)[1], dtype="int32")[None, :]
+    # Position p ends an n-gram that begins with the last n - 1 tokens if the tokens before it equal them.
+    repeats = (positions >= size) & (positions <= index[:, None])
     for back in range(1, size):
         last = ops.take_along_axis(inputs, ops.maximum(index - back + 1, 0)[:, None], axis=1)  # (B, 1)
-        before = ops.take_along_axis(inputs, ops.broadcast_to(ops.maximum(places - back, 0), ops.shape(inputs)), axis=1)
+        before = ops.take_along_axis(
+            inputs, ops.broadcast_to(ops.maximum(positions - back, 0), ops.shape(inputs)), axis=1
+        )
         repeats = repeats & (before == last)
     logits = ops.cast(logits, "float32")
     blocked = ops.where(_among(inputs, repeats, logits), lowest("float32"), logits)
@@ -61,7 +66,7 @@ def _among(ids, chosen, logits):
     """Returns which ids of the vocabulary are among the chosen ones of ids (B, W): bool (B, V)."""
     batch, size = ops.shape(logits)
     rows = ops.arange(batch, dtype="int32")[:, None] * (size + 1)
-    index = ops.reshape(rows + ops.where(chosen, ids, size), (-1, 1))  # those not chosen go behind the vocabulary
+    index = ops.reshape(rows + ops.where(chosen, ids, size), (-1, 1))  # ids not chosen are written after the vocabulary
     found = ops.scatter_update(
         ops.zeros((batch * (size + 1),), "int32"), index, ops.ones((ops.shape(index)[0],), "int32")
     )

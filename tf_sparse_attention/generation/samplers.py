@@ -4,17 +4,18 @@ import numbers
 
 from keras import ops
 
-from tf_sparse_attention.generation.best_ids import best_ids
 from tf_sparse_attention.generation.random_keys import uniform
+from tf_sparse_attention.generation.top_ids import top_ids
 from tf_sparse_attention.ops.attend import lowest
+from tf_sparse_attention.types import Tensor
 
 
-def greedy(logits, keys=None):
+def greedy(logits: Tensor, keys: Tensor | None = None) -> Tensor:
     """Returns the most likely ids, the lowest of equals.
 
     Args:
         logits: float (B, V).
-        keys: not used; there so that `greedy` can be the sampler of `generate`.
+        keys: not used, as `greedy` is deterministic.
 
     Returns:
         int32 (B,).
@@ -22,7 +23,14 @@ def greedy(logits, keys=None):
     return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def sample(logits, keys, temperature=1.0, top_k=None, top_p=None, min_p=None):
+def sample(
+    logits: Tensor,
+    keys: Tensor,
+    temperature: float | Tensor = 1.0,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
+) -> Tensor:
     """Draws ids from softmax(logits / temperature), cut to the `top_k` best, the nucleus of `top_p`, and by `min_p`.
 
     The draw is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u), which never picks an id that was
@@ -33,9 +41,9 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None, min_p=None):
         logits: float (B, V).
         keys: uint32 (B, 2), one key a row, another one for each draw: `row_keys`, `fold_in`.
         temperature: above 1 flattens, below 1 sharpens; 0 is `greedy`. A number, a scalar tensor, or (B,). Default 1.
-        top_k: ids kept in each row, see `keep_top_k`. None (default): all.
-        top_p: share of probability kept, see `keep_nucleus`. None (default): all.
-        min_p: least probability beside that of the best id, see `keep_likely`. None (default): any.
+        top_k: number of ids to draw from, see `keep_top_k`. None (default): all.
+        top_p: probability of the ids to draw from, see `keep_nucleus`. None (default): all.
+        min_p: least share of the probability of the best id, see `keep_likely`. None (default): any.
 
     Returns:
         int32 (B,).
@@ -65,7 +73,7 @@ def sample(logits, keys, temperature=1.0, top_k=None, top_p=None, min_p=None):
     return ops.where(temperature[:, 0] > 0, drawn, greedy(logits))
 
 
-def keep_top_k(logits, top_k):
+def keep_top_k(logits: Tensor, top_k: int | Tensor) -> Tensor:
     """Lowers all but the k best logits of each row to the least float32.
 
     Exactly k are kept in every row; of equal logits the lower ids are better. At k >= V nothing changes.
@@ -86,10 +94,10 @@ def keep_top_k(logits, top_k):
     check_settings(top_k=top_k)
     logits = ops.cast(logits, "float32")
     ones = ops.ones_like(logits, dtype="int32")
-    return _keep(logits, best_ids(logits, ones, _a_row(top_k, "int32") - 1))
+    return _keep(logits, top_ids(logits, ones, _a_row(top_k, "int32") - 1))
 
 
-def keep_nucleus(logits, top_p):
+def keep_nucleus(logits: Tensor, top_p: float | Tensor) -> Tensor:
     """Lowers the logits outside the nucleus of each row to the least float32 (Holtzman et al. 2020).
 
     From the best id down, an id is dropped if those before it have a probability of more than p together: the nucleus
@@ -108,11 +116,11 @@ def keep_nucleus(logits, top_p):
     check_settings(top_p=top_p)
     logits, top_p = ops.cast(logits, "float32"), _a_row(top_p)
     # Sums that are rounded up may exceed 1 and are no reason to drop anything.
-    kept = best_ids(logits, ops.softmax(logits, axis=-1), ops.maximum(top_p, 0)) | (top_p >= 1)
+    kept = top_ids(logits, ops.softmax(logits, axis=-1), ops.maximum(top_p, 0)) | (top_p >= 1)
     return _keep(logits, kept)
 
 
-def keep_likely(logits, min_p):
+def keep_likely(logits: Tensor, min_p: float | Tensor) -> Tensor:
     """Lowers the logits of ids less likely than `min_p` times the best one to the least float32 (Nguyen et al. 2024).
 
     At min_p = 0 nothing changes; at 1 the best ids are left, all of equals.
@@ -142,7 +150,12 @@ def _a_row(value, dtype="float32"):
     return ops.reshape(ops.cast(value, dtype), (-1, 1))  # (1, 1) or (B, 1)
 
 
-def check_settings(temperature=1.0, top_k=None, top_p=None, min_p=None):
+def check_settings(
+    temperature: float | Tensor = 1.0,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
+) -> None:
     """Raises a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
     if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):
         raise ValueError(f"`temperature` must be a number of at least 0. Received: temperature={temperature!r}.")

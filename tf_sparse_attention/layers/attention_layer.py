@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers import attention_checks, projections
-from tf_sparse_attention.layers.call_masks import other_than_query, token_masks
+from tf_sparse_attention.layers.call_masks import normalize_self_attention, token_masks
 from tf_sparse_attention.layers.memory import with_memory
 from tf_sparse_attention.layers.pattern_heads import PatternHeads
 from tf_sparse_attention.layers.replicas import SeedGenerator
@@ -105,7 +105,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         self.seed = seed
         self.use_output_bias = use_bias if use_output_bias is None else use_output_bias
         self._output_sizes = attention_checks.checked_sizes(output_shape)
-        self._objects = projections.objects_of(arguments)
+        self._objects = projections.get_keras_objects(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
     def copy_projections(self, attention, heads=slice(None)):
@@ -164,7 +164,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         return Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
 
     def __call__(self, query, value=None, key=None, *args, **kwargs):
-        return super().__call__(query, *other_than_query(query, value, key), *args, **kwargs)
+        return super().__call__(query, *normalize_self_attention(query, value, key), *args, **kwargs)
 
     def call(
         self,
@@ -225,7 +225,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         Returns:
             Bool (B, N, T, S). O(T S) memory.
         """
-        value, key = other_than_query(query, value, key)
+        value, key = normalize_self_attention(query, value, key)
         if not self.built:
             self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
         names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")

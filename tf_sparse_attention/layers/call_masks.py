@@ -9,7 +9,7 @@ from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 
 
-def other_than_query(query, value, key):
+def normalize_self_attention(query, value, key):
     """Returns `value` and `key`, or None for both where they are the query: self-attention.
 
     To be called before Keras casts the inputs to the compute dtype, which makes three tensors of one.

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.projections import fresh
+from tf_sparse_attention.layers.projections import clone_initializer
 from tf_sparse_attention.layers.replicas import SeedGenerator
 
 ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu")
@@ -78,7 +78,7 @@ class FeedForward(keras.layers.Layer):
         layer = keras.layers.Dense(
             units,
             use_bias=self.use_bias,
-            kernel_initializer=fresh(self.kernel_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
             dtype=self.dtype_policy,
             name=name,
         )

@@ -7,11 +7,11 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers import attention_checks, projections
 from tf_sparse_attention.layers.call_masks import as_tensor, token_masks
 from tf_sparse_attention.layers.local_attention import LocalAttention
-from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.marked import FromGlobal, Global
 from tf_sparse_attention.patterns.pattern import Union
 
@@ -34,7 +34,9 @@ class GlobalLocalAttention(LocalAttention):
         own_projections: whether global tokens attend by projections of their own, as Longformer's. Default False.
         dense_length: sequences of at most this many tokens attend to all tokens, as BigBird's published code does.
             Default 0: none.
-        **kwargs: the other arguments of `LocalAttention` but `position`, `key_block_size` and `adaptive_span`.
+        **kwargs: the other arguments of `LocalAttention` but `key_block_size`. Distances of `position` are those of
+            tokens, to and from global tokens too; `adaptive_span` is one of the window, beyond which global tokens see
+            and are seen.
 
     Call arguments:
         Those of `AttentionLayer` for self-attention, without memory, and
@@ -62,10 +64,11 @@ class GlobalLocalAttention(LocalAttention):
         checks.check_count("first_global", first_global, minimum=0)
         checks.check_switch("own_projections", own_projections)
         checks.check_count("dense_length", dense_length, minimum=0)
-        refused = {name: getattr(self, name) for name in ("position", "key_block_size", "adaptive_span")}
-        if any(given is not None for given in refused.values()):
-            names = ", ".join(f"`{name}`" for name in refused)
-            raise ValueError(f"{names} must be None: global tokens have no distance. Received: {refused}.")
+        if self.key_block_size is not None:
+            raise ValueError(
+                "`key_block_size` must be None: global tokens are of the sequence that attends. "
+                f"Received: key_block_size={self.key_block_size}."
+            )
         if first_global > num_global:
             raise ValueError(
                 f"`first_global` must be at most `num_global`. Received: first_global={first_global}, "
@@ -156,30 +159,31 @@ class GlobalLocalAttention(LocalAttention):
         if masks.global_counts is None:
             return super().compute_attention(heads[:3], masks, False, training, return_weights)
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
-        options = {
-            "masks": masks,
-            "position": self.position_encoding,
-            "dropout": self.attention_dropout(training),
-            "return_weights": return_weights,
-        }
+        call = masks, training, return_weights
         pattern = Union((Global(self.num_global), super().make_pattern(False)))
-        query, key, value = self._scaled(heads[:3])
-        span = self.span_of_call(training)
-        others = attend_pattern(pattern, query, key, value, known=[tokens, None], span=span, **options)
+        others = self._attend(pattern, heads[:3], *call, known=[tokens, None], span=self.span_of_call(training))
         # Rows of global tokens are another attention, by heads that may be their own, and not a part of the union.
-        query, key, value = self._scaled(heads[-3:])
-        own = attend_pattern(FromGlobal(self.num_global), query, key, value, known=[tokens], **options)
+        own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, known=[tokens])
         marks = tokens.marks[:, None, :, None]
-        weights = ops.where(marks, own.weights, others.weights) if return_weights else None
-        return ops.where(marks, own.output, others.output), weights
-
-    def _scaled(self, heads):
-        return heads[0] * self.key_dim**-0.5, *heads[1:]
+        weights = ops.where(marks, own[1], others[1]) if return_weights else None
+        return ops.where(marks, own[0], others[0]), weights
 
     def _attend_densely(self, heads, masks, training, return_weights):
-        attended = attend(
-            *self._scaled(heads[:3]),
-            mask=dense_mask(None, masks),
+        whole = Blocks(self.dense_length, 0, 0)
+        return self._attend(whole, heads, masks, training, return_weights)
+
+    def _attend(self, pattern, heads, masks, training, return_weights, known=None, span=None):
+        """Returns what `compute_attention` does, under a pattern."""
+        query, key, value = heads
+        attended = attend_pattern(
+            pattern,
+            query * self.key_dim**-0.5,
+            key,
+            value,
+            masks=masks,
+            known=known,
+            position=self.position_encoding,
+            span=span,
             dropout=self.attention_dropout(training),
             return_weights=return_weights,
         )
@@ -197,9 +201,7 @@ class GlobalLocalAttention(LocalAttention):
     def get_config(self):
         names = ("num_global", "first_global", "own_projections", "dense_length")
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
-        return {
-            name: value for name, value in config.items() if name not in ("position", "key_block_size", "adaptive_span")
-        }
+        return {name: value for name, value in config.items() if name != "key_block_size"}
 
 
 def _check_not_causal(causal):

@@ -7,7 +7,7 @@ from keras import ops
 from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, other_than_query
+from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.layers.cross_attention_cache import check_crosses
 from tf_sparse_attention.ops.masks import mask_of_heads
 
@@ -117,7 +117,7 @@ class MixedAttention(keras.layers.Layer):
                 part.build(query_shape, value_shape, key_shape)
 
     def __call__(self, query, value=None, key=None, *args, **kwargs):
-        return super().__call__(query, *other_than_query(query, value, key), *args, **kwargs)
+        return super().__call__(query, *normalize_self_attention(query, value, key), *args, **kwargs)
 
     def call(
         self,

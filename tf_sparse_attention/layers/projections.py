@@ -16,17 +16,17 @@ OBJECTS = {
 }
 
 
-def objects_of(arguments):
+def get_keras_objects(arguments):
     """Returns the initializers, regularizers and constraints that `arguments` name, by argument."""
     return {name: module.get(arguments[name]) for name, module in OBJECTS.items()}
 
 
 def config_of(objects):
-    """Returns the serialised form of what `objects_of` returned."""
+    """Returns the serialised form of what `get_keras_objects` returned."""
     return {name: module.serialize(objects[name]) for name, module in OBJECTS.items()}
 
 
-def fresh(initializer):
+def clone_initializer(initializer):
     """Returns a copy of an initializer: one with a seed gives the same values each time it is called."""
     return type(initializer).from_config(initializer.get_config())
 
@@ -61,10 +61,11 @@ def output_projection(name, input_shape, output_sizes, use_bias, objects, dtype)
 def relative_tables(layer, num_rows, objects):
     """Returns Shaw's tables for keys and values, shared by the heads, as weights of a layer; None for what it lacks."""
     sizes = {"relative_key": layer.key_dim, "relative_value": layer.value_dim if layer.has_relative_values else None}
+    initializer = objects["kernel_initializer"]
     return tuple(
         None
         if size is None
-        else layer.add_weight(name=name, shape=(num_rows, size), initializer=fresh(objects["kernel_initializer"]))
+        else layer.add_weight(name=name, shape=(num_rows, size), initializer=clone_initializer(initializer))
         for name, size in sizes.items()
     )
 
@@ -76,7 +77,7 @@ def _built(layer, input_shape):
 
 
 def _arguments(objects):
-    copies = {name: fresh(objects[name]) for name in ("kernel_initializer", "bias_initializer")}
+    copies = {name: clone_initializer(objects[name]) for name in ("kernel_initializer", "bias_initializer")}
     return {**objects, **copies}
 
 

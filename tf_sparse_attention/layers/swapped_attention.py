@@ -10,7 +10,7 @@ from keras import ops
 
 from tf_sparse_attention.layers import projections
 from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.call_masks import other_than_query
+from tf_sparse_attention.layers.call_masks import normalize_self_attention
 from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
@@ -86,7 +86,7 @@ class SwappedAttention(keras.layers.Layer):
             self.attention.build(query_shape)
 
     def __call__(self, query, value=None, key=None, *, attention_mask=None, **kwargs):
-        value, key = other_than_query(query, value, key)
+        value, key = normalize_self_attention(query, value, key)
         if value is not None:
             raise ValueError(
                 f"`value` and `key` must be the query where {self.name} is called: a {type(self.attention).__name__} "

@@ -1,6 +1,8 @@
-"""The parts of a model's attention: what users write, the plain data of a config, and the layers made of it."""
+"""The parts of a model's attention: as users write them, as plain data of a config, and as layers."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
@@ -21,7 +23,7 @@ class Part:
         kind: class of its layer.
         arguments: of the constructor; or, of a part that was given as a layer, its config.
         num_heads: its heads.
-        is_config: whether the arguments are a config, in which everything is said.
+        is_config: whether the arguments are a complete config.
     """
 
     kind: type
@@ -29,13 +31,13 @@ class Part:
     num_heads: int | None
     is_config: bool = False
 
-    def with_heads(self, num_heads):
+    def with_heads(self, num_heads: int) -> "Part":
         """Returns the part with another number of heads."""
         arguments = {**self.arguments, "num_heads": num_heads}
         return dataclasses.replace(self, arguments=arguments, num_heads=num_heads)
 
-    def make(self, index, name, seed, dtype):
-        """Returns a new layer for block number `index`; name and seed are for parts that have none of their own."""
+    def make(self, index: int, name: str, seed: int | None, dtype: Any) -> keras.layers.Layer:
+        """Returns a new layer for block number `index`; name and seed are defaults."""
         arguments = dict(self.arguments)
         if self.is_config:
             if "seed" in arguments and arguments["seed"] is None:
@@ -48,72 +50,74 @@ class Part:
         return self.kind(**arguments, dtype=dtype)
 
 
-def plain_attention(attention):
-    """Returns the `attention` of a model as plain data: layers in it become what Keras makes of them in a config.
+def serialize_attention(attention: Sequence[Any]) -> Any:
+    """Returns the `attention` of a model as plain data, with layers serialized.
 
-    What is no list of parts stays as it is, for `parts_of_blocks` to refuse.
+    Anything but parts is returned unchanged, for `parse_attention` to refuse.
     """
     if isinstance(attention, keras.layers.Layer):
         serialized = keras.saving.serialize_keras_object(attention)
         return {name: serialized[name] for name in SERIALIZED}
     if isinstance(attention, (list, tuple)):
-        return [plain_attention(part) for part in attention]
+        return [serialize_attention(part) for part in attention]
     return dict(attention) if isinstance(attention, dict) else attention
 
 
-def map_parts(function, attention):
-    """Returns the plain data of an attention with `function` of each part in place of it."""
+def map_parts(function: Callable[[Any], Any], attention: Sequence[Any]) -> list:
+    """Returns the plain data of an attention with `function` applied to each part."""
     return [
         [function(one) for one in part] if isinstance(part, (list, tuple)) else function(part) for part in attention
     ]
 
 
-def all_parts(attention):
+def all_parts(attention: Sequence[Any]) -> list:
     """Returns the parts in the plain data of an attention, those of all blocks one after the other."""
     return [one for part in attention for one in (part if isinstance(part, (list, tuple)) else [part])]
 
 
-def class_name(part):
+def class_name(part: dict[str, Any]) -> str:
     """Returns the name of the class of a part of plain data."""
     return part["class_name"] if "class_name" in part else part["layer"]
 
 
-def parts_of_blocks(attention, num_layers, skip_first=0):
+def parse_attention(attention: Sequence[Any], num_layers: int, num_local_layers: int = 0) -> list[list[Part]]:
     """Returns a list of `Part` for each block.
 
     Args:
         attention: plain data: a list of parts, or a list of such lists, one for each block.
         num_layers: number of blocks.
-        skip_first: blocks, from the first on, in which the local part takes over the heads of all parts.
+        num_local_layers: number of first blocks in which the local part has the heads of all parts.
 
     Raises:
-        ValueError: for something else, and for a `skip_first` that does not go with it.
+        ValueError: for anything else, and for a `num_local_layers` that does not fit.
     """
     listed = isinstance(attention, (list, tuple)) and len(attention) > 0
     differ = listed and any(isinstance(part, (list, tuple)) for part in attention)
     blocks = attention if differ else [attention]
-    whole = listed and all(isinstance(parts, (list, tuple)) and len(parts) > 0 for parts in blocks)
-    if not whole or (differ and len(blocks) != num_layers):
+    is_valid = listed and all(isinstance(parts, (list, tuple)) and len(parts) > 0 for parts in blocks)
+    if not is_valid or (differ and len(blocks) != num_layers):
         raise ValueError(
             f"`attention` must be {FORMS.format(num_layers=num_layers)}. Received: attention={attention!r}."
         )
     made = [[part_of(part) for part in parts] for parts in blocks]
-    _check_skip_first(skip_first, num_layers, differ, made[0], attention)
+    _check_num_local_layers(num_local_layers, num_layers, differ, made[0], attention)
     if differ:
         return made
-    return [all_local(made[0]) if index < skip_first else made[0] for index in range(num_layers)]
+    return [merge_into_local(made[0]) if index < num_local_layers else made[0] for index in range(num_layers)]
 
 
-def part_of(part):
+def part_of(part: Any) -> Part:
     """Returns the `Part` of its plain data.
 
     Raises:
-        ValueError: if it names no attention layer, or has a dtype of its own.
+        ValueError: if it names no attention layer, or has a dtype.
     """
     names = [name for name in layers.__all__ if _is_pattern(getattr(layers, name))]
     if isinstance(part, dict) and part.get("layer") in names:
         if "dtype" in part:
-            raise ValueError(f"`attention` must leave the dtype to `dtype` of the whole. Received: attention={part!r}.")
+            raise ValueError(
+                f"`attention` must have no dtype, which is `dtype` of the model. Received: attention={part!r}."
+            )
         arguments = {name: value for name, value in part.items() if name != "layer"}
         return Part(getattr(layers, part["layer"]), arguments, arguments.get("num_heads"))
     if isinstance(part, dict) and "class_name" in part:
@@ -127,19 +131,21 @@ def part_of(part):
     )
 
 
-def all_local(parts):
+def merge_into_local(parts: Sequence[Part]) -> list[Part]:
     """Returns the local part alone with the heads of all `parts`."""
     local = next(part for part in parts if part.kind is layers.LocalAttention)
     return [local.with_heads(sum(part.num_heads for part in parts))]
 
 
-def make_attention(parts, index, seed, dtype, name="attention", mixed=True):
+def make_attention(
+    parts: Sequence[Part], index: int, seed: int | None, dtype: Any, name: str = "attention", mixed: bool = True
+) -> keras.layers.Layer:
     """Returns the attention of block `index`.
 
     Args:
         parts: list of `Part`.
         index: number of the block.
-        seed: integer or None; the parts take the numbers after it.
+        seed: integer or None; the parts get the numbers after it.
         dtype: dtype policy.
         name: of the attention.
         mixed: whether a single part is a `MixedAttention` as well, and not the layer itself.
@@ -168,19 +174,19 @@ def _deserialized(part):
         ) from error
 
 
-def _check_skip_first(skip_first, num_layers, differ, parts, attention):
-    if differ and skip_first:
+def _check_num_local_layers(num_local_layers, num_layers, differ, parts, attention):
+    if differ and num_local_layers:
         raise ValueError(
-            "`skip_first` must be 0 where `attention` has a list of parts for each block. "
-            f"Received: skip_first={skip_first}."
+            "`num_local_layers` must be 0 where `attention` has a list of parts for each block. "
+            f"Received: num_local_layers={num_local_layers}."
         )
-    if skip_first >= num_layers and len(parts) > 1:
+    if num_local_layers >= num_layers and len(parts) > 1:
         raise ValueError(
-            "`skip_first` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
-            f"skip_first={skip_first}, num_layers={num_layers}."
+            "`num_local_layers` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
+            f"num_local_layers={num_local_layers}, num_layers={num_layers}."
         )
-    if skip_first and not any(part.kind is layers.LocalAttention for part in parts):
+    if num_local_layers and not any(part.kind is layers.LocalAttention for part in parts):
         raise ValueError(
-            "`skip_first` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
-            f"Received: skip_first={skip_first}, attention={attention!r}."
+            "`num_local_layers` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
+            f"Received: num_local_layers={num_local_layers}, attention={attention!r}."
         )

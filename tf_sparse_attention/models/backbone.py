@@ -1,25 +1,37 @@
 """The Transformer without its task: from token ids to vectors."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import layers
+from tf_sparse_attention.deprecation import renamed_arguments, renamed_keys, renamed_method
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.models.attention_parts import plain_attention
+from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.backbone_arguments import check_arguments, further_masks_of, masks_of_block, unpack
+from tf_sparse_attention.models.backbone_cache import BackboneCache
 from tf_sparse_attention.models.blocks import make_blocks
-from tf_sparse_attention.models.decoding import Decoding
-from tf_sparse_attention.models.memory import NewMemory, check_blocks, empty_memory
 from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
+from tf_sparse_attention.types import Config, Tensor
 
-ARGUMENTS_OF_BLOCKS = ("attention", "num_layers", "skip_first", "intermediate_dim", "activation", "activation_dropout")
-ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "epsilon", "remat", "seed")
+ARGUMENTS_OF_BLOCKS = (
+    "attention",
+    "num_layers",
+    "num_local_layers",
+    "intermediate_dim",
+    "activation",
+    "activation_dropout",
+)
+ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "layer_norm_epsilon", "remat", "seed")
+RENAMED = {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Backbone(Decoding, Model):
+class Backbone(BackboneCache, Model):
     """Embedding, Transformer blocks with heads of any patterns, and a final norm.
 
     Args:
@@ -33,8 +45,8 @@ class Backbone(Decoding, Model):
             list of such lists, one for each.
         intermediate_dim: size inside the feed-forward. None: blocks have none.
         activation: of the feed-forward, see `FeedForward`. Default "gelu".
-        skip_first: blocks, from the first on, in which the part `LocalAttention` takes over the heads of all parts,
-            fewer than `num_layers`. Default 0, and 0 where `attention` has a list for each block.
+        num_local_layers: number of first blocks in which the part `LocalAttention` has the heads of all parts, fewer
+            than `num_layers`. Default 0, and 0 where `attention` has a list for each block.
         embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by
             frequency, "grid", the shape of a `GridEmbedding` of positions that is added, and "sinusoidal", True to
             add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
@@ -46,9 +58,9 @@ class Backbone(Decoding, Model):
         embedding_dropout: rate on the embedding.
         activation_dropout: rate inside the feed-forward.
         token_dropout: rate at which input ids are replaced by id 0 in training.
-        epsilon: of the layer norms, default 1e-6.
-        memory_length: positions before a segment whose block inputs `read_on` carries on from one segment of a long
-            text to the next, 0 for none (the default); all parts must have `supports_memory`.
+        layer_norm_epsilon: of the layer norms, default 1e-6.
+        memory_length: L, positions of the segment memory, the block inputs before a segment of a long text that
+            `forward_with_memory` reads as further keys; all parts must have `supports_memory`. Default 0, no memory.
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
         seed: integer for dropout, the initial embedding and the initial centroids. All other weights, and without it
             these too, follow `keras.utils.set_random_seed`.
@@ -56,10 +68,10 @@ class Backbone(Decoding, Model):
 
     Call arguments:
         inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask", "segment_ids" and
-            masks that some attention takes beside these, as "global_mask" of a `GlobalLocalAttention`.
+            masks that only some layers take, such as "global_mask" of a `GlobalLocalAttention`.
         padding_mask: bool (B, T), False for padding.
         segment_ids: int (B, T), the document of each token of a packed batch.
-        training: whether to drop and to move centroids.
+        training: whether to apply dropout and update centroids.
 
     Returns:
         Float (B, T, D).
@@ -80,32 +92,33 @@ class Backbone(Decoding, Model):
         (1, 300, 64)
     """
 
+    @renamed_arguments(**RENAMED)
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        hidden_dim,
-        attention,
-        intermediate_dim=None,
-        activation="gelu",
-        skip_first=0,
-        embedding=None,
-        embedding_dim=None,
-        norm="pre",
-        causal=True,
-        dropout=0.0,
-        embedding_dropout=0.0,
-        activation_dropout=0.0,
-        token_dropout=0.0,
-        epsilon=1e-6,
-        memory_length=0,
-        remat=False,
-        seed=None,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        num_layers: int,
+        hidden_dim: int,
+        attention: Sequence[Any],
+        intermediate_dim: int | None = None,
+        activation: str = "gelu",
+        num_local_layers: int = 0,
+        embedding: dict[str, Any] | None = None,
+        embedding_dim: int | None = None,
+        norm: str = "pre",
+        causal: bool = True,
+        dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        token_dropout: float = 0.0,
+        layer_norm_epsilon: float = 1e-6,
+        memory_length: int = 0,
+        remat: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
-        arguments["attention"] = plain_attention(attention)
+        arguments["attention"] = serialize_attention(attention)
         check_arguments(arguments)
         self._arguments = arguments
         self.vocabulary_size = vocabulary_size
@@ -116,7 +129,7 @@ class Backbone(Decoding, Model):
         self.embedding_dropout = embedding_dropout
         self.token_dropout = token_dropout
         self._embedding_options = embedding or {}
-        self.embedding = self._embedding()
+        self.embedding = self._make_embedding()
         self.grid_embedding = None
         if "grid" in self._embedding_options:
             self.grid_embedding = layers.GridEmbedding(
@@ -133,44 +146,44 @@ class Backbone(Decoding, Model):
         self.final_norm = None
         if norm == "pre":
             self.final_norm = keras.layers.LayerNormalization(
-                epsilon=epsilon, dtype=self.dtype_policy, name="final_norm"
+                epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="final_norm"
             )
         self._seeds = SeedGenerator(seed) if embedding_dropout or token_dropout else None
         self.build((None, None))
 
-    def _embedding(self):
-        given = self._arguments
+    def _make_embedding(self):
+        arguments = self._arguments
         common = {"dtype": self.dtype_policy, "name": "embedding"}
-        sizes = given["vocabulary_size"], self.embedding_dim
+        sizes = arguments["vocabulary_size"], self.embedding_dim
         if "cutoffs" in self._embedding_options:
             clusters = {
                 name: value for name, value in self._embedding_options.items() if name in ("cutoffs", "div_value")
             }
-            return layers.AdaptiveEmbedding(*sizes, **clusters, seed=given["seed"], **common)
-        start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=given["seed"])
+            return layers.AdaptiveEmbedding(*sizes, **clusters, seed=arguments["seed"], **common)
+        start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=arguments["seed"])
         return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
 
     @property
-    def causal(self):
+    def causal(self) -> bool:
         """Whether later tokens are hidden."""
         return self._arguments["causal"]
 
     @property
-    def causal_selection(self):
-        """Whether, with later tokens hidden, which tokens a head sees is independent of them too."""
+    def causal_selection(self) -> bool:
+        """Whether the choice of tokens that a head sees is causal too, independent of later tokens."""
         return all(block.attention.causal_selection for block in self.blocks)
 
     @property
-    def further_masks(self):
-        """Names of masks that some attention takes beside those of every layer, as "global_mask"."""
+    def further_masks(self) -> tuple[str, ...]:
+        """Names of masks that only some layers take, such as "global_mask"."""
         return further_masks_of(self.blocks)
 
     @property
-    def max_length(self):
+    def max_length(self) -> int | None:
         """The most tokens that a sequence can have; None: any number."""
         return None if self.grid_embedding is None else math.prod(self.grid_embedding.grid)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         hidden = (None, None, self.hidden_dim)
         self.embedding.build((None, None))
         if self.embedding_projection is not None:
@@ -183,43 +196,53 @@ class Backbone(Decoding, Model):
             self.final_norm.build(hidden)
         self.built = True
 
-    def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
+    def call(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        padding_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         return self._run(*unpack(inputs, padding_mask, segment_ids, self.further_masks), training)
 
-    def init_memory(self, batch_size, masked=True):
-        """Returns the memory before the first segment of `batch_size` texts, for `read_on`.
+    def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
+        """Returns the empty segment memory of `batch_size` texts, for `forward_with_memory`.
 
         Args:
             batch_size: B, texts.
-            masked: whether the empty places are hidden. If not they are zero vectors of document 0, which take part in
-                every softmax, as in the published code of Sukhbaatar et al. 2019.
+            masked: whether empty slots are hidden. If not they are zero vectors of document 0, which take part in every
+                softmax, as in the published code of Sukhbaatar et al. 2019. Default True.
 
         Returns:
             Dictionary {"segment_ids": int32 (B, L), name of a block: float (B, L, D)}.
         """
         return empty_memory(self, batch_size, masked)
 
-    def read_on(self, inputs, memory, training=None):
-        """Computes the next segment of texts of which earlier segments are remembered (Dai et al. 2019).
+    def forward_with_memory(
+        self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Computes the next segment of texts, with a segment memory of what came before (Dai et al. 2019).
 
-        Each block sees its own inputs at the `memory_length` positions before the segment as further keys, to which no
-        gradient goes, as far as they are of the same document. Where no layer reaches further back than the memory,
-        dropout is off, and segments are whole blocks of layers without a `window`, the result is that of the whole text
-        at once.
+        Each block attends to its own inputs at the `memory_length` positions before the segment as well, without a
+        gradient, where they are of the same document. The result equals that of the whole text in one call if no layer
+        looks back further than the memory, dropout is off, and segments are multiples of the `block_size` of layers
+        without a `window`.
 
         Args:
             inputs: as in a call; the "segment_ids" of a document are the same in all its segments, 0 without them, and
                 never negative.
-            memory: what `init_memory`, or the call for the segment before, returned.
+            memory: the segment memory that `init_memory`, or the call for the segment before, returned.
             training: as in a call.
 
         Returns:
             Pair of the vectors (B, T, D) and the memory for the next segment.
         """
-        given = unpack(inputs, further_masks=self.further_masks)
-        new = NewMemory(memory, *given[:3])
-        x = self._run(*given, training, new)
-        return x, new.finished()
+        unpacked = unpack(inputs, further_masks=self.further_masks)
+        memory = SegmentMemory(memory, *unpacked[:3])
+        x = self._run(*unpacked, training, memory)
+        return x, memory.after()
+
+    read_on = renamed_method("read_on", "forward_with_memory")
 
     def _run(self, token_ids, padding_mask, segment_ids, further_masks, training, memory=None):
         if len(token_ids.shape) != 2:
@@ -228,12 +251,12 @@ class Backbone(Decoding, Model):
             )
         x = self.embed(token_ids, training)
         for block in self.blocks:
-            own = masks_of_block(block, further_masks)
-            own |= {} if memory is None else memory.of_block(block, x)
-            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **own)
+            further = masks_of_block(block, further_masks)
+            further |= {} if memory is None else memory.arguments_of(block, x)
+            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **further)
         return x if self.final_norm is None else self.final_norm(x)
 
-    def embed(self, token_ids, training=None, positions=None):
+    def embed(self, token_ids: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
         """Returns the inputs of the first block, float (B, T, D), of tokens at `positions` int (B, T), or from 0 on."""
         if training and self.token_dropout:
             keep = keras.random.uniform(ops.shape(token_ids), seed=self._seeds) >= self.token_dropout
@@ -247,11 +270,15 @@ class Backbone(Decoding, Model):
             x = self.embedding_projection(x)
         return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         sizes = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
         return (*sizes, self.hidden_dim)
 
-    def get_config(self):
-        # Not that of `keras.Model`, which guesses the arguments.
+    def get_config(self) -> Config:
+        # `keras.Model` would infer the arguments.
         base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
         return {**base, **self._arguments}
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":
+        return cls(**renamed_keys(config, RENAMED))

@@ -1,13 +1,23 @@
-"""The arguments and inputs of a backbone, checked and taken apart."""
+"""Checks of the arguments of a backbone, and its inputs unpacked."""
+
+from collections.abc import Sequence
+
+import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.models.attention_parts import parts_of_blocks
+from tf_sparse_attention.models.attention_parts import parse_attention
+from tf_sparse_attention.types import Config, Tensor
 
 EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid", "sinusoidal")
 
 
-def unpack(inputs, padding_mask=None, segment_ids=None, further_masks=()):
-    """Returns what a model's inputs hold, a tensor or a dictionary of them.
+def unpack(
+    inputs: Tensor | dict[str, Tensor],
+    padding_mask: Tensor | None = None,
+    segment_ids: Tensor | None = None,
+    further_masks: Sequence[str] = (),
+) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Tensor]]:
+    """Unpacks the inputs of a model, a tensor or a dictionary.
 
     Args:
         inputs: token ids, or a dictionary with "token_ids" and any of "padding_mask", "segment_ids" and the names in
@@ -36,28 +46,28 @@ def unpack(inputs, padding_mask=None, segment_ids=None, further_masks=()):
     )
 
 
-def further_masks_of(blocks):
-    """Returns the names of masks that the attention of some block takes beside those of every layer."""
+def further_masks_of(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
+    """Returns the names of masks that the attention of only some blocks takes."""
     return tuple(dict.fromkeys(name for block in blocks for name in block.attention.further_masks))
 
 
-def masks_of_block(block, further_masks):
-    """Returns those of some masks by name that the attention of a block takes."""
+def masks_of_block(block: keras.layers.Layer, further_masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the masks, by name, that the attention of a block takes."""
     return {name: further_masks[name] for name in block.attention.further_masks if name in further_masks}
 
 
-def check_arguments(arguments):
+def check_arguments(arguments: Config) -> None:
     """Raises a `ValueError` for a wrong argument of `Backbone`, given by name."""
     for name in ("vocabulary_size", "num_layers", "hidden_dim"):
         checks.check_count(name, arguments[name])
     checks.check_optional_count("intermediate_dim", arguments["intermediate_dim"])
     checks.check_optional_count("embedding_dim", arguments["embedding_dim"])
-    checks.check_count("skip_first", arguments["skip_first"], minimum=0)
+    checks.check_count("num_local_layers", arguments["num_local_layers"], minimum=0)
     checks.check_count("memory_length", arguments["memory_length"], minimum=0)
     _check_embedding(arguments["embedding"], arguments["memory_length"])
     for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
         checks.check_rate(name, arguments[name])
-    parts_of_blocks(*(arguments[name] for name in ("attention", "num_layers", "skip_first")))
+    parse_attention(*(arguments[name] for name in ("attention", "num_layers", "num_local_layers")))
 
 
 def _check_embedding(embedding, memory_length):
@@ -76,6 +86,6 @@ def _check_embedding(embedding, memory_length):
         checks.check_switch("embedding['sinusoidal']", embedding["sinusoidal"])
     if ("grid" in embedding or embedding.get("sinusoidal")) and memory_length:
         raise ValueError(
-            "`memory_length` must be 0 with an embedding of positions, which tells of the place in one segment alone. "
+            "`memory_length` must be 0 with an embedding of positions, which count from the start of each segment. "
             f"Received: memory_length={memory_length}, embedding={embedding!r}."
         )

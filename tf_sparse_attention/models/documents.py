@@ -1,28 +1,30 @@
-"""Where the documents of packed rows begin, and what counts from there."""
+"""Documents of packed rows: where they begin, and positions in them."""
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 
-def document_starts(segment_ids):
+def document_starts(segment_ids: Tensor) -> Tensor:
     """Returns the position at which the document of each token begins, int32 (B, T).
 
     Args:
-        segment_ids: int (B, T), the document of each token; the tokens of one stand together.
+        segment_ids: int (B, T), the document of each token; the tokens of a document are contiguous.
     """
     segment_ids = ops.convert_to_tensor(segment_ids)
     batch, length = shape(segment_ids)
-    begins = ops.concatenate(
+    is_start = ops.concatenate(
         [ops.ones((batch, 1), "bool"), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1
     )  # (B, T)
     positions = ops.arange(length, dtype="int32")
-    starts = ops.sort(ops.where(begins, positions, length), axis=1)  # those of the documents in order, then T
-    return ops.take_along_axis(starts, ops.cumsum(ops.cast(begins, "int32"), axis=1) - 1, axis=1)
+    starts = ops.sort(ops.where(is_start, positions, length), axis=1)  # those of the documents in order, then T
+    return ops.take_along_axis(starts, ops.cumsum(ops.cast(is_start, "int32"), axis=1) - 1, axis=1)
 
 
-def token_positions(is_token, starts=None):
-    """Returns the place of each token among those of its document, from 1 on, and 0 elsewhere: int32 (B, T).
+def token_positions(is_token: Tensor, starts: Tensor | None = None) -> Tensor:
+    """Returns the position of each token in its document, counted from 1, and 0 elsewhere: int32 (B, T).
 
     Args:
         is_token: bool (B, T).
@@ -35,7 +37,7 @@ def token_positions(is_token, starts=None):
     return counts * is_token
 
 
-def with_first_global(block, global_mask, starts):
+def mark_first_tokens(block: keras.layers.Layer, global_mask: Tensor | None, starts: Tensor) -> Tensor | None:
     """Returns how often each token of packed rows counts for a block: int (B, T), or None where no token is global.
 
     An attention layer marks the first tokens of a row itself; those of the documents after the first are added here.

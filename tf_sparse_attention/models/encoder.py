@@ -1,19 +1,24 @@
 """A bidirectional encoder of long texts with global tokens: Longformer's and BigBird's."""
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.models.attention_parts import plain_attention
+from tf_sparse_attention.deprecation import renamed_arguments, renamed_keys
+from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.backbone_arguments import further_masks_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
-from tf_sparse_attention.models.documents import document_starts, token_positions, with_first_global
+from tf_sparse_attention.models.documents import document_starts, mark_first_tokens, token_positions
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Config, Tensor
 
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "token_type_ids")
+RENAMED = {"num_segments": "num_token_types", "epsilon": "layer_norm_epsilon"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -34,11 +39,11 @@ class Encoder(Model):
         max_length: positions that have an embedding; with `padding_id` the longest text has `padding_id + 1` fewer.
         num_token_types: number of token types, such as first and second sentence. Default 1.
         activation: of `FeedForward`. Default "exact_gelu".
-        epsilon: of the layer norms. Default 1e-12.
+        layer_norm_epsilon: of the layer norms. Default 1e-12.
         dropout: rate after embeddings and sublayers, in training. Default 0.
         embedding_scale: factor of the token embeddings. Default 1.
         padding_id: id of padding where positions count the other tokens from `padding_id + 1` on, as Longformer's do.
-            None: positions count all places from 0.
+            None: positions count all tokens from 0.
         global_block: positions of a block, of which the first and the last are global in every text, as BigBird's.
             None: what `global_mask` says.
         first_block_count: how often the tokens of the first such block count for the others. Default 1.
@@ -49,12 +54,12 @@ class Encoder(Model):
         inputs: int (B, T), token ids; or a dictionary with "token_ids" and any of
             "padding_mask" (B, T), zero for padding;
             "token_type_ids" int (B, T), the type of each token, 0 without them;
-            "segment_ids" int (B, T), the document of each token of packed rows, whose documents stand one after the
-            other: attention stays inside of a document, positions count from its start, and its first tokens are global
-            where `first_global` of the attention says so;
-            "global_mask" (B, T), not zero for global tokens. A row has places for `num_global` of them, for all of its
+            "segment_ids" int (B, T), the document of each token of packed rows, which are contiguous:
+            attention stays inside of a document, positions count from its start, and its first tokens are global where
+            `first_global` of the attention says so;
+            "global_mask" (B, T), not zero for global tokens. A row may have `num_global` of them, in all of its
             documents together.
-        training: whether to drop.
+        training: whether to apply dropout.
 
     Returns:
         Dictionary of "sequence_output", float (B, T, D), and with a pooler "pooled_output", float (B, D): tanh of a
@@ -73,32 +78,26 @@ class Encoder(Model):
         (1, 40, 16)
     """
 
+    @renamed_arguments(**RENAMED)
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        hidden_dim,
-        intermediate_dim,
-        attention,
-        max_length,
-        num_token_types=1,
-        activation="exact_gelu",
-        epsilon=1e-12,
-        dropout=0.0,
-        embedding_scale=1.0,
-        padding_id=None,
-        global_block=None,
-        first_block_count=1,
-        use_pooler=True,
-        **kwargs,
-    ):
-        if "num_segments" in kwargs:
-            warnings.warn(
-                "`num_segments` of `Encoder` is now `num_token_types`; the next release will refuse the old name.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            num_token_types = kwargs.pop("num_segments")
+        vocabulary_size: int,
+        num_layers: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        attention: Sequence[Any],
+        max_length: int,
+        num_token_types: int = 1,
+        activation: str = "exact_gelu",
+        layer_norm_epsilon: float = 1e-12,
+        dropout: float = 0.0,
+        embedding_scale: float = 1.0,
+        padding_id: int | None = None,
+        global_block: int | None = None,
+        first_block_count: int = 1,
+        use_pooler: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         counts = {"vocabulary_size": vocabulary_size, "num_layers": num_layers, "hidden_dim": hidden_dim}
         counts |= {"max_length": max_length, "num_token_types": num_token_types}
@@ -112,9 +111,9 @@ class Encoder(Model):
         checks.check_switch("use_pooler", use_pooler)
         checks.check_count("intermediate_dim", intermediate_dim)
         self.intermediate_dim = intermediate_dim
-        self.attention = plain_attention(_as_parts(attention, warn=True))
+        self.attention = serialize_attention(_as_parts(attention, warn=True))
         self.activation = activation
-        self.epsilon = epsilon
+        self.layer_norm_epsilon = layer_norm_epsilon
         self.dropout = dropout
         self.embedding_scale = embedding_scale
         self.padding_id = padding_id
@@ -136,13 +135,15 @@ class Encoder(Model):
         for name, size in sizes.items():
             self.embeddings[name] = keras.layers.Embedding(size, self.hidden_dim, name=f"{name}_embedding", **common)
             self.embeddings[name].build((None, None))
-        self.embedding_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, name="embedding_norm", **common)
+        self.embedding_norm = keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon, name="embedding_norm", **common
+        )
         self.embedding_norm.build((None, None, self.hidden_dim))
         self.embedding_dropout = keras.layers.Dropout(self.dropout, name="embedding_dropout", **common)
-        names = ("attention", "num_layers", "intermediate_dim", "activation", "dropout", "epsilon")
-        own = {name: getattr(self, name) for name in names}
+        names = ("attention", "num_layers", "intermediate_dim", "activation", "dropout", "layer_norm_epsilon")
+        arguments = {name: getattr(self, name) for name in names}
         # Not mixed: weights of blocks of one part have the names, in files too, that they had before there were others.
-        self.blocks = make_blocks(dtype=self.dtype_policy, norm="post", mixed=False, **own)
+        self.blocks = make_blocks(dtype=self.dtype_policy, norm="post", mixed=False, **arguments)
         for block in self.blocks:
             block.build((None, None, self.hidden_dim))
         self.pooler = None
@@ -150,60 +151,60 @@ class Encoder(Model):
             self.pooler = keras.layers.Dense(self.hidden_dim, activation="tanh", name="pooler", **common)
             self.pooler.build((None, self.hidden_dim))
 
-    def call(self, inputs, training=None):
-        given = self._checked(inputs if isinstance(inputs, dict) else {"token_ids": inputs})
-        mask = None if given["padding_mask"] is None else ops.cast(given["padding_mask"], "bool")
-        further = {name: given[name] for name in self.further_masks if given[name] is not None}
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
+        inputs = self._check_inputs(inputs if isinstance(inputs, dict) else {"token_ids": inputs})
+        mask = None if inputs["padding_mask"] is None else ops.cast(inputs["padding_mask"], "bool")
+        further = {name: inputs[name] for name in self.further_masks if inputs[name] is not None}
         if self.global_block:
-            further["global_mask"] = self._global_blocks(given["token_ids"])
-        starts = None if given["segment_ids"] is None else document_starts(given["segment_ids"])
-        x = self._embed(given["token_ids"], given["token_type_ids"], starts)
+            further["global_mask"] = self._global_blocks(inputs["token_ids"])
+        starts = None if inputs["segment_ids"] is None else document_starts(inputs["segment_ids"])
+        x = self._embed(inputs["token_ids"], inputs["token_type_ids"], starts)
         x = self.embedding_dropout(self.embedding_norm(x), training=training)
         for block in self.blocks:
-            own = self._masks_of_block(block, further, starts)
-            x = block(x, mask=mask, segment_ids=given["segment_ids"], **own, training=training)
+            masks = self._masks_of_block(block, further, starts)
+            x = block(x, mask=mask, segment_ids=inputs["segment_ids"], **masks, training=training)
         pooled = {} if self.pooler is None else {"pooled_output": self.pooler(_first_tokens(x, starts))}
         return {"sequence_output": x, **pooled}
 
     def _masks_of_block(self, block, further, starts):
-        """Returns the masks that the attention of a block takes beside those of every layer."""
+        """Returns the further masks that the attention of a block takes."""
         masks = masks_of_block(block, further)
         if starts is None or "global_mask" not in block.attention.further_masks:
             return masks
-        marks = with_first_global(block, masks.get("global_mask"), starts)
+        marks = mark_first_tokens(block, masks.get("global_mask"), starts)
         return masks if marks is None else {**masks, "global_mask": marks}
 
     @property
-    def further_masks(self):
-        """Names of masks that some attention takes beside those of every layer, as "global_mask"."""
+    def further_masks(self) -> tuple[str, ...]:
+        """Names of masks that only some layers take, such as "global_mask"."""
         return further_masks_of(self.blocks)
 
-    def _checked(self, inputs):
+    def _check_inputs(self, inputs):
         """Returns all inputs by name, None where there is none."""
         names = {*INPUTS, *self.further_masks}
         if "token_ids" not in inputs or set(inputs) - names:
             raise ValueError(
                 f'`inputs` must have "token_ids" and nothing else than {sorted(names)}. Received: {sorted(inputs)}.'
             )
-        given = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in names}
-        given["token_ids"] = ops.cast(given["token_ids"], "int32")
-        length, longest = given["token_ids"].shape[1], self.max_length
+        checked = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in names}
+        checked["token_ids"] = ops.cast(checked["token_ids"], "int32")
+        length, longest = checked["token_ids"].shape[1], self.max_length
         longest -= 0 if self.padding_id is None else self.padding_id + 1
         if isinstance(length, int) and length > longest:
             raise ValueError(f"`token_ids` must have at most {longest} positions. Received: {length}.")
-        if self.global_block and given["global_mask"] is not None:
+        if self.global_block and checked["global_mask"] is not None:
             raise ValueError("`global_mask` must be left out with `global_block`, which decides it. Received: a mask.")
-        if given["segment_ids"] is not None:
-            self._check_packed(given)
-        return given
+        if checked["segment_ids"] is not None:
+            self._check_packed(checked)
+        return checked
 
-    def _check_packed(self, given):
+    def _check_packed(self, inputs):
         if self.global_block:
             raise ValueError(
                 "`segment_ids` must be left out with `global_block`: the first and the last block are those of a row, "
                 f"not of its documents. Received: segment_ids, global_block={self.global_block}."
             )
-        if self.num_token_types > 1 and given["token_type_ids"] is None:
+        if self.num_token_types > 1 and inputs["token_type_ids"] is None:
             raise ValueError(
                 "`token_type_ids` must be given with `segment_ids` to an encoder of several token types: `segment_ids` "
                 "are the documents of packed rows, no types. For rows of one document pass the types as "
@@ -218,39 +219,37 @@ class Encoder(Model):
     def _positions(self, ids, starts):
         if self.padding_id is not None:
             return token_positions(ids != self.padding_id, starts) + self.padding_id
-        places = ops.broadcast_to(ops.arange(shape(ids)[1], dtype="int32"), shape(ids))
-        return places if starts is None else places - starts
+        positions = ops.broadcast_to(ops.arange(shape(ids)[1], dtype="int32"), shape(ids))
+        return positions if starts is None else positions - starts
 
     def _global_blocks(self, ids):
-        """Returns how often each token counts, int (B, T): those of the first and last block, whole or not."""
-        places = ops.arange(shape(ids)[1], dtype="int32")
+        """Returns how often each token counts as global, int (B, T): those of the first and last block."""
+        positions = ops.arange(shape(ids)[1], dtype="int32")
         last = (shape(ids)[1] - 1) // self.global_block
-        counts = ops.where(places // self.global_block == last, 1, 0)
-        counts = ops.where(places < self.global_block, self.first_block_count, counts)
+        counts = ops.where(positions // self.global_block == last, 1, 0)
+        counts = ops.where(positions < self.global_block, self.first_block_count, counts)
         return ops.broadcast_to(counts, shape(ids))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "attention", "max_length")
         names += (
             "num_token_types",
             "activation",
-            "epsilon",
+            "layer_norm_epsilon",
             "dropout",
             "embedding_scale",
             "padding_id",
             "global_block",
         )
         names += ("first_block_count", "use_pooler")
-        kept = ("name", "trainable", "dtype")
-        config = {name: value for name, value in super().get_config().items() if name in kept}
+        base = ("name", "trainable", "dtype")
+        config = {name: value for name, value in super().get_config().items() if name in base}
         return {**config, **{name: getattr(self, name) for name in names}}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = {**config, "attention": _as_parts(config["attention"])}
-        if "num_segments" in config:
-            config["num_token_types"] = config.pop("num_segments")
-        return cls(**config)
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Encoder":
+        config = renamed_keys(config, RENAMED)
+        return cls(**{**config, "attention": _as_parts(config["attention"])})
 
 
 def _first_tokens(x, starts):
@@ -261,7 +260,7 @@ def _first_tokens(x, starts):
 
 
 def _as_parts(attention, warn=False):
-    """Returns the `attention` of earlier releases as parts, what is none of them as it is.
+    """Returns the `attention` of earlier releases as parts; anything else is returned unchanged.
 
     It was a dictionary of arguments of `GlobalLocalAttention`, or a list of one for each block.
     """

@@ -5,7 +5,7 @@ import keras
 SCALE = 0.125
 
 
-def initialize_by_depth(model, seed=None):
+def initialize_by_depth(model: keras.Model, seed: int | None = None) -> None:
     """Gives a language model the initial weights of the Sparse Transformer, under which very deep models train.
 
     Normal, with standard deviation 0.125 / sqrt(inputs of the kernel) for projections and feed-forward; those of the
@@ -14,7 +14,7 @@ def initialize_by_depth(model, seed=None):
     et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.2.
 
     Args:
-        model: a `LanguageModel`; norms, tables of relative positions and whatever else it has keep their values.
+        model: a `LanguageModel`; all other weights, such as norms and tables of relative positions, are unchanged.
         seed: integer. None: that of `keras.utils.set_random_seed`.
 
     Raises:

@@ -1,23 +1,27 @@
 """The language model: a backbone with logits for the next token."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed, renamed_method
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
-from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.backbone import RENAMED, Backbone
 from tf_sparse_attention.models.generation import Generation
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
-from tf_sparse_attention.models.told_targets import ToldTargets, without_targets
+from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
+from tf_sparse_attention.types import Config, Tensor
 
 SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class LanguageModel(Generation, ToldTargets, Model):
+class LanguageModel(Generation, TargetsAsInputs, Model):
     """Logits of the token after each position.
 
     `model(token_ids)` takes ids as they are: its logits at t are for the token after t. In training the inputs are the
@@ -26,7 +30,7 @@ class LanguageModel(Generation, ToldTargets, Model):
     The last vectors go through a dense layer to the embedding's size, where that differs from `hidden_dim`, and then
     to the vocabulary: by the embedding itself if tied, else by weights of their own. With an adaptive embedding this is
     an `AdaptiveSoftmax` of the same clusters: the logits are log-probabilities, and training with
-    `language_model_loss()` and metrics of this library computes those of rare words only where they occur.
+    `language_model_loss()` and metrics of this library computes clusters of rare words only where they are targets.
 
     Args:
         backbone: a `Backbone`.
@@ -49,7 +53,9 @@ class LanguageModel(Generation, ToldTargets, Model):
         >>> model.compile("adam", loss=language_model_loss(), metrics=[BitsPerByte()])
     """
 
-    def __init__(self, backbone, tie_embeddings=False, use_output_bias=True, **kwargs):
+    def __init__(
+        self, backbone: Backbone, tie_embeddings: bool = False, use_output_bias: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         if not isinstance(backbone, Backbone):
             raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")
@@ -75,13 +81,13 @@ class LanguageModel(Generation, ToldTargets, Model):
     @classmethod
     def from_preset(
         cls,
-        name,
-        vocabulary_size,
-        reproduce_reference=False,
-        tie_embeddings=False,
-        use_output_bias=True,
-        **overrides,
-    ):
+        name: str,
+        vocabulary_size: int,
+        reproduce_reference: bool = False,
+        tie_embeddings: bool = False,
+        use_output_bias: bool = True,
+        **overrides: Any,
+    ) -> "LanguageModel":
         """Returns a model of a published size with random weights.
 
         Args:
@@ -93,8 +99,11 @@ class LanguageModel(Generation, ToldTargets, Model):
             **overrides: arguments of `Backbone` that replace the preset's.
 
         Raises:
-            ValueError: for an unknown name, and for fewer layers than the preset keeps local.
+            ValueError: for an unknown name, and unless there are more layers than `num_local_layers` of the preset.
         """
+        for old in set(RENAMED) & set(overrides):
+            renamed(old, RENAMED[old])
+            overrides[RENAMED[old]] = overrides.pop(old)
         arguments = preset_arguments(name, reproduce_reference)
         dtype = overrides.get("dtype")
         backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
@@ -104,11 +113,11 @@ class LanguageModel(Generation, ToldTargets, Model):
         return model
 
     @property
-    def is_adaptive(self):
-        """Whether the vocabulary is in clusters, with smaller vectors for rarer words."""
+    def is_adaptive(self) -> bool:
+        """Whether the embedding is an `AdaptiveEmbedding`, with smaller vectors for rarer words."""
         return isinstance(self.backbone.embedding, AdaptiveEmbedding)
 
-    can_be_told = is_adaptive
+    loss_from_targets = is_adaptive
 
     def _adaptive_softmax(self):
         embedding = self.backbone.embedding
@@ -118,7 +127,7 @@ class LanguageModel(Generation, ToldTargets, Model):
         seed = None if embedding.seed is None else embedding.seed + SEED_OF_SOFTMAX
         return AdaptiveSoftmax(**source, seed=seed, dtype=self.dtype_policy, name="to_vocabulary")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         if self.to_embedding is not None:
             self.to_embedding.build((None, None, self.backbone.hidden_dim))
         if self.to_vocabulary is not None:
@@ -129,51 +138,65 @@ class LanguageModel(Generation, ToldTargets, Model):
             )
         self.built = True
 
-    def call(self, inputs, padding_mask=None, segment_ids=None, training=None):
-        inputs, targets = without_targets(inputs)
+    def call(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        padding_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        inputs, targets = split_targets(inputs)
         x = self.backbone(inputs, padding_mask=padding_mask, segment_ids=segment_ids, training=training)
-        return self._answer(x, targets)
+        return self._outputs(x, targets)
 
-    def _answer(self, x, targets):
+    def _outputs(self, x, targets):
         return self.logits(x) if targets is None else self.nats(x, targets)
 
-    def nats(self, x, targets):
+    def nats(self, x: Tensor, targets: Tensor) -> Tensor:
         """Returns -log p of the targets, int (B, T), given vectors (B, T, D) of the backbone: float32 (B, T)."""
         if not self.is_adaptive:
             return nats_of(targets, self.logits(x))
         return self.to_vocabulary.loss(x if self.to_embedding is None else self.to_embedding(x), targets)
 
-    def init_memory(self, batch_size, masked=True):
-        """Returns the memory before the first segment of `batch_size` texts: see `Backbone.init_memory`."""
+    def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
+        """Returns the empty segment memory of `batch_size` texts: see `Backbone.init_memory`."""
         return self.backbone.init_memory(batch_size, masked)
 
-    def read_on(self, inputs, memory, training=None):
-        """Returns what a call does, for the next segment of texts, and the memory after it: see `Backbone.read_on`."""
-        inputs, targets = without_targets(inputs)
-        x, memory = self.backbone.read_on(inputs, memory, training=training)
-        return self._answer(x, targets), memory
+    def forward_with_memory(
+        self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns what a call does, and the segment memory after it: see `Backbone.forward_with_memory`."""
+        inputs, targets = split_targets(inputs)
+        x, memory = self.backbone.forward_with_memory(inputs, memory, training=training)
+        return self._outputs(x, targets), memory
+
+    read_on = renamed_method("read_on", "forward_with_memory")
 
     @property
-    def reason_against_cache(self):
+    def reason_against_cache(self) -> str | None:
         """Why the model cannot decode with a cache, as text; None if it can."""
         return self.backbone.reason_against_cache
 
-    def init_cache(self, batch_size, max_length, memory=None):
+    def init_cache(
+        self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None
+    ) -> dict[str, Any]:
         """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
         return self.backbone.init_cache(batch_size, max_length, memory)
 
-    def prefill(self, inputs, cache, mask=None):
+    def prefill(
+        self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Returns the logits (B, T, V) of a prompt and the cache after it."""
         x, cache = self.backbone.prefill(inputs, cache, mask)
         return self.logits(x), cache
 
-    def decode(self, token_ids, cache, index):
+    def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Returns the logits (B, 1, V) after the next token and the cache after it."""
         x, cache = self.backbone.decode(token_ids, cache, index)
         return self.logits(x), cache
 
-    def logits(self, x):
-        """Returns the logits (..., V) of vectors (..., D) of the backbone, for those who need few of a sequence."""
+    def logits(self, x: Tensor) -> Tensor:
+        """Returns the logits (..., V) of vectors (..., D) of the backbone, such as some positions of a sequence."""
         if self.to_embedding is not None:
             x = self.to_embedding(x)
         if self.to_vocabulary is not None:
@@ -184,12 +207,12 @@ class LanguageModel(Generation, ToldTargets, Model):
         # The softmax over a large vocabulary needs more than half precision.
         return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
 
-    def compute_output_shape(self, input_shape):
-        sizes, targets = without_targets(input_shape)
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        sizes, targets = split_targets(input_shape)
         sizes = self.backbone.compute_output_shape(sizes)[:2]
         return (*sizes, self.backbone.vocabulary_size) if targets is None else sizes
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             "name": self.name,
             "trainable": self.trainable,
@@ -200,5 +223,5 @@ class LanguageModel(Generation, ToldTargets, Model):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> "LanguageModel":
         return cls(**{**config, "backbone": keras.saving.deserialize_keras_object(config["backbone"])})

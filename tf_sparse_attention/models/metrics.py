@@ -1,15 +1,17 @@
-"""Loss and metrics of language models; all leave out padding, id 0."""
+"""Loss and metrics of language models; all ignore padding, id 0."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.types import Config, Tensor
 
 
-def nats_of(targets, predictions):
-    """Returns -log p of the targets (B, T), given logits (B, T, V), or these nats (B, T) themselves."""
+def nats_of(targets: Tensor, predictions: Tensor) -> Tensor:
+    """Returns -log p of the targets (B, T), given logits (B, T, V); nats (B, T) are returned as they are."""
     if len(predictions.shape) == 2:
         return predictions
     return keras.losses.sparse_categorical_crossentropy(targets, predictions, from_logits=True)
@@ -19,7 +21,7 @@ def nats_of(targets, predictions):
 class LanguageModelLoss(keras.losses.Loss):
     """The mean of -log p over the targets that are not padding (id 0), in nats a token.
 
-    Called with ids (B, T) and logits (B, T, V), or the nats (B, T) that a model answers with which knows its targets.
+    Called with ids (B, T) and logits (B, T, V), or nats (B, T) of a model that got the targets as inputs.
 
     Args:
         name: default "cross_entropy".
@@ -27,18 +29,18 @@ class LanguageModelLoss(keras.losses.Loss):
         dtype: of the loss, default float32.
     """
 
-    def __init__(self, name="cross_entropy", reduction="sum_over_batch_size", dtype=None):
+    def __init__(self, name: str = "cross_entropy", reduction: str = "sum_over_batch_size", dtype: Any = None) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
-    def call(self, y_true, y_pred):
-        counts = ops.not_equal(y_true, 0)
-        nats = ops.where(counts, nats_of(y_true, y_pred), 0)
-        # Scaled, for Keras divides the sum by the number of all targets.
-        share = ops.sum(ops.cast(counts, nats.dtype)) / ops.cast(ops.size(counts), nats.dtype)
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        is_target = ops.not_equal(y_true, 0)
+        nats = ops.where(is_target, nats_of(y_true, y_pred), 0)
+        # Keras divides the sum by the number of all targets, padding included.
+        share = ops.sum(ops.cast(is_target, nats.dtype)) / ops.cast(ops.size(is_target), nats.dtype)
         return nats / ops.where(share > 0, share, 1)
 
 
-def language_model_loss():
+def language_model_loss() -> LanguageModelLoss:
     """Returns a `LanguageModelLoss`: the mean nats a token over the targets that are not padding (id 0)."""
     return LanguageModelLoss()
 
@@ -51,12 +53,12 @@ class TokenMetric(keras.metrics.Metric):
         dtype: of its sums, default float32.
     """
 
-    def __init__(self, name, dtype=None):
-        super().__init__(name=name, dtype=dtype or "float32")  # bfloat16 would soon stop counting
+    def __init__(self, name: str, dtype: Any = None) -> None:
+        super().__init__(name=name, dtype=dtype or "float32")  # in bfloat16 sums would stop growing
         self.nats = self.add_variable((), "zeros", name="nats")
         self.tokens = self.add_variable((), "zeros", name="tokens")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         """Adds a batch: ids (B, T), logits (B, T, V) or nats (B, T), weights (B, T); targets of id 0 do not count."""
         nats = ops.cast(nats_of(y_true, y_pred), self.dtype)
         weights = ops.cast(ops.not_equal(y_true, 0), self.dtype)
@@ -65,7 +67,7 @@ class TokenMetric(keras.metrics.Metric):
         self.nats.assign_add(ops.sum(nats * weights))
         self.tokens.assign_add(ops.sum(weights))
 
-    def nats_per_token(self):
+    def nats_per_token(self) -> Tensor:
         """Returns the mean so far, 0 before the first token."""
         return self.nats / ops.maximum(self.tokens, 1)
 
@@ -79,10 +81,10 @@ class Perplexity(TokenMetric):
         dtype: of its sums, default float32.
     """
 
-    def __init__(self, name="perplexity", dtype=None):
+    def __init__(self, name: str = "perplexity", dtype: Any = None) -> None:
         super().__init__(name, dtype)
 
-    def result(self):
+    def result(self) -> Tensor:
         return ops.exp(self.nats_per_token())
 
 
@@ -96,15 +98,15 @@ class PerplexityPerWord(TokenMetric):
         dtype: of its sums, default float32.
     """
 
-    def __init__(self, tokens_per_word, name="perplexity_per_word", dtype=None):
+    def __init__(self, tokens_per_word: float, name: str = "perplexity_per_word", dtype: Any = None) -> None:
         super().__init__(name, dtype)
         checks.check_positive("tokens_per_word", tokens_per_word)
         self.tokens_per_word = float(tokens_per_word)
 
-    def result(self):
+    def result(self) -> Tensor:
         return ops.exp(self.nats_per_token() * self.tokens_per_word)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "tokens_per_word": self.tokens_per_word}
 
 
@@ -118,13 +120,13 @@ class BitsPerByte(TokenMetric):
         dtype: of its sums, default float32.
     """
 
-    def __init__(self, tokens_per_byte=1.0, name="bits_per_byte", dtype=None):
+    def __init__(self, tokens_per_byte: float = 1.0, name: str = "bits_per_byte", dtype: Any = None) -> None:
         super().__init__(name, dtype)
         checks.check_positive("tokens_per_byte", tokens_per_byte)
         self.tokens_per_byte = float(tokens_per_byte)
 
-    def result(self):
+    def result(self) -> Tensor:
         return self.nats_per_token() * (self.tokens_per_byte / math.log(2))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "tokens_per_byte": self.tokens_per_byte}

@@ -1,14 +1,17 @@
-"""The base of the library's models: a `keras.Model` whose training step serves layers with averaged state."""
+"""The base of the library's models: a `keras.Model` whose training step updates averaged state of layers."""
+
+from collections.abc import Sequence
 
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed_method
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.layers.adaptive_span import spans_in
 
 
-class _Additions:
-    """What `Model` adds to Keras's, apart from it since Keras changes the bases of a class made functional."""
+class TrainStepMixin:
+    """The training step of `Model`; a class of its own, since Keras changes the bases of a class made functional."""
 
     def train_step(self, *args, **kwargs):
         with replicas.deferred_updates():
@@ -19,20 +22,19 @@ class _Additions:
     def test_step(self, *args, **kwargs):
         return replicas.logs_to_average(super().test_step(*args, **kwargs))
 
-    def fit_windows(self, margin=0):
-        """Makes layers with an adaptive span compute no more of their window than their spans need now.
+    def shrink_windows(self, margin: int = 0) -> int | None:
+        """Shrinks the windows of layers with an adaptive span to what their spans need now.
 
-        What the model computes stays the same, to rounding; it takes less time and memory. To be called between
-        training phases, not during `fit`, and before inference or export. Models of this library around the same layers
-        make their programs anew where that is needed; a `keras.Model` around them, and a `tf.function` or `jax.jit` of
-        your own, would go on with the windows it was traced with. A window has one of 16 sizes (see
-        `ops.span.needed_window`), so that at most so many programs are made while spans grow or shrink.
+        The outputs stay the same, to rounding; they take less time and memory. Call it between training phases, not
+        during `fit`, and before inference or export. Models of this library that share the layers are traced again
+        where needed; a `keras.Model` around them, a `tf.function` or a `jax.jit` keep the windows they were traced
+        with. A window has one of 16 sizes (see `ops.span.needed_window`), which limits how many programs are compiled.
 
         Args:
-            margin: positions more than the spans need now, for training: in the next phase spans can grow by so many.
+            margin: positions by which spans can grow in the next phase of training. Default 0.
 
         Returns:
-            The largest window that is computed now, None if no layer has an adaptive span.
+            The largest window computed now, `None` if no layer has an adaptive span.
 
         Raises:
             ValueError: if `margin` is no integer of 0 or more.
@@ -42,33 +44,35 @@ class _Additions:
             span.fit_window(margin)
         return max(self.computed_windows, default=None)
 
+    fit_windows = renamed_method("fit_windows", "shrink_windows")
+
     @property
-    def computed_windows(self):
+    def computed_windows(self) -> list[int]:
         """The positions that each layer with an adaptive span computes, a list of integers; may be assigned to."""
         return [span.computed_window for span in spans_in(self)]
 
     @computed_windows.setter
-    def computed_windows(self, windows):
+    def computed_windows(self, windows: Sequence[int]) -> None:
         spans = spans_in(self)
         if len(windows) != len(spans):
             raise ValueError(f"`windows` must have a number for each of {len(spans)} layers. Received: {windows}.")
         for span, window in zip(spans, windows, strict=True):
             span.computed_window = window
 
-    # Programs hold the windows they were traced with, also those of other models around the same layers. Keras asks for
-    # a program before each use, so that is where one with other windows is made anew.
+    # Programs hold the windows they were traced with, and other models may share the layers. Keras calls these methods
+    # before each use of a program, so one with other windows is traced again here.
 
     def make_train_function(self, force=False):
-        return super().make_train_function(force or self._has_moved("_windows_of_training"))
+        return super().make_train_function(force or self._windows_changed("_windows_of_training"))
 
     def make_test_function(self, force=False):
-        return super().make_test_function(force or self._has_moved("_windows_of_testing"))
+        return super().make_test_function(force or self._windows_changed("_windows_of_testing"))
 
     def make_predict_function(self, force=False):
-        return super().make_predict_function(force or self._has_moved("_windows_of_prediction"))
+        return super().make_predict_function(force or self._windows_changed("_windows_of_prediction"))
 
-    def _has_moved(self, name):
-        """Returns whether windows are others than those kept under a name, and keeps them."""
+    def _windows_changed(self, name):
+        """Returns whether the windows differ from those stored under a name, and stores them."""
         before, now = getattr(self, name, None), tuple(self.computed_windows)
         setattr(self, name, now)
         return before is not None and before != now
@@ -81,12 +85,12 @@ class _Additions:
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class FunctionalModel(_Additions, keras.Model):
+class FunctionalModel(TrainStepMixin, keras.Model):
     """What `Model(inputs, outputs)` makes: a functional `keras.Model` with the training step of `Model`."""
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Model(_Additions, keras.Model):
+class Model(TrainStepMixin, keras.Model):
     """A `keras.Model` that also trains routing layers on several TensorFlow replicas.
 
     On one device, and on JAX, it is a `keras.Model`. Under a `tf.distribute` strategy with several replicas, routing

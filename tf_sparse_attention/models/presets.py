@@ -1,16 +1,17 @@
 """Published model sizes as plain dictionaries.
 
 Each has its "source", the "sequence_length" it is for, the "arguments" of `Backbone` without the vocabulary, and
-"initialization" where that is another than the layers' own.
+"initialization" where it differs from the default of the layers.
 """
 
 from tf_sparse_attention.models.routing_transformer_presets import ROUTING_TRANSFORMERS
 from tf_sparse_attention.models.sparse_transformer_presets import SPARSE_TRANSFORMERS
+from tf_sparse_attention.types import Config
 
 PRESETS = {**ROUTING_TRANSFORMERS, **SPARSE_TRANSFORMERS}
 
 
-def preset_arguments(name, reproduce_reference=False):
+def preset_arguments(name: str, reproduce_reference: bool = False) -> Config:
     """Returns the arguments of `Backbone` of a preset, all but `vocabulary_size`.
 
     Args:

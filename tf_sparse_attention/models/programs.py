@@ -1,11 +1,13 @@
 """Functions of a model as compiled programs."""
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
 
-def compiled(function, model):
-    """Returns a function that does the same as one compiled program, with the model's weights as they are at each call.
+def compiled(function: Callable, model: keras.Model) -> Callable:
+    """Returns the function as one compiled program, which reads the model's current weights in each call.
 
     Args:
         function: takes and returns tensors in nested structures, and runs the model without changing its weights.

@@ -1,9 +1,12 @@
-"""Prompts in the forms that people have them in: text or ids, one or many, padded or not."""
+"""Parses prompts from text or ids, one or many, padded or not."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
+
+from tf_sparse_attention.types import Tensor
 
 
 class Prompts(NamedTuple):
@@ -17,13 +20,15 @@ class Prompts(NamedTuple):
     rows: Any
     is_single: bool
 
-    def in_form(self, results):
-        """Returns the result itself if there was one prompt, else the list."""
+    def unwrap(self, results: list) -> Any:
+        """Returns the single result if there was one prompt without a list, else the list."""
         return results[0] if self.is_single else results
 
 
-def read_prompts(prompts, vocabulary_size, tokenizer=None, padding_mask=None):
-    """Returns the `Prompts` that `LanguageModel.generate` was given.
+def parse_prompts(
+    prompts: Any, vocabulary_size: int, tokenizer: Any = None, padding_mask: Tensor | None = None
+) -> Prompts:
+    """Returns the `Prompts` in the argument of `LanguageModel.generate`.
 
     Args:
         prompts: `str`, `bytes`, ids (T,), a list of these, or an array or tensor of texts (B,) or of ids (B, T).
@@ -34,20 +39,20 @@ def read_prompts(prompts, vocabulary_size, tokenizer=None, padding_mask=None):
     Raises:
         ValueError: for anything else.
     """
-    prompts = _listed(prompts)
+    prompts = _to_list(prompts)
     if tokenizer is not None and (isinstance(tokenizer, type) or not hasattr(tokenizer, "detokenize")):
         raise ValueError(f"`tokenizer` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
     if padding_mask is not None:
-        return Prompts([_checked(row, vocabulary_size) for row in _without_padding(prompts, padding_mask)], False)
+        return Prompts([_check_prompt(row, vocabulary_size) for row in _without_padding(prompts, padding_mask)], False)
     is_empty_array = isinstance(prompts, np.ndarray) and prompts.shape == (0,)
     is_single = isinstance(prompts, (str, bytes)) or is_empty_array or (len(prompts) > 0 and all(map(_is_id, prompts)))
     rows = [prompts] if is_single else list(prompts)
     if not rows:
         raise ValueError(f"`prompts` must hold at least one prompt. Received: prompts={prompts!r}.")
-    return Prompts([_checked(_ids(row, tokenizer), vocabulary_size) for row in rows], is_single)
+    return Prompts([_check_prompt(_ids(row, tokenizer), vocabulary_size) for row in rows], is_single)
 
 
-def _listed(prompts):
+def _to_list(prompts):
     """Returns tensors and arrays as lists or integer arrays, anything else as it is."""
     if isinstance(prompts, bytearray):
         return bytes(prompts)
@@ -73,14 +78,14 @@ def _ids(prompt, tokenizer):
     return tokenizer.tokenize(prompt)
 
 
-def _checked(prompt, vocabulary_size):
+def _check_prompt(prompt, vocabulary_size):
     try:
         ids = np.asarray(prompt)
     except ValueError:  # lists of several lengths
         ids = np.zeros((0, 0))
     right = ids.ndim == 1 and (ids.size == 0 or np.issubdtype(ids.dtype, np.integer))
     if not right or (ids.size and not 0 < ids.min() <= ids.max() < vocabulary_size):
-        zero = " Id 0 is padding, which `padding_mask` tells, and the start, which is added." if 0 in ids else ""
+        zero = " Id 0 is padding, see `padding_mask`, and the start id, which is added." if 0 in ids else ""
         raise ValueError(
             f"`prompts` must be text, or sequences of integers in [1, {vocabulary_size}).{zero} "
             f"Received: prompt={prompt!r}."
@@ -106,29 +111,29 @@ def _without_padding(prompts, padding_mask):
             "`padding_mask` must be False on the left or the right of a row, not inside. "
             f"Received: row {row} with {runs[row]} pieces."
         )
-    return [row[there] for row, there in zip(ids, mask, strict=True)]
+    return [row[is_token] for row, is_token in zip(ids, mask, strict=True)]
 
 
-def checked_stop_ids(stop_ids, vocabulary_size):
-    """Returns int32 (4,), or more if there are more, filled up with -1, so that few programs are enough.
+def check_stop_token_ids(stop_token_ids: int | Sequence[int] | Tensor | None, vocabulary_size: int) -> np.ndarray:
+    """Returns int32 (4,), or more if there are more, padded with -1, so that few programs are compiled.
 
     Raises:
         ValueError: unless they are None, an id of the vocabulary, or several.
     """
     try:
-        found = np.atleast_1d(np.asarray(() if stop_ids is None else stop_ids))
+        found = np.atleast_1d(np.asarray(() if stop_token_ids is None else stop_token_ids))
     except ValueError:  # lists of several lengths
         found = np.zeros((0, 0))
     right = found.ndim == 1 and (found.size == 0 or np.issubdtype(found.dtype, np.integer))
     if not right or (found.size and not 0 <= found.min() <= found.max() < vocabulary_size):
         raise ValueError(
-            f"`stop_ids` must be an id, a sequence of ids in [0, {vocabulary_size}), or None. "
-            f"Received: stop_ids={stop_ids!r}."
+            f"`stop_token_ids` must be an id, a sequence of ids in [0, {vocabulary_size}), or None. "
+            f"Received: stop_token_ids={stop_token_ids!r}."
         )
     return np.pad(found.astype("int32"), (0, -found.size % 4 if found.size else 4), constant_values=-1)
 
 
-def checked_seeds(seed, num_rows):
+def check_seeds(seed: int | Sequence[int] | Tensor, num_rows: int) -> np.ndarray:
     """Returns seeds modulo 2**32, uint32 () or (B,).
 
     Raises:

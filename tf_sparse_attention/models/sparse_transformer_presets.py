@@ -4,7 +4,7 @@ ST = "Sparse Transformer (Child et al. 2019)"
 
 
 def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attention, dropout, half_size=False):
-    """Returns a preset of the paper: pre-activation blocks, rows and columns embedded, everything computed again.
+    """Returns a preset of the paper: pre-activation blocks, embeddings of rows and columns, `remat` on.
 
     Args:
         source: section of the paper.
@@ -27,7 +27,7 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
         "attention": [{**attention, **sizes}],
         "embedding": {"grid": grid},
         "dropout": dropout,
-        "epsilon": 1e-5,
+        "layer_norm_epsilon": 1e-5,
         "remat": True,
     }
     return {
@@ -40,7 +40,7 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
 
 _STRIDED = {"layer": "StridedAttention", "stride": 128}
 
-# Which form the heads take (equations 6 to 8 of the paper) it says of none of these; parameters do not depend on it.
+# The paper does not say which form of heads (its equations 6 to 8) these models have; parameters do not depend on it.
 SPARSE_TRANSFORMERS = {
     "sparse_transformer_cifar10": _sparse_transformer(
         "section 7.1, 59 million parameters",
@@ -71,7 +71,7 @@ SPARSE_TRANSFORMERS = {
         dropout=0.01,
     ),
     "sparse_transformer_music": _sparse_transformer(
-        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, of which the paper is silent",
+        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, since the paper gives none",
         num_layers=48,
         num_heads=16,
         hidden_dim=512,

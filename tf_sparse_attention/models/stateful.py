@@ -1,4 +1,6 @@
-"""A model that goes on, with every batch, where it stopped in the one before."""
+"""A model that carries the segment memory from batch to batch."""
+
+from typing import Any
 
 import keras
 from keras import ops
@@ -7,21 +9,22 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.told_targets import ToldTargets
+from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs
+from tf_sparse_attention.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class StatefulModel(ToldTargets, Model):
-    """A language model whose rows read on from batch to batch, as those of a stateful RNN of Keras do.
+class StatefulModel(TargetsAsInputs, Model):
+    """A language model that carries its segment memory from batch to batch, as a stateful RNN of Keras does its state.
 
-    Row b of a batch is the segment after row b of the batch before. Every call, in training or not, reads the memory
-    and moves it on; it is made of non-trainable weights, so a checkpoint of this model holds it and a run goes on
-    exactly. A document of another id begins with nothing remembered: there is no need to reset between documents.
-    Validation needs a `StatefulModel` of its own around the same model, for its text is another one.
+    Row b of a batch is the segment after row b of the batch before. Every call, in training or not, reads and updates
+    the memory, which is stored in non-trainable weights: a checkpoint of this model holds it, and a resumed run
+    continues exactly. A document with a new id starts from an empty memory: there is no need to reset between
+    documents. Validation reads another text, so it needs a `StatefulModel` of its own around the same model.
 
     Args:
-        model: a `LanguageModel` whose backbone has a `memory_length`. It is the one that is trained: save, export and
-            sample from it.
+        model: a `LanguageModel` whose backbone has a positive `memory_length`. It holds the trained weights: save,
+            export and sample from it.
         batch_size: B, rows of every batch.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -33,8 +36,8 @@ class StatefulModel(ToldTargets, Model):
         Logits (B, T, V), or nats (B, T) of "targets" among the inputs.
 
     Raises:
-        ValueError: for a wrong argument, for a batch of another size, and in a strategy of several replicas, whose
-            memories would have to be kept apart.
+        ValueError: for a wrong argument, for a batch of another size, and in a strategy of several replicas,
+            each of which would need a memory of its own.
 
     Example:
         >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
@@ -43,7 +46,7 @@ class StatefulModel(ToldTargets, Model):
         >>> training.compile("adam", loss=language_model_loss())
     """
 
-    def __init__(self, model, batch_size, **kwargs):
+    def __init__(self, model: LanguageModel, batch_size: int, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         checks.check_count("batch_size", batch_size)
         if not isinstance(model, LanguageModel):
@@ -55,46 +58,46 @@ class StatefulModel(ToldTargets, Model):
             )
         self.model = model
         self.batch_size = batch_size
-        self._memory = {name: self._keep(name, empty) for name, empty in model.init_memory(batch_size).items()}
+        self._memory = {name: self._add_memory(name, empty) for name, empty in model.init_memory(batch_size).items()}
         self.built = True
         self.reset_state()
 
     @property
-    def can_be_told(self):
-        """Whether training is cheaper when the model knows its targets."""
-        return self.model.can_be_told
+    def loss_from_targets(self) -> bool:
+        """Whether training is cheaper with targets as inputs."""
+        return self.model.loss_from_targets
 
-    def _keep(self, name, empty):
+    def _add_memory(self, name, empty):
         dtype = keras.backend.standardize_dtype(empty.dtype)
         return self.add_weight(
             name=f"memory_{name}", shape=empty.shape, initializer="zeros", dtype=dtype, trainable=False, autocast=False
         )
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         if token_ids.shape[0] not in (None, self.batch_size):
             raise ValueError(
-                f"`inputs` must have `batch_size` rows, {self.batch_size}, since each goes on where it ended; leave "
-                f"out a smaller batch at the end. Received: {token_ids.shape[0]} rows."
+                f"`inputs` must have `batch_size` rows, {self.batch_size}, since each continues a text; drop a "
+                f"smaller last batch. Received: {token_ids.shape[0]} rows."
             )
         memory = {name: ops.convert_to_tensor(variable) for name, variable in self._memory.items()}
-        answer, memory = self.model.read_on(inputs, memory, training=training)
+        outputs, memory = self.model.forward_with_memory(inputs, memory, training=training)
         for name, variable in self._memory.items():
             variable.assign(memory[name])
-        return answer
+        return outputs
 
-    def reset_state(self):
-        """Forgets all that was read."""
+    def reset_state(self) -> None:
+        """Empties the memory."""
         for name, empty in self.model.init_memory(self.batch_size).items():
             self._memory[name].assign(empty)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return self.model.compute_output_shape(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
         return {**base, "model": keras.saving.serialize_keras_object(self.model), "batch_size": self.batch_size}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> "StatefulModel":
         return cls(**{**config, "model": keras.saving.deserialize_keras_object(config["model"])})

@@ -1,19 +1,21 @@
-"""How a language model is asked for one token after the other: what ties it to the decoding loop, which knows none."""
+"""Step functions that connect a language model to the decoding loop."""
 
 import functools
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
+from tf_sparse_attention.types import Tensor
 
 PAD_ID = 0
 
 
 class Decoder(NamedTuple):
-    """How a model is asked for one token after the other, with `tf_sparse_attention.generation.generate`.
+    """The functions of a model for `tf_sparse_attention.generation.generate`.
 
     Attributes:
         step: the argument of that name.
@@ -25,10 +27,10 @@ class Decoder(NamedTuple):
     start: Callable
 
 
-def decoder_of(model):
-    """Returns the `Decoder` of a model: with a cache, or, where it can have none, by a full pass for each token."""
+def make_decoder(model: keras.Model) -> Decoder:
+    """Returns the `Decoder` of a model: with a cache, or if it supports none, by a full pass for each token."""
     if model.reason_against_cache is None:
-        return Decoder(cached_step(model), functools.partial(filled_cache, model))
+        return Decoder(cached_step(model), functools.partial(prefill_prompts, model))
     logging.warning(
         "%s decodes without a cache, since %s: every token costs a pass over the whole sequence.",
         model.name,
@@ -37,7 +39,7 @@ def decoder_of(model):
     return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length: ())
 
 
-def cached_step(model):
+def cached_step(model: keras.Model) -> Callable:
     """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over one token a row.
 
     Args:
@@ -54,28 +56,29 @@ def cached_step(model):
     return step
 
 
-def filled_cache(model, prompt_ids, prompt_lengths, max_length):
-    """Returns the cache of a model that has read all of its prompts but the last token, which the first step reads.
+def prefill_prompts(
+    model: keras.Model, prompt_ids: Tensor, prompt_lengths: Tensor, max_length: int | Tensor
+) -> dict[str, Any]:
+    """Returns the cache after all tokens of the prompts but the last one, which the first step reads.
 
     Args:
         model: `LanguageModel` that can decode with a cache.
-        prompt_ids: int32 (B, P), prompts from the left; a pass over P positions is what they cost.
+        prompt_ids: int32 (B, P), prompts from the left; costs a pass over P positions.
         prompt_lengths: int32 (B,), tokens of each prompt, at most P.
         max_length: the most tokens that a row can have, an integer or a scalar tensor.
     """
     batch_size, length = ops.shape(prompt_ids)
     inputs = ops.pad(ops.cast(prompt_ids, "int32"), [(0, 0), (1, 0)])[:, :-1]  # the start id is 0
-    known = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
+    is_token = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
     cache = model.init_cache(batch_size, max_length)
-    return model.backbone.prefill(ops.where(known, inputs, PAD_ID), cache, known)[1]
+    return model.backbone.prefill(ops.where(is_token, inputs, PAD_ID), cache, is_token)[1]
 
 
-def full_pass_step(model):
+def full_pass_step(model: keras.Model) -> Callable:
     """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over the whole buffer.
 
-    Right for every causal pattern, and for selections that look at the whole sequence (`selection="top_k"`) too: what
-    lies behind the position asked for is masked as padding. Id 0 is never the target of training, so its logit means
-    nothing and is lowered to the minimum.
+    For every causal pattern, and for selections over the whole sequence (`selection="top_k"`): positions after `index`
+    are masked as padding. Id 0 is never a target in training, so its logit is meaningless and is set to the minimum.
 
     Args:
         model: `LanguageModel`.
@@ -86,8 +89,8 @@ def full_pass_step(model):
 
     def step(inputs, index, state):
         batch_size, length = ops.shape(inputs)
-        known = ops.arange(length, dtype="int32")[None, :] <= index[:, None]
-        x = model.backbone({"token_ids": inputs, "padding_mask": known}, training=False)
+        is_past = ops.arange(length, dtype="int32")[None, :] <= index[:, None]
+        x = model.backbone({"token_ids": inputs, "padding_mask": is_past}, training=False)
         rows = ops.arange(batch_size, dtype="int32") * length + index
         logits = model.logits(ops.take(ops.reshape(x, (-1, x.shape[-1])), rows, axis=0))  # (B, V)
         return _with_lowest_padding(logits), state
@@ -95,18 +98,18 @@ def full_pass_step(model):
     return step
 
 
-def of_first_ids(step, num_ids):
-    """Returns a step whose ids from `num_ids` on, which a tokenizer lacks, have the lowest logit; None: it has all."""
+def limit_vocabulary(step: Callable, num_ids: int | None) -> Callable:
+    """Returns a step that samples only ids below `num_ids`, those of a tokenizer: other logits are the minimum."""
 
-    def step_of_first(inputs, index, state):
+    def limited_step(inputs, index, state):
         logits, state = step(inputs, index, state)
         if num_ids is None or num_ids >= logits.shape[-1]:
             return logits, state
         return ops.where(ops.arange(logits.shape[-1]) < num_ids, logits, lowest(logits.dtype)), state
 
-    return step_of_first
+    return limited_step
 
 
 def _with_lowest_padding(logits):
-    """Returns logits (B, V) with the lowest number for padding."""
+    """Returns logits (B, V) with the minimum for padding."""
     return ops.where(ops.arange(logits.shape[-1]) == PAD_ID, lowest(logits.dtype), logits)

@@ -16,9 +16,9 @@ class Dropout(NamedTuple):
     Attributes:
         rate: share of weights dropped, in [0, 1); the others are divided by 1 - rate.
         seed: integer or `keras.random.SeedGenerator`.
-        queries: int32 (B, N, ..., t), the position of each query, or None: weights are dropped by their place.
+        queries: int32 (B, N, ..., t), the position of each query, or None: weights are dropped by their slot.
         keys: int32 (B, N, ..., s), the position of each key. With both, weights are dropped by pair of positions, so
-            that which ones does not change where a later token moves others to another place.
+            that which ones does not change where a later token moves others to another slot.
     """
 
     rate: float
@@ -53,7 +53,7 @@ class Attended(NamedTuple):
 
         Args:
             rows: function that puts rows of queries back, from (B, N, G, t, X) to (B, N, T, X).
-            dense: function of the weights of key places to those of all keys, (B, N, G, t, s) to (B, N, G, t, S).
+            dense: function of the weights of key slots to those of all keys, (B, N, G, t, s) to (B, N, G, t, S).
         """
         weights = None if self.weights is None else rows(dense(self.weights))
         log_sum_exp = None if self.log_sum_exp is None else rows(self.log_sum_exp[..., None])[..., 0]
@@ -150,7 +150,7 @@ def drop_weights(weights, dropout):
 
 
 def _softmax(scores):
-    # Keras warns of a softmax over one place, which is right for a sequence of one token.
+    # Keras warns of a softmax over one slot, which is right for a sequence of one token.
     return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 

@@ -7,16 +7,16 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
-from tf_sparse_attention.ops.groups import NOWHERE
+from tf_sparse_attention.ops.groups import NO_GROUP
 
 
 class Chunks(NamedTuple):
-    """The tokens of one round by (group, position), cut into G chunks of w places. All int32.
+    """The tokens of one round by (group, position), cut into G chunks of w slots. All int32.
 
     Attributes:
         order: (B, N, T), the token at each rank.
         inverse: (B, N, T), the rank of each token.
-        positions: (B, N, G, w), the token at each place, 0 beyond the end.
+        positions: (B, N, G, w), the token at each slot, 0 beyond the end.
         groups: (B, N, G, w), its group, 0 beyond the end.
     """
 
@@ -27,7 +27,7 @@ class Chunks(NamedTuple):
 
     @classmethod
     def of(cls, groups, size):
-        """Returns the chunks of `size` places of tokens in groups (B, N, T) as `groups_of` numbers them."""
+        """Returns the chunks of `size` slots of tokens in groups (B, N, T) as `groups_of` numbers them."""
         num_chunks = (shape(groups)[-1] + size - 1) // size
         order, inverse = stable_order(groups)
         numbers = [split(x, size, -1, num_chunks) for x in (order, take_numbers(groups, order))]
@@ -35,8 +35,8 @@ class Chunks(NamedTuple):
 
     @property
     def present(self):
-        """Where a place holds a token that exists, bool (B, N, G, w)."""
-        return ops.logical_and(self.groups > 0, self.groups != NOWHERE)
+        """Where a slot holds a token that exists, bool (B, N, G, w)."""
+        return ops.logical_and(self.groups > 0, self.groups != NO_GROUP)
 
     def arrange(self, x):
         """Returns tokens in chunks: (B, N, T, H) to (B, N, G, w, H)."""
@@ -48,7 +48,7 @@ class Chunks(NamedTuple):
         return permute_rows(join(x, -2, shape(self.order)[-1]), self.inverse, self.order)
 
     def last(self):
-        """Returns positions of the places of the last chunk with tokens that exist, and whether each exists: (B, N, w).
+        """Returns positions of the slots of the last chunk with tokens that exist, and whether each exists: (B, N, w).
 
         Not those of chunk G - 1, where padding may be: a row must not know how long its batch is.
         """
@@ -59,7 +59,7 @@ class Chunks(NamedTuple):
 
 
 class KeyChunks(NamedTuple):
-    """The keys beside each chunk of queries: 2 w places, those of the chunk before and of the chunk itself.
+    """The keys beside each chunk of queries: 2 w slots, those of the chunk before and of the chunk itself.
 
     Attributes:
         own: `Chunks` of the keys in this round.
@@ -71,12 +71,12 @@ class KeyChunks(NamedTuple):
 
     @property
     def positions(self):
-        """The token at each place, int32 (B, N, G, 2 w)."""
+        """The token at each slot, int32 (B, N, G, 2 w)."""
         return _look_back(self.own.positions, self.last[0], -2)
 
     @property
     def present(self):
-        """Where a place holds a token that exists, bool (B, N, G, 2 w)."""
+        """Where a slot holds a token that exists, bool (B, N, G, 2 w)."""
         return _look_back(ops.cast(self.own.present, "int32"), self.last[1], -2) > 0
 
     def arrange(self, x):
@@ -155,7 +155,7 @@ class ChunkedRounds:
         has tokens, "exists" whether it is no padding.
         """
         before = self._keys[number - 1]
-        exists = [ops.cast(groups[number] != NOWHERE, "int32") for groups in self._groups]
+        exists = [ops.cast(groups[number] != NO_GROUP, "int32") for groups in self._groups]
         count = ops.sum(exists[1], axis=-1, keepdims=True)
         is_last = before.inverse // self._size == ops.maximum(count - 1, 0) // self._size
         return (

@@ -11,19 +11,19 @@ BLOCK_SIZE = 32
 
 
 class ClusterBlocks(NamedTuple):
-    """G blocks of b places, P = G b in all; each block holds tokens of one cluster. All int32 or bool.
+    """G blocks of b slots, P = G b in all; each block holds tokens of one cluster. All int32 or bool.
 
     Attributes:
-        tokens: (B, N, P), the token at each place, any at an empty one.
-        present: (B, N, P), whether a place holds a token that is no padding.
-        places: (B, N, T), the place of each token.
+        tokens: (B, N, P), the token at each slot, any at an empty one.
+        present: (B, N, P), whether a slot holds a token that is no padding.
+        slots: (B, N, T), the slot of each token.
         exists: (B, N, T), whether a token is no padding.
         cluster_of_block: (B, N, G), in 0 .. C - 1; any in a block without tokens.
     """
 
     tokens: Any
     present: Any
-    places: Any
+    slots: Any
     exists: Any
     cluster_of_block: Any
 
@@ -37,25 +37,25 @@ class ClusterBlocks(NamedTuple):
         order, ranks = stable_order(clusters)
         counts = ops.sum(ops.one_hot(clusters, num_clusters + 1, dtype="int32"), axis=2)  # (B, N, C + 1)
         blocks = (counts + block_size - 1) // block_size
-        first_rank, first_place = (ops.cumsum(x, axis=-1) - x for x in (counts, blocks * block_size))
-        num_places = (length // block_size + num_clusters + 1) * block_size
-        places = ops.arange(num_places, dtype="int32")
+        first_rank, first_slot = (ops.cumsum(x, axis=-1) - x for x in (counts, blocks * block_size))
+        num_slots = (length // block_size + num_clusters + 1) * block_size
+        slots = ops.arange(num_slots, dtype="int32")
         # The last cluster that begins at or before a block; an empty one ends where the next begins.
-        begun = ops.cast(places[::block_size, None] >= first_place[:, :, None, :], "int32")
+        begun = ops.cast(slots[::block_size, None] >= first_slot[:, :, None, :], "int32")
         cluster_of_block = ops.sum(begun, axis=-1) - 1  # (B, N, G)
-        by_place = ops.repeat(cluster_of_block, block_size, axis=-1)
-        in_cluster = places - take_numbers(first_place, by_place)
-        held = ops.logical_and(in_cluster < take_numbers(counts, by_place), by_place < num_clusters)
-        rank = in_range(take_numbers(first_rank, by_place) + in_cluster, length)
-        own_place = take_numbers(first_place, clusters) + ranks - take_numbers(first_rank, clusters)
+        by_slot = ops.repeat(cluster_of_block, block_size, axis=-1)
+        in_cluster = slots - take_numbers(first_slot, by_slot)
+        held = ops.logical_and(in_cluster < take_numbers(counts, by_slot), by_slot < num_clusters)
+        rank = in_range(take_numbers(first_rank, by_slot) + in_cluster, length)
+        own_slot = take_numbers(first_slot, clusters) + ranks - take_numbers(first_rank, clusters)
         nearest = ops.minimum(cluster_of_block, num_clusters - 1)
-        return cls(take_numbers(order, rank), held, own_place, clusters < num_clusters, nearest)
+        return cls(take_numbers(order, rank), held, own_slot, clusters < num_clusters, nearest)
 
     def arrange(self, x):
         """Returns tokens in blocks: (B, N, T, H) to (B, N, G, b, H)."""
-        # Empty places are read for nothing: no output is taken from them, so the gradient may skip them.
+        # Empty slots are read for nothing: no output is taken from them, so the gradient may skip them.
         num_blocks = shape(self.cluster_of_block)[-1]
-        rows = pick_rows(x, self.tokens, self.places)
+        rows = pick_rows(x, self.tokens, self.slots)
         return ops.reshape(rows, (*shape(rows)[:2], num_blocks, -1, shape(rows)[-1]))
 
     def of_clusters(self, x):
@@ -66,5 +66,5 @@ class ClusterBlocks(NamedTuple):
     def restore(self, x):
         """Returns blocks in the order of the tokens, zeros for padding: (B, N, G, b, H) to (B, N, T, H)."""
         rows = join(x, -2, shape(self.tokens)[-1])
-        rows = pick_rows(rows, self.places, self.tokens, self.present)
+        rows = pick_rows(rows, self.slots, self.tokens, self.present)
         return ops.where(self.exists[..., None], rows, 0)

@@ -14,15 +14,15 @@ class GlobalTokens(NamedTuple):
 
     Attributes:
         marks: bool (B, T), which tokens they are.
-        positions: int (B, M), their positions in order; T for places that are not taken.
+        positions: int (B, M), their positions in order; T for slots that are not taken.
         counts: int (B, M), how often each counts as a key.
-        places: int (B, T), the place among M of each token that is global.
+        slots: int (B, T), the slot among M of each token that is global.
     """
 
     marks: Any
     positions: Any
     counts: Any
-    places: Any
+    slots: Any
 
 
 def find_global(counts, key_mask, num_global):
@@ -31,19 +31,19 @@ def find_global(counts, key_mask, num_global):
     Args:
         counts: int or bool (B, T), zero for tokens that are not global.
         key_mask: bool (B, T) or None; padding is never global.
-        num_global: M, places. Tokens beyond the first M are not global.
+        num_global: M, slots. Tokens beyond the first M are not global.
     """
     counts = ops.cast(counts, "int32")
     counts = counts if key_mask is None else ops.where(key_mask, counts, 0)
     batch, length = shape(counts)
-    places = ops.cumsum(ops.cast(counts > 0, "int32"), axis=-1) - 1
-    marks = ops.logical_and(counts > 0, places < num_global)
+    slots = ops.cumsum(ops.cast(counts > 0, "int32"), axis=-1) - 1
+    marks = ops.logical_and(counts > 0, slots < num_global)
     nearness = ops.where(marks, length - ops.arange(length, dtype="int32"), 0)
     nearness = ops.concatenate([nearness, ops.zeros((batch, num_global), "int32")], axis=-1)  # T may be less than M
     positions = length - ops.top_k(nearness, num_global)[0]
     found = ops.take_along_axis(counts, ops.minimum(positions, length - 1), axis=-1)
     counts = ops.where(positions < length, found, 0)
-    return GlobalTokens(marks, positions, counts, ops.clip(places, 0, num_global - 1))
+    return GlobalTokens(marks, positions, counts, ops.clip(slots, 0, num_global - 1))
 
 
 class GlobalGrid(Arrangement):
@@ -102,7 +102,7 @@ class GlobalRows(Arrangement):
 
     def restore(self, x, axis=-2):
         x, tokens = ops.squeeze(x, axis - 1), self._tokens
-        index, back, exists = (_for_heads(each, x) for each in (tokens.places, _inside(tokens), tokens.counts > 0))
+        index, back, exists = (_for_heads(each, x) for each in (tokens.slots, _inside(tokens), tokens.counts > 0))
         return ops.where(tokens.marks[:, None, :, None], pick_rows(x, index, back, exists), 0)
 
     def query_positions(self):
@@ -118,7 +118,7 @@ def _take_global(x, axis, tokens):
         return take_numbers(
             ops.broadcast_to(x, (shape(tokens.marks)[0], *shape(x)[1:])), _for_heads(_inside(tokens), x)
         )
-    return pick_rows(x, *(_for_heads(each, x) for each in (_inside(tokens), tokens.places, tokens.marks)))
+    return pick_rows(x, *(_for_heads(each, x) for each in (_inside(tokens), tokens.slots, tokens.marks)))
 
 
 def _inside(tokens):

@@ -8,7 +8,7 @@ from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
 
 SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
-NOWHERE = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
+NO_GROUP = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
 
 
 def segment_ranks(*segments):
@@ -40,13 +40,13 @@ def groups_of(clusters, num_clusters, token_mask=None, segment_rank=None):
     Args:
         clusters: int32 (B or 1, N, T).
         num_clusters: K.
-        token_mask: bool (B, T); tokens masked out are in the group `NOWHERE`, which no one attends to; or None.
+        token_mask: bool (B, T); tokens masked out are in the group `NO_GROUP`, which no one attends to; or None.
         segment_rank: int32 (B, T) of `segment_ranks`, or None.
     """
     groups = clusters + 1
     if segment_rank is not None:
         groups = groups + segment_rank[:, None, :] * num_clusters
-    return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NOWHERE)
+    return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NO_GROUP)
 
 
 def with_self_bias(bias, own):

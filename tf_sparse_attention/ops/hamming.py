@@ -6,7 +6,7 @@ from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.products import times_matrix
+from tf_sparse_attention.ops.products import matmul_last_axis
 
 
 def hash_bits(x, planes):
@@ -18,7 +18,7 @@ def hash_bits(x, planes):
     """
     dtype = score_dtype(planes.dtype)
     normals, offsets = ops.cast(planes[:, :-1], dtype), ops.cast(planes[:, -1], dtype)
-    return times_matrix(ops.cast(x, dtype), ops.transpose(normals)) > offsets
+    return matmul_last_axis(ops.cast(x, dtype), ops.transpose(normals)) > offsets
 
 
 def evenly_spaced(token_mask, num_clusters, length):

@@ -28,7 +28,7 @@ def to_blocks(x, axis, image, num_bands):
         num_bands: R, rows of blocks to return; an integer where the image has cut bands.
 
     Returns:
-        Tensor (..., R, C, t, ...) with the places of a block row by row: zeros where there is no pixel, or the sequence
+        Tensor (..., R, C, t, ...) with the slots of a block row by row: zeros where there is no pixel, or the sequence
         has ended.
     """
     if image.order == "raster":
@@ -96,7 +96,7 @@ def _join_bands(x, axis, image, rows):
 class ImageGrid(Arrangement):
     """Blocks of an image, each beside the blocks around it: what `Grid` is for a sequence.
 
-    Group g is the block (g // C, g % C). Cost: O(T s) with s the places of the neighbours.
+    Group g is the block (g // C, g % C). Cost: O(T s) with s the slots of the neighbours.
 
     Args:
         query_length: T, an integer or a scalar tensor.
@@ -147,11 +147,11 @@ class ImageGrid(Arrangement):
         return regroup(x, axis - 1, 2, (self.num_bands * self.image.num_columns,))
 
     def key_positions(self):
-        """Returns the position of each key place, int32 (G, s): -1 outside the image or the sequence."""
+        """Returns the position of each key slot, int32 (G, s): -1 outside the image or the sequence."""
         return self.keys(ops.arange(1, self.key_length + 1, dtype="int32"), -1) - 1
 
     def query_positions(self):
-        """Returns the position of each query place, int32 (G, t): -1 outside the image or the sequence."""
+        """Returns the position of each query slot, int32 (G, t): -1 outside the image or the sequence."""
         return self.queries(ops.arange(1, self.query_length + 1, dtype="int32"), -1) - 1
 
     def inside(self):
@@ -162,9 +162,9 @@ class ImageGrid(Arrangement):
         return from_blocks(blocks, axis, self.image, self.query_length)
 
     def past(self):
-        """Returns which key places do not come after a query, bool (t, s), the same for every block.
+        """Returns which key slots do not come after a query, bool (t, s), the same for every block.
 
-        Both orders compare two pixels by one thing after the other, all of which depend on their places and on how
+        Both orders compare two pixels by one thing after the other, all of which depend on their slots and on how
         their blocks lie to each other alone: row and column, or band, column of blocks, row and column.
         """
         height, width = self.image.block_height, self.image.block_width

@@ -1,4 +1,4 @@
-"""Boolean masks (True = may attend): merging them, picking them at sparse places, and dense ones from positions."""
+"""Boolean masks (True = may attend): merging them, picking them at sparse slots, and dense ones from positions."""
 
 import functools
 from typing import Any, NamedTuple

@@ -8,24 +8,24 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import join, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import window_grid
-from tf_sparse_attention.ops.groups import NOWHERE
+from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.positions import Distances
 
 
 class MergedOrder(NamedTuple):
-    """Queries and keys in one order, by (group, position, keys first), on M places. All int32 (B, N, M) or bool.
+    """Queries and keys in one order, by (group, position, keys first), on M slots. All int32 (B, N, M) or bool.
 
     Attributes:
-        positions: the token position at each place.
-        is_query: whether a place holds a query.
-        last_key: rank, in the order of the keys alone, of the last key at or before a place; -1 before the first.
-        query_places: (B, N, T), the place of each query.
+        positions: the token position at each slot.
+        is_query: whether a slot holds a query.
+        last_key: rank, in the order of the keys alone, of the last key at or before a slot; -1 before the first.
+        query_slots: (B, N, T), the slot of each query.
     """
 
     positions: Any
     is_query: Any
     last_key: Any
-    query_places: Any
+    query_slots: Any
 
 
 def merge_orders(query_groups, key_groups):
@@ -39,29 +39,29 @@ def merge_orders(query_groups, key_groups):
     order, inverse = stable_order(ops.reshape(pairs, (batch, heads, 2 * length)))
     is_query = order % 2 == 1
     last_key = ops.cumsum(ops.cast(ops.logical_not(is_query), "int32"), axis=-1) - 1
-    query_places = ops.reshape(inverse, (batch, heads, length, 2))[:, :, :num_queries, 1]
-    return MergedOrder(order // 2, is_query, last_key, query_places)
+    query_slots = ops.reshape(inverse, (batch, heads, length, 2))[:, :, :num_queries, 1]
+    return MergedOrder(order // 2, is_query, last_key, query_slots)
 
 
 def _lengthen(groups, length):
     """Returns groups with tokens of no group added at the end."""
     added = length - shape(groups)[-1]
     exists = pad_axis(ops.ones_like(groups, dtype="bool"), -1, 0, added)
-    return ops.where(exists, pad_axis(groups, -1, 0, added), NOWHERE)
+    return ops.where(exists, pad_axis(groups, -1, 0, added), NO_GROUP)
 
 
 class KeyBlocks(NamedTuple):
-    """For each block of merged places, the aligned blocks of sorted keys that its queries can see.
+    """For each block of merged slots, the aligned blocks of sorted keys that its queries can see.
 
     Attributes:
-        block_size: b, places and keys in a block.
-        num_places: M.
+        block_size: b, slots and keys in a block.
+        num_slots: M.
         first: int32 (B, N, G), the block in the order of the keys that holds the first key passed by a block.
         before, after: blocks of keys taken before and after that one.
     """
 
     block_size: int
-    num_places: Any
+    num_slots: Any
     first: Any
     before: int
     after: int
@@ -70,19 +70,19 @@ class KeyBlocks(NamedTuple):
     def around(cls, merged, cluster_size, causal):
         """Returns the blocks for a band of `cluster_size`.
 
-        A block of b places passes at most b keys, and the first of them is at most b - 1 into its own block.
+        A block of b slots passes at most b keys, and the first of them is at most b - 1 into its own block.
         """
         size = window_grid(1, 1, cluster_size, causal).block_size
-        num_places = shape(merged.positions)[-1]
+        num_slots = shape(merged.positions)[-1]
         passed = ops.cast(ops.logical_not(merged.is_query), "int32")
-        num_blocks = (num_places + size - 1) // size
+        num_blocks = (num_slots + size - 1) // size
         first = split(merged.last_key + 1 - passed, size, -1, num_blocks)[..., 0] // size
         last = 2 * size - 2 if causal else 2 * size + cluster_size - 3
-        return cls(size, num_places, first, -(-cluster_size // size), last // size)
+        return cls(size, num_slots, first, -(-cluster_size // size), last // size)
 
-    def places(self, x, axis):
-        """Returns the merged places in blocks: (..., M, ...) to (..., G, t, ...)."""
-        return split(x, self.block_size, axis, (self.num_places + self.block_size - 1) // self.block_size)
+    def slots(self, x, axis):
+        """Returns the merged slots in blocks: (..., M, ...) to (..., G, t, ...)."""
+        return split(x, self.block_size, axis, (self.num_slots + self.block_size - 1) // self.block_size)
 
     def rows(self, x):
         """Returns the rows of sorted keys beside each block: (B, N, S, H) to (B, N, G, s, H), zeros outside."""
@@ -141,14 +141,17 @@ class MergedGrid(Arrangement):
         self._blocks = KeyBlocks.around(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
         self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
+        self._ranks_apart = (
+            self._blocks.ranks()[..., None, :] - self._blocks.slots(self._merged.last_key, -1)[..., None]
+        )
         self.key_length = num_keys
 
     def queries(self, x, axis=-2):
         if axis == -1:
             x = ops.broadcast_to(x, self._sizes["queries"])
-            return self._blocks.places(take_numbers(x, self._rows), -1)
+            return self._blocks.slots(take_numbers(x, self._rows), -1)
         # Rows in the slots of keys are read for nothing: no output is taken from them, so the gradient may skip them.
-        return self._blocks.places(pick_rows(x, self._rows, self._merged.query_places), -2)
+        return self._blocks.slots(pick_rows(x, self._rows, self._merged.query_slots), -2)
 
     def keys(self, x, axis=-2):
         if axis == -1:
@@ -158,10 +161,10 @@ class MergedGrid(Arrangement):
     def restore(self, x, axis=-2):
         merged = self._merged
         present = ops.logical_and(merged.is_query, merged.positions < self._num_queries)
-        return pick_rows(join(x, axis, self._blocks.num_places), merged.query_places, self._rows, present)
+        return pick_rows(join(x, axis, self._blocks.num_slots), merged.query_slots, self._rows, present)
 
     def query_positions(self):
-        return self._blocks.places(self._merged.positions, -1)
+        return self._blocks.slots(self._merged.positions, -1)
 
     def key_positions(self):
         return self._blocks.numbers(self._key_order)
@@ -170,17 +173,13 @@ class MergedGrid(Arrangement):
         if numbers is not self._known:
             return super().known(numbers)
         query_groups, key_groups = (x["group"] for x in numbers)
-        seen = ops.where(key_groups == NOWHERE, 0, key_groups)  # 0, as outside: equal to no query's group
+        seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0, as outside: equal to no query's group
         own, other = super().known(({"group": query_groups}, {"group": seen}))
-        own["rank"] = self._blocks.places(self._merged.last_key, -1)[..., None]
-        other["rank"] = self._blocks.ranks()[..., None, :]
-        return own, other
+        # A rule of ranks is one of their differences: those from each query, which are at hand.
+        return {**own, "rank": 0}, {**other, "rank": self._ranks_apart}
 
     def past(self):
-        return self._ranks_apart() <= 0
+        return self._ranks_apart <= 0
 
     def distances(self):
-        return Distances(ranks=self._ranks_apart(), tokens=self.apart())
-
-    def _ranks_apart(self):
-        return self._blocks.ranks()[..., None, :] - self._blocks.places(self._merged.last_key, -1)[..., None]
+        return Distances(ranks=self._ranks_apart, tokens=self.apart())

@@ -13,7 +13,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape, slice_axis
-from tf_sparse_attention.ops.products import times_matrix
+from tf_sparse_attention.ops.products import matmul_last_axis
 from tf_sparse_attention.ops.scores import dense_scores
 
 
@@ -21,9 +21,9 @@ class Distances(NamedTuple):
     """How far the keys of a block are from its queries: key position minus query position.
 
     Attributes:
-        offsets: constant int array (t, s), the distances of places where they are the same in every block, or None.
-        ranks: int tensor (..., t, s), the distances of places where `offsets` is None.
-        tokens: int tensor (..., t, s), the distances in tokens where they differ from those of places, or None.
+        offsets: constant int array (t, s), the distances of slots where they are the same in every block, or None.
+        ranks: int tensor (..., t, s), the distances of slots where `offsets` is None.
+        tokens: int tensor (..., t, s), the distances in tokens where they differ from those of slots, or None.
     """
 
     offsets: Any = None
@@ -61,12 +61,12 @@ class Relative(NoPosition):
     """Learned vectors for the clipped distance, on keys and values (Shaw et al. 2018, equations 3 and 4).
 
     score_ts += q_t . key_table[clip(d, -M, M) + M], out_t += sum_s p_ts value_table[clip(d, -M, M) + M] with d the
-    distance of places. All heads share the tables. Cost O(t (t + s) H) a block.
+    distance of slots. All heads share the tables. Cost O(t (t + s) H) a block.
 
     Args:
         key_table: tensor (2 M + 1, H).
         value_table: tensor (2 M + 1, Hv), or None for the key side alone.
-        by_token: take the distance in tokens where it differs from that of places. Costs a gather as large as the
+        by_token: take the distance in tokens where it differs from that of slots. Costs a gather as large as the
             scores and O(T M) more memory, about twice the layer; key side only.
     """
 
@@ -87,9 +87,10 @@ class Relative(NoPosition):
         tokens = distances.tokens if self.by_token else None
         query = ops.cast(query, score_dtype(keras.backend.standardize_dtype(query.dtype)))
         if tokens is None and distances.offsets is not None:
-            by_distance = times_matrix(query, ops.transpose(self._rows(self.key_table, query.dtype, distances.offsets)))
-            return skew(by_distance, distances.offsets.shape)
-        by_distance = times_matrix(query, ops.transpose(ops.cast(self.key_table, query.dtype)))  # (B, N, G, t, 2 M + 1)
+            rows = self._rows(self.key_table, query.dtype, distances.offsets)
+            return skew(matmul_last_axis(query, ops.transpose(rows)), distances.offsets.shape)
+        table = ops.cast(self.key_table, query.dtype)
+        by_distance = matmul_last_axis(query, ops.transpose(table))  # (B, N, G, t, 2 M + 1)
         index = self._index(distances.ranks if tokens is None else tokens)
         index = ops.broadcast_to(index, shape(by_distance)[:-1] + (shape(index)[-1],))
         return ops.take_along_axis(by_distance, index, axis=-1)
@@ -99,11 +100,11 @@ class Relative(NoPosition):
             return None
         if distances.offsets is not None:
             block = distances.offsets.shape
-            return lambda weights: times_matrix(
+            return lambda weights: matmul_last_axis(
                 unskew(weights, block), self._rows(self.value_table, weights.dtype, distances.offsets)
             )
         index, size = self._index(distances.ranks), self.value_table.shape[0]
-        return lambda weights: times_matrix(
+        return lambda weights: matmul_last_axis(
             dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype)
         )
 
@@ -160,13 +161,13 @@ class Alibi(NoPosition):
 
 
 def rotate_both(position, query, key, num_memory=0):
-    """Returns queries (B, N, T, H) and keys (B, N, S, H) turned by their places, the first key `num_memory` before."""
+    """Returns queries (B, N, T, H) and keys (B, N, S, H) turned by their slots, the first key `num_memory` before."""
     at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))
     return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
 
 
 def rotate_key(position, key, index=None):
-    """Returns keys (B, N, T, H) turned by their places from 0 on; with `index`, int (B,), those of one token a row."""
+    """Returns keys (B, N, T, H) turned by their slots from 0 on; with `index`, int (B,), those of one token a row."""
     return position.rotate(key, ops.arange(shape(key)[-2]) if index is None else index[:, None, None])
 
 
@@ -179,7 +180,7 @@ def alibi_slopes(num_heads):
 
 
 def skew(x, block):
-    """Turns values by distance into values by place: (..., t, t + s - 1) to (..., t, s), y[t, s] = x[t, s - t + t_max].
+    """Turns values by distance into values by slot: (..., t, t + s - 1) to (..., t, s), y[t, s] = x[t, s - t + t_max].
 
     Args:
         x: tensor (..., t, t + s - 1), the last axis being the distances of the block, lowest first.
@@ -188,13 +189,13 @@ def skew(x, block):
     num_queries, num_keys = block
     lead, row = shape(x)[:-2], num_queries + num_keys
     x = ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, 1)])
-    # Reading rows that are one shorter than those written moves each query's row one place to the left.
+    # Reading rows that are one shorter than those written moves each query's row one slot to the left.
     x = slice_axis(ops.reshape(x, lead + (num_queries * row,)), -1, num_queries - 1, num_queries * row - 1)
     return slice_axis(ops.reshape(x, lead + (num_queries, row - 1)), -1, 0, num_keys)
 
 
 def unskew(x, block):
-    """Turns values by place into values by distance, zero where a place has none: the inverse of `skew`.
+    """Turns values by slot into values by distance, zero where a slot has none: the inverse of `skew`.
 
     Args:
         x: tensor (..., t, s).

@@ -9,7 +9,7 @@ from keras import ops
 from tf_sparse_attention.ops.blocks import shape
 
 
-def times_matrix(x, matrix):
+def matmul_last_axis(x, matrix):
     """Returns the product of the last axis with a matrix: (..., H) and (H, R) to (..., R)."""
     sizes = shape(x)
     product = ops.matmul(ops.reshape(x, (-1, sizes[-1])), matrix)

@@ -6,7 +6,7 @@ from tf_sparse_attention.ops.blocks import in_range, shape
 
 
 def dense_scores(weights, key_positions, key_length):
-    """Scatters the weights of key places to the columns of their positions; O(T S) memory, by its nature.
+    """Scatters the weights of key slots to the columns of their positions; O(T S) memory, by its nature.
 
     Args:
         weights: tensor (..., t, s).
@@ -14,7 +14,7 @@ def dense_scores(weights, key_positions, key_length):
         key_length: S, columns of the result.
 
     Returns:
-        Tensor (..., t, S); weights of places with the same position are added.
+        Tensor (..., t, S); weights of slots with the same position are added.
     """
     sizes = shape(weights)
     columns = ops.broadcast_to(in_range(key_positions, key_length), sizes)

@@ -6,7 +6,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers
 from tf_sparse_attention.ops.grid import window_grid
-from tf_sparse_attention.ops.groups import NOWHERE
+from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.positions import Distances
 
 
@@ -65,7 +65,7 @@ class SortedGrid(Arrangement):
         if numbers is not self._known:
             return super().known(numbers)
         # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
-        seen = ops.where(self._groups == NOWHERE, 0, self._groups)
+        seen = ops.where(self._groups == NO_GROUP, 0, self._groups)
         query_ranks, key_ranks = self._grid.rule_positions(1)
         return (
             {"group": self._grid.queries(self._groups, -1)[..., :, None], "rank": query_ranks},
@@ -73,4 +73,4 @@ class SortedGrid(Arrangement):
         )
 
     def row_has_key(self):
-        return self._grid.queries(self._groups != NOWHERE, -1)[..., None]  # a token that exists sees itself
+        return self._grid.queries(self._groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself

@@ -31,7 +31,7 @@ class Span:
         return dataclasses.replace(self, fraction=self.fraction[heads])
 
     def factor(self, distances):
-        """Returns the share of each key place that counts, (N, 1, t, s), or (B, N, 1, t, s) where rows differ.
+        """Returns the share of each key slot that counts, (N, 1, t, s), or (B, N, 1, t, s) where rows differ.
 
         Args:
             distances: a `positions.Distances` with `offsets`, or with `tokens` (B, N or 1, 1, t, s).

@@ -8,7 +8,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import in_range
-from tf_sparse_attention.ops.needed_rows import on_needed_rows
+from tf_sparse_attention.ops.row_subset import apply_to_subset
 
 
 class Cluster(NamedTuple):
@@ -118,7 +118,7 @@ def word_loss(x, ids, clusters, gate):
 
     for index, (cluster, start) in enumerate(zip(clusters[1:], starts[1:-1], strict=True), start=1):
         here, dtypes = cluster_of == index, (ops.dtype(nats),)
-        (rare,) = on_needed_rows(tail_loss, here, [x], cluster, numbers=[ids - start], dtypes=dtypes)
+        (rare,) = apply_to_subset(tail_loss, here, [x], cluster, numbers=[ids - start], dtypes=dtypes)
         nats = nats + rare
     return ops.where(_is_word(ids, starts), nats, np.nan)
 
@@ -155,7 +155,7 @@ def most_likely_word(x, clusters, gate):
         of_cluster = head[..., starts[1] + index]
         needed = of_cluster > best
         dtypes = (ops.dtype(best), "int32")
-        highest, rare = on_needed_rows(best_of_tail, needed, [x], cluster, dtypes=dtypes)
+        highest, rare = apply_to_subset(best_of_tail, needed, [x], cluster, dtypes=dtypes)
         better = ops.logical_and(needed, of_cluster + highest > best)
         best = ops.where(better, of_cluster + highest, best)
         word = ops.where(better, rare + starts[index + 1], word)

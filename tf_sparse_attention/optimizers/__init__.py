@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules as published, and a look at the size of gradients."""
+"""Optimizers and learning-rate schedules as published, and the norm of gradients."""
 
 from tf_sparse_attention.optimizers.adafactor import Adafactor
 from tf_sparse_attention.optimizers.adagrad import Adagrad

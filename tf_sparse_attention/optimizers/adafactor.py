@@ -1,16 +1,19 @@
 """Adafactor with the published update rule, storing only the factors of the second moment."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.optimizers.full_precision import add_slot, dense_gradient, subtract
+from tf_sparse_attention.types import Config, Tensor
 
 MATRIX_VIEWS = ("smallest", "last_two")
 
 
-def second_moment_decay(step, power=0.8):
+def second_moment_decay(step: int | Tensor, power: float = 0.8) -> Tensor:
     """Share of the old second moment kept at an update: `1 - (step + 1)**-power`.
 
     Step 0 gives exactly 0, so the accumulators need no bias correction: the first gradient replaces their zeros.
@@ -26,7 +29,7 @@ def second_moment_decay(step, power=0.8):
     return 1.0 - ops.power(ops.cast(step, "float32") + 1.0, -power)
 
 
-def matrix_axes(shape, matrix_view="smallest"):
+def matrix_axes(shape: Sequence[int], matrix_view: str = "smallest") -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The axes of a weight that act as rows and as columns of the matrix Adafactor factors.
 
     "last_two": the last two axes; all earlier ones number separate matrices. "smallest": the axes before and after
@@ -90,7 +93,7 @@ class Adafactor(keras.optimizers.Optimizer):
         parameter_scale_floor: Float >= 0, the least size assumed, which lets weights leave zero. Defaults to 1e-3.
         epsilon: Float >= 1e-30, added to squared gradients. Defaults to 1e-30.
         matrix_view: "smallest" views a weight of rank > 2 as the matrix with the least state, "last_two" factors
-            its last two axes and keeps a pair of factors for each place in the others, as published. For a kernel
+            its last two axes and keeps a pair of factors for each index of the others, as published. For a kernel
             of shape (1032, 8, 129) that is 2,064 numbers against 141,384. Defaults to "smallest".
         **kwargs: Arguments of `keras.optimizers.Optimizer`: `weight_decay`, `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor`,
@@ -107,16 +110,16 @@ class Adafactor(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate=0.01,
-        beta_1=0.0,
-        decay_power=0.8,
-        clip_threshold=1.0,
-        multiply_by_parameter_scale=True,
-        parameter_scale_floor=1e-3,
-        epsilon=1e-30,
-        matrix_view="smallest",
-        **kwargs,
-    ):
+        learning_rate: Any = 0.01,
+        beta_1: float = 0.0,
+        decay_power: float = 0.8,
+        clip_threshold: float | None = 1.0,
+        multiply_by_parameter_scale: bool = True,
+        parameter_scale_floor: float = 1e-3,
+        epsilon: float = 1e-30,
+        matrix_view: str = "smallest",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(learning_rate, **kwargs)
         _check(0 <= beta_1 < 1, "beta_1", "in [0, 1)", beta_1)
         _check(decay_power > 0, "decay_power", "positive", decay_power)
@@ -134,7 +137,7 @@ class Adafactor(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.matrix_view = matrix_view
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -143,13 +146,13 @@ class Adafactor(keras.optimizers.Optimizer):
             rank = len(variable.shape)
             matrix = matrix_axes(variable.shape, self.matrix_view)
             rows, columns = matrix or ((), ())
-            kept = tuple(range(rank))
-            self._row_moments.append(matrix and add_slot(self, variable, "row_moment", _without(kept, columns)))
-            self._column_moments.append(matrix and add_slot(self, variable, "column_moment", _without(kept, rows)))
-            self._second_moments.append(None if matrix else add_slot(self, variable, "second_moment", kept))
-            self._momentums.append(add_slot(self, variable, "momentum", kept) if self.beta_1 > 0 else None)
+            axes = tuple(range(rank))
+            self._row_moments.append(matrix and add_slot(self, variable, "row_moment", _without(axes, columns)))
+            self._column_moments.append(matrix and add_slot(self, variable, "column_moment", _without(axes, rows)))
+            self._second_moments.append(None if matrix else add_slot(self, variable, "second_moment", axes))
+            self._momentums.append(add_slot(self, variable, "momentum", axes) if self.beta_1 > 0 else None)
 
-    def slots_of(self, variable):
+    def slots_of(self, variable: keras.Variable) -> dict[str, keras.Variable]:
         """Returns the state kept for a weight, variables by name.
 
         Args:
@@ -168,7 +171,7 @@ class Adafactor(keras.optimizers.Optimizer):
         }
         return {name: slot for name, slot in slots.items() if slot is not None}
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         index = self._get_variable_index(variable)
         gradient = dense_gradient(gradient, variable.shape)
         step = ops.cast(learning_rate, "float32")
@@ -207,7 +210,7 @@ class Adafactor(keras.optimizers.Optimizer):
         self.assign(slot, value)
         return value
 
-    def get_config(self):
+    def get_config(self) -> Config:
         config = super().get_config()
         names = ("beta_1", "decay_power", "clip_threshold", "multiply_by_parameter_scale", "parameter_scale_floor")
         config.update({name: getattr(self, name) for name in (*names, "epsilon", "matrix_view")})

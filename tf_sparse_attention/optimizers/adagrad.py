@@ -1,15 +1,19 @@
 """Adagrad whose steps, and not its gradients, are clipped tensor by tensor."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.optimizers.full_precision import add_slot, dense_gradient, subtract
+from tf_sparse_attention.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Adagrad(keras.optimizers.Optimizer):
-    """Adagrad with the clipping of the adaptive-span models, which spares the accumulators.
+    """Adagrad with the clipping of the adaptive-span models, which does not affect the accumulators.
 
     For a gradient `g` of a weight `w`:
 
@@ -17,8 +21,8 @@ class Adagrad(keras.optimizers.Optimizer):
         f = min(1, clip / (norm(g) + 1e-10))
         w = w - learning_rate * f * g / (sqrt(s) + epsilon)
 
-    where the norm is that of this one weight. A large gradient is counted whole in `s`, so it makes later steps small;
-    only the step it causes itself is shortened. State: as many float32 numbers as the weight has. The update is
+    where the norm is that of this one weight. A large gradient enters `s` unclipped, so it makes later steps small;
+    only its own step is shortened. State: as many float32 numbers as the weight has. The update is
     float32 whatever the dtype of the weight.
 
     Source: the optimizer of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019), used as well for the
@@ -31,7 +35,7 @@ class Adagrad(keras.optimizers.Optimizer):
     Args:
         learning_rate: Float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments. Defaults
             to 0.07.
-        clip: Positive float, the largest norm of the gradient of a weight that takes a whole step, or `None` for no
+        clip: Positive float, the largest norm of the gradient of a weight that is not clipped, or `None` for no
             limit. Defaults to 0.03.
         initial_accumulator_value: Float >= 0, where the accumulators start. Defaults to 0.
         epsilon: Positive float, which keeps the first step of a weight without gradient finite. Defaults to 1e-10.
@@ -46,7 +50,14 @@ class Adagrad(keras.optimizers.Optimizer):
     >>> model.compile(optimizer, loss="sparse_categorical_crossentropy")
     """
 
-    def __init__(self, learning_rate=0.07, clip=0.03, initial_accumulator_value=0.0, epsilon=1e-10, **kwargs):
+    def __init__(
+        self,
+        learning_rate: Any = 0.07,
+        clip: float | None = 0.03,
+        initial_accumulator_value: float = 0.0,
+        epsilon: float = 1e-10,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(learning_rate, **kwargs)
         if clip is not None:
             checks.check_positive("clip", clip)
@@ -56,14 +67,14 @@ class Adagrad(keras.optimizers.Optimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.epsilon = epsilon
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
         start = keras.initializers.Constant(self.initial_accumulator_value)
         self._accumulators = [add_slot(self, variable, "accumulator", initializer=start) for variable in variables]
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         gradient = dense_gradient(gradient, variable.shape)
         accumulator = self._accumulators[self._get_variable_index(variable)]
         total = ops.add(accumulator, ops.square(gradient))
@@ -74,6 +85,6 @@ class Adagrad(keras.optimizers.Optimizer):
             step = step * ops.minimum(1.0, self.clip / (norm + 1e-10))
         subtract(self, variable, step * gradient / (ops.sqrt(total) + self.epsilon))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("clip", "initial_accumulator_value", "epsilon")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,10 +1,14 @@
-"""What the optimizers share: gradients, state and updates in float32, whatever the dtype of the weights."""
+"""Gradients, state and updates of optimizers in float32, whatever the dtype of the weights."""
+
+from collections.abc import Sequence
 
 import keras
 from keras import ops
 
+from tf_sparse_attention.types import Initializer, Shape, Tensor
 
-def dense_gradient(gradient, shape):
+
+def dense_gradient(gradient: Tensor, shape: Shape) -> Tensor:
     """Returns a gradient as a float32 tensor of the shape of its weight.
 
     TensorFlow gives gradients of embeddings as some of their rows; those that occur several times are summed.
@@ -16,7 +20,13 @@ def dense_gradient(gradient, shape):
     return ops.reshape(gradient, shape)  # unknown after TensorFlow's sum over several workers
 
 
-def add_slot(optimizer, variable, name, axes=None, initializer="zeros"):
+def add_slot(
+    optimizer: keras.optimizers.Optimizer,
+    variable: keras.Variable,
+    name: str,
+    axes: Sequence[int] | None = None,
+    initializer: Initializer = "zeros",
+) -> keras.Variable | None:
     """Returns new float32 state of an optimizer over some axes of a weight, laid out over devices as the weight is.
 
     Args:
@@ -33,14 +43,14 @@ def add_slot(optimizer, variable, name, axes=None, initializer="zeros"):
     distribution = keras.distribution.distribution()
     if distribution is not None:
         # Looked up by name, a vector would get the layout of the matrix whose name its own begins with.
-        whole = distribution.get_variable_layout(variable)
-        layout = keras.distribution.TensorLayout([whole.axes[axis] for axis in axes], whole.device_mesh)
+        full = distribution.get_variable_layout(variable)
+        layout = keras.distribution.TensorLayout([full.axes[axis] for axis in axes], full.device_mesh)
     path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
     shape = tuple(variable.shape[axis] for axis in axes)
     return optimizer.add_variable(shape, initializer, dtype="float32", layout=layout, name=f"{path}_{name}")
 
 
-def subtract(optimizer, variable, update):
+def subtract(optimizer: keras.optimizers.Optimizer, variable: keras.Variable, update: Tensor) -> None:
     """Moves a weight by a float32 update, rounding once where the weight has a lower precision."""
     # Subtracted before the cast down: in bfloat16 w - d would round the step a second time.
     dtype = keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")

@@ -1,8 +1,12 @@
-"""A mixin that lets any Keras optimizer say how large its last gradient was."""
+"""A mixin that reports the norm of the last gradient, for any Keras optimizer."""
 
+from collections.abc import Sequence
+
+import keras
 from keras import ops
 
 from tf_sparse_attention.optimizers.full_precision import dense_gradient
+from tf_sparse_attention.types import Tensor
 
 
 class GradientNorm:
@@ -21,7 +25,7 @@ class GradientNorm:
     >>> float(model.optimizer.gradient_norm)
     """
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -30,13 +34,13 @@ class GradientNorm:
             self.add_variable((), dtype="float32", name=f"squared_norm_{index}") for index in range(len(variables))
         ]
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         squared_norm = ops.sum(ops.square(dense_gradient(gradient, variable.shape)))
         self.assign(self._squared_norms[self._get_variable_index(variable)], squared_norm)
         super().update_step(gradient, variable, learning_rate)
 
     @property
-    def gradient_norm(self):
+    def gradient_norm(self) -> Tensor:
         """The norm of the last gradient, a float32 scalar; 0 before the first update."""
         if not self.built:
             return ops.zeros((), dtype="float32")

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -38,7 +39,7 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
     0.5
     """
 
-    def __init__(self, learning_rate, warmup_steps=0, name="Constant"):
+    def __init__(self, learning_rate: float, warmup_steps: int = 0, name: str = "Constant") -> None:
         super().__init__()
         checks.check_positive("learning_rate", learning_rate)
         checks.check_count("warmup_steps", warmup_steps, minimum=0)
@@ -46,13 +47,13 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = int(warmup_steps)
         self.name = name
 
-    def __call__(self, step):
+    def __call__(self, step: int | Tensor) -> Tensor:
         if self.warmup_steps == 0:
             return ops.convert_to_tensor(self.learning_rate, dtype="float32")
         count = ops.cast(step, "float32") + 1.0
         return self.learning_rate * ops.minimum(count / self.warmup_steps, 1.0)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {"learning_rate": self.learning_rate, "warmup_steps": self.warmup_steps, "name": self.name}
 
 
@@ -87,7 +88,13 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
     [0.01, 0.01, 0.005]
     """
 
-    def __init__(self, peak_learning_rate, warmup_steps=10_000, use_linear_warmup=False, name="RsqrtNormalizedDecay"):
+    def __init__(
+        self,
+        peak_learning_rate: float,
+        warmup_steps: int = 10_000,
+        use_linear_warmup: bool = False,
+        name: str = "RsqrtNormalizedDecay",
+    ) -> None:
         super().__init__()
         checks.check_positive("peak_learning_rate", peak_learning_rate)
         self.peak_learning_rate = float(peak_learning_rate)
@@ -96,7 +103,7 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.use_linear_warmup = use_linear_warmup
         self.name = name
 
-    def __call__(self, step):
+    def __call__(self, step: int | Tensor) -> Tensor:
         step = ops.cast(step, "float32")
         scale = self.peak_learning_rate * math.sqrt(self.warmup_steps)
         rate = scale * ops.rsqrt(ops.maximum(step, float(self.warmup_steps)))
@@ -104,7 +111,7 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
             rate = rate * ops.minimum(step / self.warmup_steps, 1.0)
         return rate
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             "peak_learning_rate": self.peak_learning_rate,
             "warmup_steps": self.warmup_steps,
@@ -126,7 +133,7 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         hidden_dim: Positive integer, the width of the model.
         warmup_steps: Positive integer, the number of rising steps. Defaults to 4000.
-        scale: Positive float, a factor on the whole. Defaults to 1.0, the paper.
+        scale: Positive float, a factor of the rate. Defaults to 1.0, the paper.
         name: String, the name of the schedule.
 
     Returns:
@@ -142,7 +149,7 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
     [0.0125, 0.05, 0.025]
     """
 
-    def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0, name="Noam"):
+    def __init__(self, hidden_dim: int, warmup_steps: int = 4000, scale: float = 1.0, name: str = "Noam") -> None:
         super().__init__()
         checks.check_count("hidden_dim", hidden_dim)
         self.hidden_dim = int(hidden_dim)
@@ -152,12 +159,12 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = float(scale)
         self.name = name
 
-    def __call__(self, step):
+    def __call__(self, step: int | Tensor) -> Tensor:
         count = ops.cast(step, "float32") + 1.0
         scale = self.scale * self.hidden_dim**-0.5
         return scale * ops.minimum(ops.rsqrt(count), count * self.warmup_steps**-1.5)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             "hidden_dim": self.hidden_dim,
             "warmup_steps": self.warmup_steps,

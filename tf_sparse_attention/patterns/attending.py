@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, take_heads
+from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, split_heads
 
 HIDE_SELF = (None, "unless_alone", "always")  # whether a query sees the key of its own position
 
@@ -38,19 +38,19 @@ class Inputs(NamedTuple):
     position: Any
     span: Any
 
-    def of_heads(self, heads):
-        """Returns the inputs of the heads that a range says; `known` is by leaf and stays."""
-        if len(heads) == self.query.shape[1]:
-            return self
-        query, own = take_heads(self.query, heads), as_slice(heads)
-        return self._replace(
-            query=query,
-            key=query if self.key is self.query else take_heads(self.key, heads),
-            value=take_heads(self.value, heads),
-            masks=self.masks.of_heads(own),
-            position=self.position.of_heads(own),
-            span=None if self.span is None else self.span.of_heads(own),
-        )
+    def of_plans(self, plans):
+        """Returns the inputs of each of the plans; `known` is by leaf and stays."""
+        if len(plans) == 1:
+            return [self]
+        query = split_heads(self.query, plans)
+        key = query if self.key is self.query else split_heads(self.key, plans)
+        parts = []
+        for plan, *heads in zip(plans, query, key, split_heads(self.value, plans), strict=True):
+            own = as_slice(plan.heads)
+            masks, position = self.masks.of_heads(own), self.position.of_heads(own)
+            span = None if self.span is None else self.span.of_heads(own)
+            parts.append(Inputs(*heads, self.known, masks, position, span))
+        return parts
 
 
 def attend_pattern(
@@ -102,21 +102,22 @@ def attend_pattern(
     known = [None] * len(pattern.leaves()) if known is None else known
     inputs = Inputs(turned, turned if shares and not masks.num_memory else keys, value, known, masks, position, span)
     options = {"hide_self": hide_self, "dropout": dropout, "return_weights": return_weights}
-    merges = return_log_sum_exp or persistent is not None
     plans = plan_heads(pattern, query.shape[1])
-    results = [_attend_heads(plan, inputs, call, {**options, "return_log_sum_exp": merges}) for plan in plans]
+    options["return_log_sum_exp"] = return_log_sum_exp or persistent is not None
+    results = [
+        _attend_heads(plan.leaves, own, call, options) for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
+    ]
     attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if persistent is not None:
         attended = _with_persistent(attended, query, persistent, dropout)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
-def _attend_heads(plan, inputs, call, options):
-    """Returns the `Attended` of the heads of one plan: that of its leaves, merged by their log-sum-exp."""
-    inputs = inputs.of_heads(plan.heads)
-    if len(plan.leaves) > 1:
+def _attend_heads(leaves, inputs, call, options):
+    """Returns the `Attended` of heads: that of their leaves, merged by their log-sum-exp."""
+    if len(leaves) > 1:
         options = {**options, "return_log_sum_exp": True}
-    return combine_attended([_attend_leaf(leaf, inputs, call, options) for leaf in plan.leaves])
+    return combine_attended([_attend_leaf(leaf, inputs, call, options) for leaf in leaves])
 
 
 def _attend_leaf(leaf, inputs, call, options):

@@ -7,7 +7,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
-from tf_sparse_attention.ops.groups import NOWHERE
+from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
 from tf_sparse_attention.ops.sorted import SortedGrid
 from tf_sparse_attention.patterns.caches import GroupRings, GroupRun
@@ -55,7 +55,7 @@ class GroupBand(Pattern):
             batch = ops.maximum(shape(query_groups)[0], shape(key_groups)[0])
             merged = merge_orders(*(_with_batch(x, batch) for x in (query_groups, key_groups)))
             query_ranks = take_numbers(merged.last_key, merged.query_places)
-        seen = ops.where(key_groups == NOWHERE, 0, key_groups)  # 0: the group of no query
+        seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0: the group of no query
         return {"group": query_groups, "rank": query_ranks}, {"group": seen, "rank": key_ranks}
 
     def cache(self):

@@ -94,6 +94,16 @@ def take_heads(x, heads):
     return ops.squeeze(slice_axis(turns, axis, at, at + 1), 2)
 
 
+def split_heads(x, plans):
+    """Returns the heads of (B, N, ...) that each plan has, a list; see `take_heads`."""
+    counts = [len(plan.heads) for plan in plans]
+    ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+    in_order = [plan.heads for plan in plans] == [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
+    if len(plans) > 1 and in_order and x.shape[1] == ends[-1]:
+        return ops.split(x, ends[:-1], axis=1)  # its gradient joins the parts, where slices would be padded and added
+    return [take_heads(x, plan.heads) for plan in plans]
+
+
 def join_heads(parts, plans):
     """Returns the heads of all plans in their order: tensors (B, n, ...) to (B, N, ...), None of None."""
     if parts[0] is None or len(parts) == 1:

@@ -1,18 +1,25 @@
-"""Every setting of the trainer with its default; the other configurations start from these.
+"""All settings of the trainer with their defaults; the other configurations start from these.
 
-A setting of None is left to the library: the default of the class it is an argument of.
+`None` stands for the default of the class that the setting is an argument of.
 """
 
 import ml_collections
 from ml_collections.config_dict import placeholder
 
+# Settings under their old names, which are accepted for one more release: see `trainers.shared.renamed_settings`.
+RENAMED = {
+    "data": {"packed": "use_packing"},
+    "model": {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"},
+    "train": {"fit_windows_every": "shrink_windows_every", "fit_windows_margin": "shrink_windows_margin"},
+}
+
 
 def get_config():
     """Returns the defaults, an `ml_collections.ConfigDict`."""
-    return ml_collections.ConfigDict(
+    config = ml_collections.ConfigDict(
         {
             "seed": 0,  # of weights, dropout, centroids and the order of the data
-            "backend": placeholder(str),  # written by the trainer: the Keras backend of the run
+            "backend": placeholder(str),  # set by the trainer: the Keras backend of the run
             "data": _data(),
             "model": _model(),
             "optimizer": _optimizer(),
@@ -20,24 +27,29 @@ def get_config():
             "generate": _generate(),
         }
     )
+    for section, names in RENAMED.items():
+        with config[section].unlocked():
+            for old, new in names.items():
+                config[section][old] = placeholder(config[section].get_type(new))
+    return config
 
 
 def _data():
     return {
         "tfds": placeholder(str),  # name in TFDS; None, without a path: Python's own source
-        "path": placeholder(str),  # folder of text files, or one text file, in place of `tfds`
+        "path": placeholder(str),  # folder of text files, or one text file, instead of `tfds`
         "pattern": "**/*.txt",  # of the files in `path`
         "local_dir": placeholder(str),  # what the TFDS builder would download
-        "text_feature": placeholder(str),  # None: found
+        "text_feature": placeholder(str),  # None: found automatically
         "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
-        "tokenizer": "bytes",  # or subword, sentencepiece, wordpiece
+        "tokenizer": "bytes",  # bytes, subword, sentencepiece or wordpiece
         "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
         "train_split": "train",
         "validation_split": "validation",
-        "packed": True,  # documents in one window do not see each other
-        "mask_rate": 0.0,  # share of hidden tokens to guess, with model.causal=False; 0: the next token is the target
+        "use_packing": True,  # documents in one window do not attend to each other
+        "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target
         "sequence_length": 1024,  # tokens in a window
-        "overlap": 0,  # tokens that windows of an evaluation share, which are scored in the first of them
+        "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
         "batch_size": 8,  # windows in a step, over all replicas
     }
 
@@ -47,41 +59,43 @@ def _model():
     return {
         "start_from": placeholder(
             str
-        ),  # NAME.keras, a model to train on; of the others only causal, memory_length count
-        "preset": placeholder(str),  # the others then replace what they name
-        "reproduce_reference": False,  # presets with the published, not causal, selection
+        ),  # NAME.keras, a model to continue; only causal and memory_length are read besides
+        "preset": placeholder(str),  # the other settings then override it
+        "reproduce_reference": False,  # whether presets use the published selection, which is not causal
         "num_layers": placeholder(int),
         "hidden_dim": placeholder(int),
         "embedding_dim": placeholder(int),
         "intermediate_dim": placeholder(int),
         "activation": placeholder(str),
-        # Parts, each a dictionary with "layer" and its arguments, or what keras.saving.serialize_keras_object makes of
-        # a layer, so of one of your own; a list of such lists where blocks differ.
+        # Parts, each a dictionary with "layer" and its arguments, or a layer of one's own as serialized by
+        # keras.saving.serialize_keras_object; a list of such lists if blocks differ.
         "attention": [],
-        "skip_first": placeholder(int),
+        "num_local_layers": placeholder(int),
         "causal": True,
-        "memory_length": 0,  # positions of earlier segments that are seen; rows then go on in the next batch
-        "grid": [],  # axes of an embedding of positions that is added
-        "initialization": placeholder(str),  # "depth": that of the Sparse Transformer
+        "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
+        "grid": [],  # axes of an axial position embedding
+        "initialization": placeholder(str),  # "depth": scaled by depth, as in the Sparse Transformer
         "norm": placeholder(str),
         "dropout": placeholder(float),
         "embedding_dropout": placeholder(float),
         "activation_dropout": placeholder(float),
         "token_dropout": placeholder(float),
-        "epsilon": placeholder(float),
+        "layer_norm_epsilon": placeholder(float),
         "remat": placeholder(bool),
         "tie_embeddings": False,
         "use_output_bias": True,
+        "skip_first": placeholder(int),  # old name of num_local_layers
+        "epsilon": placeholder(float),  # old name of layer_norm_epsilon
     }
 
 
 def _optimizer():
     return {
         "name": "adafactor",  # adafactor, adagrad, adam or adamw
-        "learning_rate": 0.01,  # the highest; for noam its factor
+        "learning_rate": 0.01,  # the peak; for noam its factor
         "schedule": "constant",  # or rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam, cosine
-        "warmup_steps": placeholder(int),  # for all; constant may do without
-        "decay_steps": placeholder(int),  # for cosine, after the warm-up; None: to the last step
+        "warmup_steps": placeholder(int),  # required by all but constant
+        "decay_steps": placeholder(int),  # of cosine, after the warm-up; None: up to the last step
         "beta_1": placeholder(float),
         "beta_2": placeholder(float),
         "epsilon": placeholder(float),
@@ -96,18 +110,18 @@ def _optimizer():
 def _train():
     return {
         "num_steps": 1000,
-        "log_every": 50,  # steps; so are the next two
+        "log_every": 50,  # steps, as the next two
         "evaluate_every": 500,  # 0: never
-        "checkpoint_every": 500,  # 0: at the end alone
+        "checkpoint_every": 500,  # 0: only at the end
         "keep_checkpoints": 3,
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
-        "jit_compile": placeholder(bool),  # None: as the device wants it
+        "jit_compile": placeholder(bool),  # None: depends on the device
         "steps_per_execution": 1,
-        "num_logical_cpus": 1,  # more: as many replicas on one CPU, to try what several devices do
-        "fit_windows_every": 0,  # steps after which adaptive spans decide anew what is computed; 0: all of the window
-        "fit_windows_margin": 64,  # positions by which spans can grow until then
-        "deterministic": True,  # whether two runs agree bit for bit, which costs time on a GPU
+        "num_logical_cpus": 1,  # above 1: this many replicas on one CPU, to try data parallelism
+        "shrink_windows_every": 0,  # steps between updates of the window that adaptive spans compute; 0: never shrunk
+        "shrink_windows_margin": 64,  # positions by which spans can grow in between
+        "deterministic": True,  # whether runs are reproducible bit for bit, which is slower on a GPU
     }
 
 

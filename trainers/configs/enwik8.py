@@ -18,7 +18,7 @@ def get_config(preset="enwik8_local_cluster8k"):
     if preset not in SEQUENCE_LENGTHS:
         raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")
     config = base.get_config()
-    config.data.update(sequence_length=SEQUENCE_LENGTHS[preset], batch_size=8, packed=False)
+    config.data.update(sequence_length=SEQUENCE_LENGTHS[preset], batch_size=8, use_packing=False)
     config.model.update(preset=preset, remat=True)
     config.optimizer.update(
         name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000

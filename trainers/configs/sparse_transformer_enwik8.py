@@ -20,7 +20,7 @@ def get_config(variant="published"):
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
-    config.data.update(sequence_length=12_288, batch_size=8, packed=False)
+    config.data.update(sequence_length=12_288, batch_size=8, use_packing=False)
     config.model.preset = "sparse_transformer_enwik8"
     config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)
     config.optimizer.update(weight_decay=0.01, global_clipnorm=1.0)
@@ -33,7 +33,7 @@ def get_config(variant="published"):
 
 def _shrink(config, strided):
     """Makes the configuration one of minutes on a CPU."""
-    config.data.update(sequence_length=256, batch_size=8, packed=True)
+    config.data.update(sequence_length=256, batch_size=8, use_packing=True)
     pattern = {"layer": "FixedAttention", "block_size": 16, "num_summary": 4, "num_groups": 2}
     if strided:
         pattern = {"layer": "StridedAttention", "stride": 16}

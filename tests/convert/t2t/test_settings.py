@@ -101,7 +101,7 @@ def test_settings_become_arguments_of_the_model(small_checkpoint):
     assert (local["num_blocks_before"], local["block_size"], local["num_heads"]) == (2, 8, 2)
     assert (routing["ema_decay"], routing["commitment_loss"], routing["share_qk"]) == (0.9, 0.5, False)
     assert routing["dropout"] == local["dropout"] == 0.2
-    names = ("epsilon", "dropout", "activation_dropout", "embedding_dropout", "token_dropout")
+    names = ("layer_norm_epsilon", "dropout", "activation_dropout", "embedding_dropout", "token_dropout")
     assert [arguments[name] for name in names] == [1e-5, 0.1, 0.3, 0.4, 0.25]
 
 

@@ -91,7 +91,7 @@ def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]
         "max_length": config["max_position_embeddings"],
         "num_token_types": config["type_vocab_size"],
         "activation": ACTIVATIONS[config["hidden_act"]],
-        "epsilon": config["layer_norm_eps"],
+        "layer_norm_epsilon": config["layer_norm_eps"],
         "dropout": config["hidden_dropout_prob"],
         **own,
     }

@@ -113,7 +113,7 @@ def preset_settings(name: str) -> dict[str, Any]:
         "sparsity_cluster_num_heads": routing["num_heads"],
         "sparsity_cluster_size": routing["num_clusters"],
         "sparsity_cluster_attention_window": routing["cluster_size"],
-        "sparsity_skip_first": arguments["skip_first"],
+        "sparsity_skip_first": arguments["num_local_layers"],
     }
 
 

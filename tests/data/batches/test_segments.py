@@ -1,0 +1,107 @@
+"""Segments that go on from batch to batch, by hand and over random stores."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_attention.data import SegmentBatches, evaluation_segments
+
+
+def steps(batches, count, start=0):
+    """Returns inputs and targets of some steps, each key joined over them along the positions."""
+    elements = [batches.batch(start + step) for step in range(count)]
+    inputs = {name: np.concatenate([element[0][name] for element in elements], axis=1) for name in elements[0][0]}
+    return inputs, np.concatenate([element[1] for element in elements], axis=1)
+
+
+def at_the_beginning(batches):
+    """Lets each epoch begin at the start of the stream, which makes cases by hand readable."""
+    batches._offset = lambda epoch: 0
+    return batches
+
+
+def letters(ids):
+    """Returns byte ids as text: the end of a document as a full stop, the start as a space."""
+    return "".join(" ."[int(i)] if i < 2 else chr(int(i) - 2) for i in ids)
+
+
+def test_rows_are_stretches_of_the_text_and_go_on_in_the_next_batch(make_store):
+    batches = at_the_beginning(SegmentBatches(make_store([b"abcdefg", b"hijk"]), batch_size=2, sequence_length=3))
+    inputs, targets = steps(batches, 2)
+    # abcdefg.hijk. has 13 tokens: rows of 6, each of two segments.
+    assert [letters(row) for row in targets] == ["abcdef", "g.hijk"]
+    assert [letters(row) for row in inputs["token_ids"]] == [" abcde", "fg hij"]
+    assert inputs["segment_ids"].tolist() == [[1] * 6, [1] * 2 + [2] * 4]
+
+
+def test_without_packing_a_row_is_one_text(make_store):
+    store = make_store([b"abcdefg", b"hijk"])
+    inputs, _ = steps(at_the_beginning(SegmentBatches(store, 2, 3, use_packing=False)), 2)
+    assert [letters(row) for row in inputs["token_ids"]] == [" abcde", "fg.hij"]
+    assert len(set(inputs["segment_ids"].ravel().tolist())) == 1
+
+
+def test_the_next_epoch_is_another_text(make_store):
+    batches = SegmentBatches(make_store([b"abcdefghijk"]), 1, 3)
+    assert batches.steps_per_epoch == 4
+    first, second = (steps(batches, 4, start)[0]["segment_ids"] for start in (0, 4))
+    assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
+
+
+def test_where_the_stream_begins_anew_so_does_the_text(make_store):
+    batches = SegmentBatches(make_store([b"abcdefghijk"]), 1, 3)
+    batches._offset = lambda epoch: 9
+    inputs, targets = steps(batches, 2)
+    assert letters(targets[0]) == "jk.abc" and letters(inputs["token_ids"][0]) == "ijk ab"
+    assert len(set(inputs["segment_ids"][0, :3])) == len(set(inputs["segment_ids"][0, 3:])) == 1
+    assert inputs["segment_ids"][0, 2] != inputs["segment_ids"][0, 3]
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(1, 7), (3, 5), (4, 16)])
+def test_an_epoch_reads_every_row_from_start_to_end(random_store, batch_size, length):
+    store = random_store()
+    batches = SegmentBatches(store, batch_size, length, seed=3)
+    for epoch in (0, 1):
+        inputs, targets = steps(batches, batches.steps_per_epoch, epoch * batches.steps_per_epoch)
+        stretch = store.num_tokens // batch_size
+        stream = np.concatenate([store.tokens, store.tokens])
+        for row in range(batch_size):
+            start = batches._offset(epoch) + row * stretch
+            np.testing.assert_array_equal(targets[row], stream[start : start + targets.shape[1]])
+        # What is read before a token is the token before it, or the start where a document begins.
+        same = inputs["segment_ids"][:, 1:] == inputs["segment_ids"][:, :-1]
+        np.testing.assert_array_equal(inputs["token_ids"][:, 1:], np.where(same, targets[:, :-1], 0))
+        ends = targets[:, :-1] == store.end_id
+        np.testing.assert_array_equal(same, ~ends)
+
+
+def test_a_data_set_that_starts_later_gives_the_same_batches(random_store):
+    batches = SegmentBatches(random_store(), 2, 8, seed=5)
+    for step, element in zip(range(3, 6), batches.dataset(start_step=3, num_steps=3), strict=True):
+        for one, other in zip(tf.nest.flatten(element), tf.nest.flatten(batches.batch(step)), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(1, 7), (3, 5), (4, 100)])
+def test_evaluation_scores_every_token_once_in_rows_that_go_on(random_store, batch_size, length):
+    store = random_store()
+    elements = list(evaluation_segments(store, batch_size, length))
+    targets, weights = (np.concatenate([element[i] for element in elements], axis=1) for i in (1, 2))
+    np.testing.assert_array_equal(targets[weights == 1], store.tokens)
+    assert np.all(targets[weights == 0] == 0)
+    segments = np.concatenate([element[0]["segment_ids"] for element in elements], axis=1)
+    assert np.all((segments > 0) == (weights == 1))
+    assert np.all(np.diff(segments, axis=1)[weights[:, 1:] == 1] >= 0)
+
+
+def test_a_store_without_a_segment_for_each_row_is_an_error(make_store):
+    with pytest.raises(ValueError, match=r"`store` must hold a segment for each row. Received: 4 tokens, batch_size=2"):
+        SegmentBatches(make_store([b"abc"]), 2, 3)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (2, 0)])
+def test_sizes_must_be_positive(random_store, sizes):
+    with pytest.raises(ValueError, match="must be positive"):
+        SegmentBatches(random_store(), *sizes)
+    with pytest.raises(ValueError, match="must be positive"):
+        evaluation_segments(random_store(), *sizes)

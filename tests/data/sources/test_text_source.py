@@ -1,0 +1,149 @@
+import hashlib
+import shutil
+import sys
+
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from tf_sparse_attention.data import load_documents, open_source
+from tf_sparse_attention.data.sources.text_source import find_text_feature
+
+
+def features(**strings):
+    return tfds.features.FeaturesDict({name: tfds.features.Text() for name in strings} | {"label": tf.int64})
+
+
+def test_the_only_string_is_the_text():
+    assert find_text_feature(features(anything=1)) == "anything"
+
+
+def test_a_known_name_is_chosen_among_several_strings():
+    assert find_text_feature(features(title=1, book_text=1)) == "book_text"
+    assert find_text_feature(features(url=1, text=1, content=1)) == "text"
+
+
+def test_a_given_name_goes_before_all():
+    assert find_text_feature(features(title=1, text=1), "title") == "title"
+
+
+def test_several_unknown_strings_are_an_error_that_lists_them():
+    with pytest.raises(ValueError, match=r"Received: text_feature=None, string features: summary, abstract, all"):
+        find_text_feature(features(summary=1, abstract=1))
+
+
+def test_a_name_that_is_no_string_is_an_error():
+    with pytest.raises(ValueError, match=r"`text_feature` must be a string feature of the data set. .*=label"):
+        find_text_feature(features(text=1), "label")
+
+
+def test_a_data_set_without_text_is_an_error():
+    with pytest.raises(ValueError, match=r"string features: none, all features: image"):
+        find_text_feature(tfds.features.FeaturesDict({"image": tfds.features.Image()}))
+
+
+def test_a_list_of_strings_is_no_text():
+    with pytest.raises(ValueError, match=r"string features: none"):
+        find_text_feature(tfds.features.FeaturesDict({"text": tfds.features.Sequence(tfds.features.Text())}))
+
+
+def test_name_and_path_together_are_an_error():
+    with pytest.raises(ValueError, match=r"`tfds` and `path` must not both be given. Received: tfds=pg19, path=x."):
+        open_source(tfds="pg19", path="x")
+
+
+def test_a_local_folder_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match=r"`local_dir` must be an existing folder. Received: local_dir=/no/such."):
+        open_source(tfds="pg19", local_dir="/no/such")
+
+
+def test_a_folder_that_is_not_pg19_is_an_error(tmp_path):
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match=r"must have metadata.csv and .* without metadata.csv, validation, test."):
+        open_source(tfds="pg19", local_dir=tmp_path)
+
+
+def test_without_tensorflow_datasets_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'tf-sparse-attention\[train\]'"):
+        open_source(tfds="tiny_shakespeare")
+
+
+def test_opening_a_source_prepares_nothing(tmp_path):
+    source = open_source(tfds="tiny_shakespeare", data_dir=tmp_path)
+    assert source.name == "tiny_shakespeare/1.0.0"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_fingerprint_tells_features_and_data_sets_apart(tmp_path):
+    fingerprints = {
+        open_source(tfds="tiny_shakespeare", data_dir=tmp_path).fingerprint,
+        open_source(tfds="pg19", data_dir=tmp_path).fingerprint,
+        open_source(tfds="pg19", data_dir=tmp_path, text_feature="book_title").fingerprint,
+    }
+    assert len(fingerprints) == 3
+
+
+def test_tiny_shakespeare_is_prepared_offline_from_its_file(shared_data, tmp_path):
+    arguments = {"tfds": "tiny_shakespeare", "local_dir": shared_data / "tinyshakespeare", "data_dir": tmp_path}
+    documents = [b"".join(load_documents(split, **arguments)) for split in ("train", "validation", "test")]
+    assert [len(document) for document in documents] == [1_003_854, 55_770, 55_770]
+    digest = hashlib.sha256(b"".join(documents)).hexdigest()
+    assert digest == "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+@pytest.fixture
+def corpus(shared_data, tmp_path):
+    """The smallest book of each split of the local part of PG-19, in its layout."""
+    folder = tmp_path / "corpus"
+    for split in ("train", "validation", "test"):
+        (folder / split).mkdir(parents=True)
+        smallest = min((shared_data / "books" / split).iterdir(), key=lambda path: path.stat().st_size)
+        shutil.copy(smallest, folder / split)
+    shutil.copy(shared_data / "books" / "metadata.csv", folder)
+    return folder
+
+
+def test_pg19_is_prepared_offline_from_a_part_of_the_corpus(corpus, tmp_path):
+    source = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
+    assert source.text_feature == "book_text"
+    for split in ("train", "validation", "test"):
+        (file,) = (corpus / split).iterdir()
+        assert list(source.documents(split)) == [file.read_bytes().strip()]
+
+
+def test_another_part_of_pg19_is_another_data_set(corpus, tmp_path):
+    first = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
+    list(first.documents("test"))
+    (corpus / "test" / "860.txt").write_text("A book.")
+    second = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
+    assert first.fingerprint != second.fingerprint
+    assert b"A book." in list(second.documents("test"))
+
+
+def test_reading_a_local_corpus_leaves_the_builder_on_its_bucket(corpus, tmp_path):
+    list(load_documents("test", tfds="pg19", local_dir=corpus, data_dir=tmp_path))
+    module = sys.modules[type(tfds.builder("pg19", data_dir=tmp_path)).__module__]
+    assert str(module._DATA_DIR).startswith("gs://")
+
+
+def test_an_unknown_split_is_an_error_that_lists_the_known(corpus, tmp_path):
+    source = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"must be one of .*validation.* in pg19/0.1.1. Received: split=dev."):
+        source.documents("dev")
+
+
+def test_a_part_of_a_split_can_be_asked_for(tmp_path):
+    (tmp_path / "texts" / "train").mkdir(parents=True)
+    for number in range(4):
+        (tmp_path / "texts" / "train" / f"{number}.txt").write_text(str(number))
+    source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
+    assert len(list(source.documents("train[:50%]"))) == 2
+
+
+def test_the_order_of_documents_is_the_same_each_time(tmp_path):
+    (tmp_path / "texts" / "train").mkdir(parents=True)
+    for number in range(50):
+        (tmp_path / "texts" / "train" / f"{number}.txt").write_text(str(number))
+    first, second = (open_source(path=tmp_path / "texts", data_dir=tmp_path / name) for name in "ab")
+    assert list(first.documents("train")) == list(second.documents("train")) == list(first.documents("train"))

@@ -1,0 +1,58 @@
+"""Subwords of a corpus are those that tensor2tensor finds."""
+
+import numpy as np
+import pytest
+
+from tests.data.tokenizers.test_subword_tokenizer import Case
+from tf_sparse_attention.data.tokenizers.subword_training import count_words, train_subwords
+
+
+def test_the_published_builder_is_reproduced_byte_by_byte(tmp_path):
+    case = Case("built90", tmp_path)
+    tokenizer = train_subwords(case.corpus, vocabulary_size=90)
+    tokenizer.to_file(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == case.content
+
+
+def test_frequent_words_become_subwords_and_every_character_is_kept():
+    tokenizer = train_subwords(["the cat and the dog", "the end: é"] * 50, vocabulary_size=40)
+    assert {"the_", "é", ":"} <= set(tokenizer.vocabulary)
+    np.testing.assert_array_equal(tokenizer.tokenize("the"), [tokenizer.vocabulary.index("the_")])
+    assert tokenizer.detokenize(tokenizer.tokenize("Something else, 東京")) == "Something else, 東京"
+
+
+def test_the_size_is_met_as_nearly_as_it_gets():
+    numbers = np.random.default_rng(0)
+    words = ["".join(numbers.choice(list("abcdefgh"), size=numbers.integers(2, 7))) for _ in range(400)]
+    documents = [" ".join(numbers.choice(words, size=3000)) for _ in range(3)]
+    sizes = [train_subwords(documents, size).vocabulary_size for size in (60, 120, 240)]
+    assert sizes == sorted(sizes)
+    for size, wanted in zip(sizes, (60, 120, 240), strict=True):
+        assert abs(size - wanted) < 0.1 * wanted
+
+
+def test_no_subword_is_longer_than_the_longest_allowed():
+    documents = ["abcdefgh abcdefgh"] * 20
+    assert max(map(len, train_subwords(documents, 40).vocabulary)) == 9
+    assert max(len(piece) for piece in train_subwords(documents, 40, max_length=4).vocabulary[2:]) == 4
+
+
+def test_bytes_and_text_count_alike():
+    assert count_words(["a b, a"]) == count_words([b"a b, a"]) == {"a": 2, "b": 1, ", ": 1}
+
+
+def test_text_that_is_not_utf8_names_its_document():
+    with pytest.raises(ValueError, match=r"`documents` must be UTF-8. Received: document 1"):
+        train_subwords(["a", b"\xff"], 10)
+
+
+@pytest.mark.parametrize("documents", [[], ["", b""]])
+def test_a_corpus_without_text_is_an_error(documents):
+    with pytest.raises(ValueError, match="`documents` must hold text"):
+        train_subwords(documents, 10)
+
+
+@pytest.mark.parametrize("name", ["vocabulary_size", "max_length", "num_iterations"])
+def test_sizes_are_positive(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        train_subwords(["a"], **{"vocabulary_size": 10, name: 0})

@@ -1,0 +1,140 @@
+"""The table pattern x feature of docs/patterns.md, made by trying: `python -m tests.feature_table` prints it.
+
+LiteRT and ONNX are read from the table of docs/portable.md, which a test of its own makes from conversions.
+"""
+
+import re
+import warnings
+
+import keras
+import numpy as np
+
+from tests.contracts import SIZE, Maker, built, normal, to_numpy
+from tf_sparse_attention import layers
+from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Summary, Window
+
+HEADS = {"num_heads": 2, "key_dim": 4}
+POSITIONS = ("relative", "rotary", "alibi")
+COLUMNS = ("pattern", "causal", "both sides", "cross", "packed", "memory", "cache", "cross cache", "positions")
+COLUMNS += ("grouped heads", "LiteRT", "ONNX")
+
+
+def sparse(pattern):
+    return lambda **common: layers.SparseAttention(**HEADS, pattern=pattern, **common)
+
+
+def layer(name, **own):
+    return lambda **common: getattr(layers, name)(**{**HEADS, **own}, **common)
+
+
+ROUTED = {"num_clusters": 3, "cluster_size": 4, "seed": 0}
+HASHED = {"num_buckets": 4, "bucket_size": 4, "seed": 0}
+# Name, how to make it, and the line of docs/portable.md that tells of its conversion.
+ROWS = [
+    ("`LocalAttention`, window", layer("LocalAttention", window=4), "local, window, position None"),
+    ("`LocalAttention`, blocks", layer("LocalAttention", block_size=4), "local, blocks"),
+    ("`LocalAttention2D`", layer("LocalAttention2D", width=4, block_shape=(2, 2)), "local, two dimensions"),
+    ("`StridedAttention`", layer("StridedAttention", stride=4), "strided, split"),
+    ("`FixedAttention`", layer("FixedAttention", block_size=4, num_summary=1), "fixed, split"),
+    ("`RoutingAttention`, nearest", layer("RoutingAttention", **ROUTED, selection="nearest", share_qk=False),
+     "routing, nearest, separate queries and keys"),
+    ("`RoutingAttention`, nearest, shared", layer("RoutingAttention", **ROUTED, selection="nearest"),
+     "routing, nearest, position None"),
+    ("`RoutingAttention`, top_k", layer("RoutingAttention", **ROUTED, selection="top_k", share_qk=False),
+     "routing, top_k"),
+    ("`LSHAttention`, band", layer("LSHAttention", **HASHED, share_qk=False), "hashing (LSH), band"),
+    ("`LSHAttention`, chunks", layer("LSHAttention", **HASHED, share_qk=False, selection="chunks"),
+     "hashing (LSH), chunks"),
+    ("`AllAttention`", layer("AllAttention", num_persistent=3, window=4), "all-attention"),
+    ("`GlobalLocalAttention`", layer("GlobalLocalAttention", window=4, first_global=1), None),
+    ("`ClusteredAttention`", layer("ClusteredAttention", num_clusters=3, seed=0), None),
+    ("`Window(4)`", sparse(Window(4)), None),
+    ("`Window(4) \\| First(2)`", sparse(Window(4) | First(2)), None),
+    ("`Dilated(2, 3)`", sparse(Dilated(2, 3)), None),
+    ("`Stride(4)`, `Summary(4, 1)`", sparse(Stride(4) | Summary(4, 1)), None),
+    ("`Window(4) \\| Nearest(3, 4)`", sparse(Window(4) | Nearest(3, 4)), None),
+    ("`Window(4) \\| Hashed(4, 4)`", sparse(Window(4) | Hashed(4, 4)), None),
+]  # fmt: skip
+
+
+def works(function):
+    """Whether a call raises no `ValueError`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function()
+    except ValueError:
+        return False
+    return True
+
+
+def is_causal(attention, x):
+    return attention.can_be_causal and attention.causal_selection and works(lambda: attention(x, use_causal_mask=True))
+
+
+def is_packed(make):
+    """Whether a packed document gets what it gets alone, where that is promised and found."""
+    keras.utils.set_random_seed(0)
+    attention = built(Maker(make))
+    causal = attention.can_be_causal and attention.causal_selection
+    x = normal(1, 41, SIZE)
+    segments = np.array([[0] * 18 + [1] * 23], "int32")
+    if not works(lambda: attention(x, segment_ids=segments, use_causal_mask=causal)):
+        return False
+    packed = to_numpy(attention(x, segment_ids=segments, use_causal_mask=causal))
+    alone = [to_numpy(attention(part, use_causal_mask=causal)) for part in (x[:, :18], x[:, 18:])]
+    return np.abs(packed - np.concatenate(alone, axis=1)).max() < 1e-5
+
+
+def portable(page):
+    """Returns {model: (LiteRT, ONNX)} of the table of docs/portable.md: what of "scores" and "decodes" works."""
+    found = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        measured = [bool(re.fullmatch(r"\d+(\.\d+)?e-\d+", cell)) for cell in cells[1:]]
+        if len(cells) == 5 and any(measured):
+            found[cells[0]] = tuple(_both(*measured[i : i + 2]) for i in (0, 2))
+    return found
+
+
+def _both(scores, decodes):
+    if scores and decodes:
+        return "yes"
+    return "scores" if scores else "decodes" if decodes else "no"
+
+
+def row(name, make, converted, conversions):
+    """Returns the cells of one row."""
+    attention, x = built(Maker(make)), normal(2, 11, SIZE)
+    other = normal(2, 11, SIZE, seed=5)
+    causal = is_causal(attention, x)
+    return [
+        name,
+        _yes(causal),
+        _yes(works(lambda: attention(x))),
+        _yes(works(lambda: built(Maker(make))(x, other))),
+        _yes(is_packed(make)),
+        _yes(attention.supports_memory and works(lambda: attention(x, memory=other, use_causal_mask=causal))),
+        _yes(attention.reason_against_cache is None),
+        _yes(attention.reason_against_crossing is None),
+        ", ".join(kind for kind in POSITIONS if works(lambda kind=kind: make(position=kind))) or "no",
+        _yes("num_key_value_heads" in attention.get_config()),
+        *conversions.get(converted, ("not tried", "not tried")),
+    ]
+
+
+def _yes(flag):
+    return "yes" if flag else "no"
+
+
+def table(page):
+    """Returns the table as Markdown, given the text of docs/portable.md."""
+    conversions = portable(page)
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *(row(*each, conversions) for each in ROWS)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+if __name__ == "__main__":
+    from tests.conftest import ROOT
+
+    print(table((ROOT / "docs" / "portable.md").read_text(encoding="utf-8")))

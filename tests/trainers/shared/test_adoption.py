@@ -1,0 +1,112 @@
+"""Models from elsewhere are evaluated, sampled from, exported and trained on as if they had been trained here."""
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from trainers.shared import adoption, evaluation, sample_sources, sampling, training, workdir
+
+PART = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"}
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    keras.utils.set_random_seed(0)
+    model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 8, [PART], intermediate_dim=16, seed=0))
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    model.save(path)
+    return path
+
+
+def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_file, tmp_path):
+    config = make_tiny_config()
+    model = adoption.adopt(config, model_file, tmp_path / "run")
+    result = evaluation.evaluate(tmp_path / "run", "test")
+    assert 4 < result["bits_per_byte"] < 10 and "looks_ahead" not in result
+    # It was not trained on this text as far as anyone knows, so the name of the text is always said.
+    assert result["path"] == str(tmp_path / "run" / f"evaluation-{result['data'].replace('/', '-')}-test.json")
+    assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
+    assert sampling.generate(sample_sources.from_run(tmp_path / "run"), b"ab", length=3)[0]["text"].startswith("ab")
+    ids = np.ones((1, 20), "int32")
+    np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), model(ids))
+
+
+@pytest.mark.filterwarnings("ignore:.*is not causal")
+def test_figures_of_heads_that_look_ahead_are_marked(make_tiny_config, tmp_path):
+    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 4}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 8, [{**part, "selection": "top_k"}]))
+    model.save(tmp_path / "model.keras")
+    adoption.adopt(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
+    result = evaluation.evaluate(tmp_path / "run", "test")
+    assert result["looks_ahead"] is True
+    assert "heads look ahead: no likelihood of the text" in evaluation.as_text(result)
+
+
+def test_the_text_of_the_configuration_need_not_be_there(make_tiny_config, model_file, text_folder, tmp_path):
+    config = make_tiny_config()
+    config.data.path = str(tmp_path / "elsewhere")
+    adoption.adopt(config, model_file, tmp_path / "run")
+    changes = evaluation.overridable_settings()
+    changes.data.path = str(text_folder)
+    assert evaluation.evaluate(tmp_path / "run", "test", changes)["tokens"] > 0
+
+
+def test_ids_that_the_tokenizer_lacks_are_said(make_tiny_config, tmp_path, caplog):
+    large = tsa.models.LanguageModel(tsa.models.Backbone(300, 1, 8, [PART], intermediate_dim=16))
+    large.save(tmp_path / "large.keras")
+    adoption.adopt(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
+    assert "The model has 42 ids more than the tokenizer" in caplog.text
+
+
+def test_a_folder_with_a_run_is_left_alone(make_tiny_config, model_file, tmp_path):
+    adoption.adopt(make_tiny_config(), model_file, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"`workdir` must be new, or hold no run"):
+        adoption.adopt(make_tiny_config(), model_file, tmp_path / "run")
+
+
+def test_training_starts_from_a_model_in_a_file(make_tiny_config, model_file, tmp_path):
+    config = make_tiny_config()
+    config.model.start_from = str(model_file)
+    config.optimizer.learning_rate = 1e-12
+    config.train.update(num_steps=2, evaluate_every=0)
+    trained = training.train(config, tmp_path / "run").model
+    ids = np.ones((1, 20), "int32")
+    first = keras.models.load_model(model_file, compile=False)
+    np.testing.assert_allclose(trained(ids), first(ids), atol=1e-5)
+    np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), trained(ids))
+
+
+def test_training_on_takes_the_dtype_of_the_configuration(make_tiny_config, model_file, tmp_path):
+    config = make_tiny_config()
+    config.model.start_from = str(model_file)
+    config.train.update(num_steps=1, evaluate_every=0, dtype="mixed_bfloat16")
+    trained = training.train(config, tmp_path / "run").model
+    assert trained.backbone.blocks[0].compute_dtype == "bfloat16"
+    assert trained.backbone.blocks[0].variable_dtype == "float32"
+
+
+@pytest.mark.parametrize(("name", "value"), [("memory_length", 7), ("causal", False)])
+def test_a_contradiction_with_the_model_is_named(name, value, make_tiny_config, model_file, tmp_path):
+    config = make_tiny_config()
+    config.model.update({"start_from": str(model_file), name: value})
+    config.data.mask_rate = 0.0 if config.model.causal else 0.1
+    with pytest.raises(ValueError, match=rf"`config.model.{name}` must be that of the model"):
+        training.train(config, tmp_path / "run")
+
+
+def test_what_is_no_language_model_of_these_ids_is_refused(make_tiny_config, model_file, tmp_path):
+    config = make_tiny_config()
+    with pytest.raises(ValueError, match=r"`model` must be a file NAME.keras. Received: .*missing.keras"):
+        adoption.adopt(config, tmp_path / "missing.keras", tmp_path / "run")
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
+    with pytest.raises(ValueError, match=r"must hold a `LanguageModel`. Received: a Sequential"):
+        adoption.adopt(config, tmp_path / "other.keras", tmp_path / "run")
+    small = tsa.models.LanguageModel(tsa.models.Backbone(100, 1, 8, [PART], intermediate_dim=16))
+    small.save(tmp_path / "small.keras")
+    with pytest.raises(ValueError, match=r"no more ids than the model.*258 ids, a model of 100"):
+        adoption.adopt(config, tmp_path / "small.keras", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    config.model.start_from = "nowhere.keras"
+    with pytest.raises(ValueError, match=r"`config.model.start_from` must be a file NAME.keras"):
+        training.train(config, tmp_path / "run")

@@ -1,0 +1,139 @@
+"""What happens during `fit`: counting steps, stopping on a signal, looking at centroids."""
+
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from trainers.shared import callbacks
+
+
+class Recorder(callbacks.StepCallback):
+    """Writes down what it was called with."""
+
+    def __init__(self, every=1):
+        super().__init__()
+        self.every, self.calls, self.passed = every, [], []
+
+    def on_steps_end(self, before, logs):
+        self.calls.append((before, self.step))
+        if self.has_passed(before, self.every):
+            self.passed.append(self.step)
+
+
+def fit(callback, start, num_steps, **compile_arguments):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse", **compile_arguments)
+    callback.set_initial_step(start)
+    model.fit(np.ones((num_steps, 1)), np.ones((num_steps, 1)), batch_size=1, verbose=0, callbacks=[callback])
+    return model
+
+
+def test_steps_are_those_of_the_run():
+    recorder = Recorder(every=2)
+    fit(recorder, start=3, num_steps=4)
+    assert recorder.calls == [(3, 4), (4, 5), (5, 6), (6, 7)]
+    assert recorder.passed == [4, 6]
+
+
+def test_executions_of_several_steps_count_them_all_and_end_where_fit_ends():
+    recorder = Recorder(every=4)
+    fit(recorder, start=2, num_steps=5, steps_per_execution=3)
+    assert recorder.calls == [(2, 5), (5, 7)]
+    assert recorder.passed == [5]
+
+
+def test_every_zero_steps_is_never():
+    recorder = Recorder(every=0)
+    fit(recorder, start=0, num_steps=3)
+    assert recorder.passed == []
+
+
+def test_checkpoints_are_saved_every_so_many_steps():
+    saved = []
+    fit(callbacks.SaveCheckpoints(saved.append, every=3), start=1, num_steps=8)
+    assert saved == [3, 6, 9]
+
+
+class Kick(Recorder):
+    """Sends this process a signal after a step."""
+
+    def __init__(self, step, number):
+        super().__init__()
+        self.at, self.number = step, number
+
+    def on_steps_end(self, before, logs):
+        if self.step == self.at:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_fit_after_the_running_step(number, capfd):
+    before = signal.getsignal(number)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    with callbacks.StopOnSignal() as stop:
+        kick = Kick(2, number)
+        for callback in (kick, stop):
+            callback.set_initial_step(0)
+        model.fit(np.ones((9, 1)), np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[kick, stop])
+    assert (stop.step, stop.received) == (2, number)
+    assert signal.getsignal(number) is before
+    assert f"{number.name}: stopping after this step" in capfd.readouterr().err
+
+
+def test_a_second_interrupt_does_what_it_always_does():
+    with callbacks.StopOnSignal(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.sigtimedwait([], 1)  # Python runs handlers between two of its own steps.
+
+
+def test_a_signal_ends_a_prediction_too():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    with callbacks.StopOnSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert len(model.predict(np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[stop])) == 1
+
+
+def test_evenness_is_one_for_equal_counts_and_zero_for_a_single_used_one():
+    counts = np.array([[2.0, 2.0, 2.0, 2.0], [5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
+    np.testing.assert_allclose(callbacks.normalized_entropy(counts), [1.0, 0.0, 0.5], atol=1e-12)
+
+
+def test_a_single_centroid_is_used_evenly():
+    assert callbacks.normalized_entropy(np.array([[3.0]])).tolist() == [1.0]
+
+
+def test_routing_scalars_name_each_layer_and_count_its_used_centroids():
+    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 4, "cluster_size": 4}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [part], seed=0))
+    clusters = model.backbone.blocks[1].attention.parts[0]._clusters
+    clusters.unused.assign([[0, 3, 1, 0]])
+    clusters.counts.assign([[1.0, 0.0, 0.0, 1.0]])
+    scalars = callbacks.routing_scalars(model)
+    assert len(scalars) == 4
+    names = sorted({name.rsplit("/", 1)[0] for name in scalars})
+    assert [name.split("/")[-3:] for name in names] == [["block_0", "attention", "routing_0"]] + [
+        ["block_1", "attention", "routing_0"]
+    ]
+    assert scalars[f"{names[1]}/used"] == 0.5
+    assert scalars[f"{names[1]}/entropy"] == pytest.approx(0.5)
+    assert scalars[f"{names[0]}/used"] == 1.0
+
+
+def test_span_scalars_name_each_layer_and_count_positions():
+    part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 32, "adaptive_span": {"ramp": 4}}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [part], seed=0))
+    model.backbone.blocks[1].attention.parts[0].span.fraction.assign([0.25, 0.5])
+    scalars = callbacks.span_scalars(model)
+    names = sorted({name.rsplit("/", 1)[0] for name in scalars})
+    assert [name.split("/")[-3:] for name in names] == [
+        ["block_0", "attention", "local_0"],
+        ["block_1", "attention", "local_0"],
+    ]
+    assert [scalars[f"{names[0]}/{what}"] for what in ("mean", "longest")] == [4, 4]
+    assert [scalars[f"{names[1]}/{what}"] for what in ("mean", "longest")] == [16, 20]

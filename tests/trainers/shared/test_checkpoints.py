@@ -1,0 +1,166 @@
+"""Checkpoints: exact, all or nothing, the newest whole one."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import tf_sparse_attention as tsa
+from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
+
+VALUES = {
+    "float32": [[0.1, -2.5e-38], [np.inf, 3.0]],
+    "bfloat16": [1.5, -0.0078125],
+    "float16": [1e-3, 65504.0],
+    "uint32": [0, 2**32 - 1],
+    "int64": [-(2**62)],
+    "bool": [True, False],
+}
+
+
+def make_variables(values=VALUES, zero=False):
+    return {
+        f"model/{index:05d} {dtype}": keras.Variable(
+            np.zeros_like(value) if zero else np.array(value), dtype=dtype, trainable=False
+        )
+        for index, (dtype, value) in enumerate(values.items())
+    }
+
+
+def bits_of(variables):
+    return {name: ops.convert_to_numpy(variable).tobytes() for name, variable in variables.items()}
+
+
+def write_steps(checkpoints, *steps):
+    for step in steps:
+        checkpoints.save(step, {"model/00000 weight": keras.Variable([float(step)])}, {"note": step})
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_every_dtype_comes_back_bit_for_bit(tmp_path):
+    before, after = make_variables(), make_variables(zero=True)
+    assert bits_of(before) != bits_of(after)
+    Checkpoints(tmp_path).save(3, before, {})
+    Checkpoints(tmp_path).load(3, after)
+    assert bits_of(before) == bits_of(after)
+
+
+def test_the_newest_one_is_opened_with_its_metadata(tmp_path):
+    write_steps(Checkpoints(tmp_path), 5, 20, 10)
+    newest = Checkpoints(tmp_path).newest_metadata()
+    assert (newest["step"], newest["note"]) == (20, 20)
+
+
+def test_the_last_ones_are_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    write_steps(checkpoints, 1, 2, 3, 1000000000)
+    assert checkpoints.steps() == [3, 1000000000]
+
+
+def test_there_is_none_before_the_first(tmp_path):
+    assert Checkpoints(tmp_path / "not there").newest_metadata() is None
+
+
+@pytest.mark.parametrize("harm", [damage, lambda path: path.write_bytes(path.read_bytes()[:-30])])
+def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, caplog, harm):
+    checkpoints = Checkpoints(tmp_path)
+    write_steps(checkpoints, 1, 2)
+    harm(checkpoints.path(2))
+    assert checkpoints.newest_metadata()["step"] == 1
+    assert "step_000000002.npz is damaged" in caplog.text
+
+
+def test_nothing_but_damaged_ones_is_an_error(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    write_steps(checkpoints, 1)
+    damage(checkpoints.path(1))
+    with pytest.raises(ValueError, match=r"`workdir` must have a checkpoint that can be read.*Received: 1 damaged"):
+        checkpoints.newest_metadata()
+
+
+def test_one_that_was_being_written_is_neither_read_nor_left(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    write_steps(checkpoints, 1)
+    (tmp_path / ".step_000000002.77.incomplete.npz").write_bytes(b"half")
+    assert checkpoints.newest_metadata()["step"] == 1
+    write_steps(checkpoints, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000001.npz", "step_000000003.npz"]
+
+
+def test_one_of_a_later_format_is_not_read(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {}, {})
+    checkpoints.save(2, {}, {"format": 99})
+    assert checkpoints.newest_metadata()["step"] == 1
+
+
+def test_another_shape_is_an_error_that_names_the_variable(tmp_path):
+    Checkpoints(tmp_path).save(1, {"model/00000 old": keras.Variable([1.0])}, {})
+    with pytest.raises(ValueError, match=r"model/00000 new \(2,\) float32, but model/00000 old \(1,\) float32"):
+        Checkpoints(tmp_path).load(1, {"model/00000 new": keras.Variable([1.0, 2.0])})
+
+
+def test_another_dtype_is_an_error(tmp_path):
+    Checkpoints(tmp_path).save(1, {"model/00000 w": keras.Variable([1.0])}, {})
+    with pytest.raises(ValueError, match="bfloat16, but model/00000 w"):
+        Checkpoints(tmp_path).load(1, {"model/00000 w": keras.Variable([1.0], dtype="bfloat16")})
+
+
+def test_a_variable_that_is_missing_is_an_error(tmp_path):
+    Checkpoints(tmp_path).save(1, {}, {})
+    with pytest.raises(ValueError, match="but nothing in"):
+        Checkpoints(tmp_path).load(1, {"optimizer/00000 w": keras.Variable([1.0])})
+
+
+def test_integers_may_be_of_another_size_as_on_another_backend(tmp_path):
+    Checkpoints(tmp_path).save(1, {"model/00000 seed": keras.Variable([7, 3], dtype="int64")}, {})
+    seed = keras.Variable([0, 0], dtype="uint32")
+    Checkpoints(tmp_path).load(1, {"model/00000 seed": seed})
+    assert ops.convert_to_numpy(seed).tolist() == [7, 3]
+
+
+def test_none_to_keep_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"`config.train.keep_checkpoints` must be positive. Received: .*=0"):
+        Checkpoints(tmp_path, keep=0)
+
+
+def make_model():
+    layer = {"num_heads": 1, "key_dim": 4, "dropout": 0.1}
+    attention = [
+        {"layer": "LocalAttention", "window": 4, **layer},
+        {"layer": "RoutingAttention", "num_clusters": 2, "cluster_size": 4, **layer},
+    ]
+    backbone = tsa.models.Backbone(8, num_layers=1, hidden_dim=4, attention=attention, dropout=0.1, seed=0)
+    return tsa.models.LanguageModel(backbone)
+
+
+def test_the_state_has_weights_centroids_every_seed_and_the_optimizer():
+    model = make_model()
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    paths = " ".join(state_variables(model, optimizer))
+    assert paths.count("seed_generator_state") == 3  # of the block and of both parts of its attention
+    for name in (
+        "clusters/centroids",
+        "clusters/sums",
+        "clusters/counts",
+        "clusters/unused",
+        "embeddings",
+        "iteration",
+    ):
+        assert name in paths
+    assert len(state_variables(model, optimizer)) == len(model.variables) + len(optimizer.variables)
+
+
+def test_the_state_of_two_replicas_is_that_of_one(two_replicas):
+    with two_replicas.scope():
+        replicated = make_model()
+    single = make_model()
+    assert len(replicated.variables) > len(single.variables)
+    assert [v.shape for v in model_variables(replicated)] == [v.shape for v in model_variables(single)]
+    assert [v.name for v in model_variables(replicated)] == [v.name for v in model_variables(single)]

@@ -1,0 +1,169 @@
+"""From a configuration to a model, an optimizer and a schedule."""
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from trainers.configs import base
+from trainers.shared import components, workdir
+
+PARTS = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]
+
+
+def make_config(**sections):
+    config = base.get_config()
+    config.model.update(num_layers=1, hidden_dim=4, attention=PARTS)
+    for name, settings in sections.items():
+        config[name].update(settings)
+    return config
+
+
+def rates(steps, **settings):
+    schedule = components.make_schedule(make_config(optimizer=settings), hidden_dim=16)
+    return [float(schedule(step)) for step in steps]
+
+
+def test_a_model_is_made_of_the_settings_that_are_given():
+    config = make_config(model={"tie_embeddings": True, "norm": "post"}, train={"dtype": "mixed_bfloat16"})
+    model = components.make_model(config, vocabulary_size=9)
+    assert model.backbone.get_config()["norm"] == "post"
+    assert model.backbone.get_config()["activation"] == tsa.models.Backbone(3, 1, 4, PARTS).get_config()["activation"]
+    assert model.tie_embeddings
+    assert model.backbone.vocabulary_size == 9
+    assert model.dtype_policy.name == model.backbone.dtype_policy.name == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_parts_may_be_layers_in_the_form_that_keras_saves_and_blocks_may_differ(differ, tmp_path):
+    local = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 3}
+    layer = keras.saving.serialize_keras_object(tsa.layers.LocalAttention2D(2, 4, width=5, block_shape=(2, 3)))
+    config = make_config()
+    config.model.num_layers = 2
+    config.model.attention = [[local], [layer]] if differ else [local, layer]
+    workdir.save_config(tmp_path, config)
+    for given in (config, workdir.load_config(tmp_path)):
+        blocks = components.make_model(given, vocabulary_size=9).backbone.blocks
+        kinds = [[type(part).__name__ for part in block.attention.parts] for block in blocks]
+        assert kinds == (
+            [["LocalAttention"], ["LocalAttention2D"]] if differ else [["LocalAttention", "LocalAttention2D"]] * 2
+        )
+        assert tuple(blocks[1].attention.parts[-1].block_shape) == (2, 3)
+
+
+def test_two_models_of_one_seed_are_equal():
+    models = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        models.append(components.make_model(make_config(), vocabulary_size=9))
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_preset_gives_what_the_configuration_does_not():
+    config = make_config(model={"preset": "pg19_local_cluster8k", "hidden_dim": 8, "embedding_dim": 8})
+    arguments = components.make_model(config, vocabulary_size=9).backbone.get_config()
+    assert (arguments["hidden_dim"], arguments["num_layers"], arguments["attention"]) == (8, 1, PARTS)
+    assert arguments["activation"] == tsa.models.PRESETS["pg19_local_cluster8k"]["arguments"]["activation"]
+
+
+@pytest.mark.parametrize(("settings", "remat"), [({}, True), ({"remat": False}, False)])
+def test_a_preset_that_rematerialises_does_so_unless_told_otherwise(settings, remat):
+    config = base.get_config()
+    config.model.update(preset="sparse_transformer_enwik8", num_layers=1, **settings)
+    assert components.make_model(config, vocabulary_size=9).backbone.get_config()["remat"] is remat
+
+
+def test_a_model_without_sizes_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.model` must have a preset or num_layers, hidden_dim, attention"):
+        components.make_model(base.get_config(), vocabulary_size=9)
+
+
+def test_the_source_is_the_one_that_is_named(text_folder, data_dir):
+    config = make_config(data={"path": str(text_folder), "data_dir": str(data_dir)})
+    assert components.make_text_source(config).name.startswith("text_folder/")
+    assert components.make_text_source(make_config(data={"data_dir": str(data_dir)})).name.startswith("python_source/")
+
+
+def test_schedules_follow_their_rules():
+    assert rates((0, 1000), learning_rate=0.5) == pytest.approx([0.5, 0.5])
+    warm = {"learning_rate": 1.0, "warmup_steps": 4}
+    assert rates((0, 3, 16), schedule="constant", **warm) == pytest.approx([0.25, 1.0, 1.0])
+    assert rates((0, 16), schedule="rsqrt_normalized_decay", **warm) == pytest.approx([1.0, 0.5])
+    assert rates((0, 2, 16), schedule="rsqrt_with_linear_warmup", **warm) == pytest.approx([0.0, 0.5, 0.5])
+    assert rates((3,), schedule="noam", **warm) == pytest.approx([1.0 * 16**-0.5 * 4**-0.5])
+    cosine = rates((0, 2, 4, 9, 14), schedule="cosine", decay_steps=10, **warm)
+    assert cosine == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0], abs=1e-6)
+
+
+def test_an_unknown_schedule_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.schedule` must be one of constant, .*Received: linear"):
+        rates((0,), schedule="linear")
+
+
+def test_a_schedule_without_its_steps_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.warmup_steps` must be given for the schedule cosine"):
+        rates((0,), schedule="cosine")
+
+
+def test_a_cosine_ends_with_the_run_unless_told():
+    config = make_config(optimizer={"schedule": "cosine", "warmup_steps": 4, "learning_rate": 1.0})
+    config.train.num_steps = 20
+    schedule = components.make_schedule(config, hidden_dim=8)
+    assert float(schedule(12)) == pytest.approx(0.5) and float(schedule(20)) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "base_class", "settings"),
+    [
+        ("adafactor", tsa.optimizers.Adafactor, {"beta_1": 0.9}),
+        ("adagrad", tsa.optimizers.Adagrad, {"clip": 0.5}),
+        ("adam", keras.optimizers.Adam, {"beta_2": 0.95, "global_clipnorm": 1.0}),
+        ("adamw", keras.optimizers.AdamW, {"weight_decay": 0.1, "gradient_accumulation_steps": 2}),
+    ],
+)
+def test_an_optimizer_gets_its_settings_and_measures_its_gradient(name, base_class, settings):
+    optimizer = components.make_optimizer(make_config(optimizer={"name": name, **settings}), hidden_dim=16)
+    assert isinstance(optimizer, base_class)
+    assert isinstance(optimizer, tsa.optimizers.GradientNorm)
+    for setting, value in settings.items():
+        assert getattr(optimizer, setting) == value
+
+
+def test_a_setting_that_an_optimizer_does_not_have_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.beta_2` must be unset for adafactor.*Received: 0.9"):
+        components.make_optimizer(make_config(optimizer={"beta_2": 0.9}), hidden_dim=16)
+
+
+def test_an_unknown_optimizer_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.optimizer.name` must be one of adafactor, adagrad, adam, adamw"):
+        components.make_optimizer(make_config(optimizer={"name": "lion"}), hidden_dim=16)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ({"causal": False}, {}, "`config.data.mask_rate` must be positive with config.model.causal=False"),
+        ({}, {"mask_rate": 0.1}, "`config.data.mask_rate` must be .* and 0 otherwise"),
+        ({"causal": False, "memory_length": 4}, {"mask_rate": 0.1}, "`config.model.memory_length` must be 0"),
+        ({"initialization": "width"}, {}, "`config.model.initialization` must be None or 'depth'"),
+    ],
+)
+def test_what_a_model_sees_and_says_must_go_together(model, data, message):
+    config = make_config()
+    config.model.update(num_layers=1, hidden_dim=8, attention=PARTS, **model)
+    config.data.update(data)
+    with pytest.raises(ValueError, match=message):
+        components.make_model(config, 258)
+
+
+def test_an_embedding_of_positions_follows_the_configuration():
+    config = make_config(model={"grid": [4, 4]})
+    assert components.make_model(config, 258).backbone.grid_embedding.grid == (4, 4)
+
+
+@pytest.mark.parametrize("preset", [None, "pg19_local_cluster8k"])
+def test_an_initialisation_follows_the_configuration(preset):
+    config = make_config(model={"preset": preset, "hidden_dim": 8, "initialization": "depth", "tie_embeddings": False})
+    model = components.make_model(config, 258)
+    assert not np.any(model(np.ones((1, 5), "int32")))

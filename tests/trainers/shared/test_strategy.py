@@ -1,0 +1,168 @@
+"""Which devices a run uses."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainers.configs import base
+from trainers.shared import strategy
+
+
+def make_config(num_logical_cpus=1, batch_size=8):
+    config = base.get_config()
+    config.train.num_logical_cpus = num_logical_cpus
+    config.data.batch_size = batch_size
+    return config
+
+
+@pytest.fixture
+def two_replicas():
+    return strategy.choose_devices(make_config(num_logical_cpus=2))
+
+
+def test_one_cpu_is_one_device():
+    devices = strategy.choose_devices(make_config())
+    assert type(devices) is strategy.OneDevice
+    assert (devices.num_replicas, devices.is_chief) == (1, True)
+
+
+def test_one_device_compiles_with_xla_unless_told_not_to():
+    one = strategy.OneDevice()
+    assert one.execution(None, 4) == {"jit_compile": True, "steps_per_execution": 4}
+    assert one.execution(False, 1)["jit_compile"] is False
+
+
+def test_two_logical_cpus_are_two_replicas(two_replicas):
+    assert (two_replicas.num_replicas, two_replicas.is_chief) == (2, True)
+    with two_replicas.scope():
+        assert tf.distribute.get_strategy() is two_replicas.strategy
+
+
+def test_each_replica_gets_its_rows_of_a_batch(two_replicas):
+    rows = {}
+
+    def make_dataset(num_shards, shard_index, num_parts):
+        rows.update(num_shards=num_shards, shard_index=shard_index, num_parts=num_parts)
+        return tf.data.Dataset.range(4).batch(2)
+
+    first = next(iter(two_replicas.distribute(make_dataset)))
+    assert rows == {"num_shards": 1, "shard_index": 0, "num_parts": 2}
+    parts = two_replicas.strategy.experimental_local_results(first)
+    np.testing.assert_array_equal(parts, [[0, 1], [2, 3]])
+
+
+def test_several_replicas_are_never_compiled_with_xla(two_replicas):
+    assert two_replicas.execution(None, 1) == {"jit_compile": False, "steps_per_execution": 1}
+    with pytest.raises(ValueError, match=r"`config.train.jit_compile` must be False or unset .*Received: .*2 replicas"):
+        two_replicas.execution(True, 1)
+
+
+def test_several_replicas_run_one_step_at_a_time(two_replicas):
+    with pytest.raises(ValueError, match=r"`config.train.steps_per_execution` must be 1 .*Received: .*=5, 2 replicas"):
+        two_replicas.execution(None, 5)
+
+
+def test_a_batch_that_cannot_be_divided_is_an_error():
+    with pytest.raises(ValueError, match=r"`config.data.batch_size` must be divisible .*batch_size=7, 2 replicas"):
+        strategy.choose_devices(make_config(num_logical_cpus=2, batch_size=7))
+
+
+def test_more_logical_cpus_than_a_started_tensorflow_has_is_an_error():
+    tf.config.list_logical_devices()
+    with pytest.raises(ValueError, match=r"`config.train.num_logical_cpus` must be at most .*=64, 2 devices"):
+        strategy.choose_devices(make_config(num_logical_cpus=64))
+
+
+def test_another_backend_is_an_error(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match=r"`KERAS_BACKEND` must be tensorflow or jax. Received: torch"):
+        strategy.choose_devices(make_config())
+
+
+class Made(Exception):
+    """Raised in place of making a strategy that this machine cannot have."""
+
+
+def refuse(*arguments, **keywords):
+    raise Made(arguments, keywords)
+
+
+def test_a_named_tpu_is_connected_to(monkeypatch):
+    monkeypatch.setenv("TPU_NAME", "my-tpu")
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", refuse)
+    with pytest.raises(Made) as made:
+        strategy.choose_devices(make_config())
+    assert made.value.args[1] == {"tpu": "my-tpu"}
+
+
+def test_several_workers_are_taken_from_tf_config(monkeypatch):
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", refuse)
+    workers = {"cluster": {"worker": ["one:1", "two:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
+    with pytest.raises(Made):
+        strategy.choose_devices(make_config())
+
+
+def test_a_cluster_of_one_worker_is_one_device(monkeypatch):
+    workers = {"cluster": {"worker": ["one:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
+    assert type(strategy.choose_devices(make_config())) is strategy.OneDevice
+
+
+def test_several_gpus_are_mirrored(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"] if kind == "GPU" else [])
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", refuse)
+    with pytest.raises(Made):
+        strategy.choose_devices(make_config())
+
+
+class Resolver:
+    """What a strategy says of its cluster."""
+
+    def __init__(self, task_type, task_id):
+        self.task_type, self.task_id = task_type, task_id
+
+
+@pytest.mark.parametrize(("task", "is_chief"), [(("worker", 0), True), (("worker", 1), False), (("chief", 0), True)])
+def test_the_first_worker_writes_the_files(task, is_chief):
+    class Strategy:
+        num_replicas_in_sync = 2
+        cluster_resolver = Resolver(*task)
+
+    assert strategy.TensorFlowReplicas(Strategy()).is_chief is is_chief
+
+
+CHOICE_OF_JAX = """
+import keras
+from trainers.shared import strategy
+from trainers.configs import base
+config = base.get_config()
+config.train.num_logical_cpus = 2
+devices = strategy.choose_devices(config)
+print(type(devices).__name__, devices.num_replicas, devices.is_chief)
+with devices.scope():
+    print(type(keras.distribution.distribution()).__name__)
+print(keras.distribution.distribution())
+print(devices.distribute(lambda num_shards, shard_index: (num_shards, shard_index)))
+print(devices.execution(True, 4))
+"""
+CHOSEN = [
+    "JaxDevices 2 True",
+    "DataParallel",
+    "None",
+    "(1, 0)",
+    "{'jit_compile': True, 'steps_per_execution': 4}",
+]
+
+
+def test_jax_divides_the_batch_over_its_devices(run_jax):
+    assert run_jax(CHOICE_OF_JAX).splitlines() == CHOSEN
+
+
+@pytest.mark.full
+def test_the_cpu_is_cut_in_two_for_jax_too(run_python):
+    pytest.importorskip("jax")
+    assert run_python(CHOICE_OF_JAX, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1").splitlines() == CHOSEN

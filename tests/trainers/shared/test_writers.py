@@ -1,0 +1,84 @@
+"""Where the figures of a run go."""
+
+import json
+import logging
+import sys
+
+import pytest
+import tensorflow as tf
+
+from trainers.shared import writers
+
+SCALARS = {"loss": 1.23456789, "routing/a/used": 0.5, "routing/b/used": 1.0, "routing/a/entropy": 0.25}
+
+
+def test_a_line_has_the_scalars_and_the_means_over_routing_layers():
+    assert writers.line(7, SCALARS) == "step 7: loss 1.2346, centroids used 0.75, centroids entropy 0.25"
+
+
+def test_a_line_has_the_means_over_layers_with_spans():
+    spans = {"span/a/mean": 10.0, "span/b/mean": 30.0, "span/a/longest": 40.0, "gradient_norm": 2.0}
+    assert writers.line(7, spans) == "step 7: gradient norm 2, span mean 20, span longest 40"
+
+
+def test_a_log_gets_a_line_with_the_time_that_is_left(caplog, monkeypatch):
+    caplog.set_level(logging.INFO, logger="absl")
+    now = [100.0]
+    monkeypatch.setattr(writers.time, "monotonic", lambda: now[0])
+    lines = writers.Lines(num_steps=50)
+    lines.progress(10, 1.0)
+    now[0] = 120.0
+    lines.write(20, {"loss": 2.0})
+    assert caplog.messages == ["step 20/50: loss 2, 0:01:00 left"]
+
+
+def test_the_last_line_says_nothing_of_time(caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    lines = writers.Lines(num_steps=20)
+    lines.progress(10, 1.0)
+    lines.write(20, {"loss": 2.0})
+    assert caplog.messages == ["step 20/20: loss 2"]
+
+
+def test_a_bar_shows_step_and_loss_and_a_line_for_an_evaluation(capsys):
+    bar = writers.Bar(num_steps=4)
+    bar.progress(2, 1.5)
+    bar.write(2, {"loss": 1.5})
+    bar.write(2, {"validation/bits_per_byte": 3.25})
+    bar.progress(4, 0.5)
+    shown = capsys.readouterr().out
+    assert "2/4" in shown and "4/4" in shown and "loss: 0.5" in shown
+    assert "step 2: validation bits per byte 3.25\n" in shown
+    assert "step 2: loss" not in shown
+
+
+def test_json_lines_lose_what_is_later_than_the_step_a_run_goes_on_from(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first = writers.JsonLines(path, 0)
+    for step in (1, 2, 3):
+        first.write(step, {"loss": float(step)})
+    path.write_text(path.read_text() + '{"step": 4, "lo')
+    again = writers.JsonLines(path, 2)
+    again.write(3, {"loss": 9.0})
+    rows = [json.loads(row) for row in path.read_text().splitlines()]
+    assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 9.0)]
+
+
+def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
+    writer = writers.TensorBoard(tmp_path)
+    writer.write(5, SCALARS)
+    events = [
+        (event.step, value.tag, pytest.approx(float(tf.make_ndarray(value.tensor))))
+        for path in tmp_path.iterdir()
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    ]
+    assert sorted((step, tag) for step, tag, _ in events) == sorted((5, tag) for tag in SCALARS)
+    assert {tag: value for _, tag, value in events} == SCALARS
+
+
+@pytest.mark.parametrize(("is_terminal", "kind"), [(True, writers.Bar), (False, writers.Lines)])
+def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch, is_terminal, kind):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    opened = writers.open_writers(tmp_path, num_steps=3, start_step=0)
+    assert [type(writer) for writer in opened] == [kind, writers.JsonLines, writers.TensorBoard]

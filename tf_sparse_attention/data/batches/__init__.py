@@ -1,0 +1,23 @@
+"""Token stores, and the batches that are cut from them for training and evaluation."""
+
+from tf_sparse_attention.data.batches.evaluation import evaluation_batches
+from tf_sparse_attention.data.batches.masking import pack_masked
+from tf_sparse_attention.data.batches.packing import pack_windows
+from tf_sparse_attention.data.batches.segments import SegmentBatches, evaluation_segments
+from tf_sparse_attention.data.batches.sharding import distribute_batches, shard_rows
+from tf_sparse_attention.data.batches.token_store import TokenStore
+from tf_sparse_attention.data.batches.token_writer import open_token_store
+from tf_sparse_attention.data.batches.training import TrainingBatches
+
+__all__ = [
+    "SegmentBatches",
+    "TokenStore",
+    "TrainingBatches",
+    "distribute_batches",
+    "evaluation_batches",
+    "evaluation_segments",
+    "open_token_store",
+    "pack_masked",
+    "pack_windows",
+    "shard_rows",
+]

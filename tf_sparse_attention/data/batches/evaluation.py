@@ -1,0 +1,127 @@
+"""Evaluation batches that score every token exactly once."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tf_sparse_attention.checks import check_rate
+from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
+from tf_sparse_attention.data.batches.packing import pack_windows
+from tf_sparse_attention.data.batches.sharding import shard_rows
+from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
+from tf_sparse_attention.deprecation import renamed_arguments
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+@renamed_arguments(packed="use_packing")
+def evaluation_batches(
+    store: TokenStore,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool = True,
+    max_windows: int | None = None,
+    mask_rate: float = 0.0,
+    overlap: int = 0,
+    first_batch: int = 0,
+    num_batches: int | None = None,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    num_parts: int = 1,
+) -> "tf.data.Dataset":
+    """Cuts a token store into windows one after the other; the targets of weight 1 in order are exactly its tokens.
+
+    The last window is padded on the right and the last batch with empty rows, both of weight 0, so that every batch has
+    the same static shape. Divide the summed loss in nats by ln 2 times `store.num_bytes` for bits per byte (the end ids
+    are scored too, as part of the text), by `store.num_words` for the exponent of the perplexity per word.
+
+    Note: each window starts without context, so metrics improve with `sequence_length` for that reason alone. With
+    `overlap` every token but the first ones sees that many tokens at least, at the cost of T / (T - overlap) times the
+    work.
+
+    Args:
+        store: `TokenStore`.
+        batch_size: Windows in a batch, over all replicas.
+        sequence_length: Tokens in a window.
+        use_packing: Whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        max_windows: Maximum number of windows to score, evenly spread over the text. Default: `None`, all.
+        mask_rate: Fraction of the tokens that is hidden and scored, the same ones each time; see `pack_masked`.
+            Default 0: all tokens are scored, each given those before it.
+        overlap: Tokens at the beginning of a window that are context only, since the window before scores them.
+            Less than `sequence_length`; must be 0 with hidden tokens. Default 0.
+        first_batch: Index of the first batch, to resume an evaluation. Default 0.
+        num_batches: Number of batches. Default: `None`, all remaining ones.
+        num_shards, shard_index, num_parts: See `shard_rows`.
+
+    Returns:
+        Finite `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_windows`, of known cardinality, the same for
+        every shard.
+
+    Raises:
+        ValueError: If a size is not positive or the batch cannot be divided.
+
+    Example:
+
+    >>> model.evaluate(evaluation_batches(store, batch_size=8, sequence_length=1024))
+    """
+    import tensorflow as tf
+
+    check_rate("mask_rate", mask_rate)
+    check_sizes(sequence_length=sequence_length, max_windows=max_windows)
+    _check_overlap(overlap, sequence_length, mask_rate)
+    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
+    all_windows = count_windows(store.num_tokens, sequence_length, overlap)
+    num_windows = all_windows if max_windows is None else min(all_windows, max_windows)
+    last_batch = -(-num_windows // batch_size)
+    last_batch = last_batch if num_batches is None else min(last_batch, first_batch + num_batches)
+
+    def read(first_window):
+        numbers = [first_window + row for row in range(rows)]
+        indices = [number * all_windows // num_windows for number in numbers]
+        # The window of a padding row starts at the end of the stream and so is empty.
+        starts = [
+            index * (sequence_length - overlap) if number < num_windows else store.num_tokens
+            for number, index in zip(numbers, indices, strict=True)
+        ]
+        num_context = [overlap if index else 0 for index in indices]
+        return read_windows(store.tokens, starts, sequence_length), np.array(num_context, np.int32)
+
+    def hide(first_window):
+        return hidden_positions(first_window + np.arange(rows), sequence_length, mask_rate)
+
+    def element(counter):
+        first_window = counter // num_parts * batch_size + first_row + counter % num_parts * rows
+        tokens, num_context = tf.numpy_function(read, [first_window], (tf.int32, tf.int32), stateful=False)
+        tokens = tf.ensure_shape(tokens, (rows, sequence_length))
+        if not mask_rate:
+            inputs, targets, weights = pack_windows(tokens, store.end_id, use_packing)
+            is_new = tf.range(sequence_length) >= tf.ensure_shape(num_context, (rows,))[:, None]
+            return inputs, targets, tf.where(is_new, weights, 0)
+        hidden = tf.numpy_function(hide, [first_window], tf.bool, stateful=False)
+        return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), store.end_id, use_packing)
+
+    dataset = tf.data.Dataset.range(first_batch * num_parts, max(first_batch, last_batch) * num_parts)
+    return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+
+def count_windows(num_tokens: int, sequence_length: int, overlap: int = 0) -> int:
+    """Returns how many windows cover a text, each but the first beginning with `overlap` tokens of the one before."""
+    return 1 + max(0, -(-(num_tokens - sequence_length) // (sequence_length - overlap)))
+
+
+def _check_overlap(overlap, sequence_length, mask_rate):
+    if not 0 <= overlap < sequence_length:
+        raise ValueError(
+            "`overlap` must be 0 or more and less than `sequence_length`. "
+            f"Received: overlap={overlap}, sequence_length={sequence_length}."
+        )
+    if overlap and mask_rate:
+        raise ValueError(f"`overlap` must be 0 with hidden tokens. Received: overlap={overlap}, mask_rate={mask_rate}.")
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Raises a `ValueError` unless the sizes, by name, are positive or None."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"`{name}` must be positive. Received: {name}={size}.")

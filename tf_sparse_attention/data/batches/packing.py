@@ -1,0 +1,49 @@
+"""Turns windows of a token stream into inputs, targets and weights of a language model."""
+
+from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
+
+
+@renamed_arguments(packed="use_packing")
+def pack_windows(
+    tokens: Tensor, end_id: int = 1, use_packing: bool = True, padded: bool = True
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Turns windows of a stream of documents into model inputs, targets and weights.
+
+    Target t is the window's token t. The input at t is the token before it, or the start id 0 at the window's
+    first position and at the first token of every document. So a document in a packed window gives exactly the inputs
+    that it gives by itself. Segment t is the number, from 1, of the document of target t.
+
+    For documents "ab" and "c" and the end id 1 (a, b, c are their ids), a window of 6:
+
+    ```
+    targets      a b 1 c 1 0
+    token_ids    0 a b 0 c 0
+    segment_ids  1 1 1 2 2 0
+    weights      1 1 1 1 1 0
+    ```
+
+    Args:
+        tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
+        end_id: The id that ends a document. Default 1.
+        use_packing: Whether documents are separate sequences. If False the window is one sequence: there are no
+            segments, and the input after a document's end is the end id itself. Default True.
+        padded: Whether there may be padding, so that a "padding_mask" is needed. Default True.
+
+    Returns:
+        `(inputs, targets, weights)` as `keras.Model.fit` takes them: inputs {"token_ids", "segment_ids"}, int32 (B, T)
+        (without "segment_ids" if `use_packing` is False), and "padding_mask", bool (B, T), if `padded`; targets int32
+        (B, T), weights float32 (B, T), 1 on tokens and 0 on padding. Inputs and segments are 0 on padding.
+    """
+    import tensorflow as tf
+
+    is_token = tf.not_equal(tokens, 0)
+    previous = tf.pad(tokens[:, :-1], [[0, 0], [1, 0]])
+    weights = tf.cast(is_token, tf.float32)
+    masks = {"padding_mask": is_token} if padded else {}
+    if not use_packing:
+        return {"token_ids": tf.where(is_token, previous, 0), **masks}, tokens, weights
+    begins = tf.equal(previous, end_id)
+    token_ids = tf.where(is_token & ~begins, previous, 0)
+    segment_ids = tf.where(is_token, 1 + tf.cumsum(tf.cast(begins, tf.int32), axis=1), 0)
+    return {"token_ids": token_ids, "segment_ids": segment_ids, **masks}, tokens, weights

@@ -1,0 +1,189 @@
+"""Segments of a token stream that continue in the next batch, for models with segment memory."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tf_sparse_attention.data.batches.evaluation import check_sizes
+from tf_sparse_attention.data.batches.sharding import shard_rows
+from tf_sparse_attention.data.batches.token_store import TokenStore
+from tf_sparse_attention.data.batches.training import TrainingBatches
+from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class SegmentBatches(TrainingBatches):
+    """Endless consecutive segments of a token store: row b of a batch continues row b of the batch before.
+
+    The stream is cut into `batch_size` stretches of equal length, one a row, and an epoch reads each from its start to
+    its end (all but what is left of a segment), from an offset that is drawn for each epoch, wrapping around the end of
+    the stream. Batch k is a pure function of (seed, k), so a resumed run gets exactly the batches of an uninterrupted
+    one. Source: the order of batches of Dai et al. 2019, "Transformer-XL".
+
+    Args:
+        store: `TokenStore` with at least one segment for each row.
+        batch_size: Rows of a batch.
+        sequence_length: Tokens in a segment.
+        seed: Integer in [0, 2**63). Default 0.
+        use_packing: Whether documents are separate sequences; if not, an epoch of a row is one text. Default True.
+
+    Attributes:
+        steps_per_epoch: Segments of a row in an epoch.
+        num_windows: Those of all rows.
+
+    Raises:
+        ValueError: If a size is not positive, the seed out of range or the store too small.
+
+    Example:
+
+    >>> batches = SegmentBatches(store, batch_size=8, sequence_length=512)
+    >>> model = StatefulModel(language_model, batch_size=8)
+    >>> model.compile("adam", loss=language_model_loss())
+    >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
+    """
+
+    @renamed_arguments(packed="use_packing")
+    def __init__(
+        self, store: TokenStore, batch_size: int, sequence_length: int, seed: int = 0, use_packing: bool = True
+    ) -> None:
+        super().__init__(store, batch_size, sequence_length, seed, use_packing)
+        self.steps_per_epoch = store.num_tokens // batch_size // sequence_length
+        self.num_windows = self.steps_per_epoch * batch_size
+        if self.steps_per_epoch == 0:
+            raise ValueError(
+                "`store` must hold a segment for each row. Received: "
+                f"{store.num_tokens} tokens, batch_size={batch_size}, sequence_length={sequence_length}."
+            )
+
+    def _element(self, step, first_row, rows):
+        """Rows `first_row` to `first_row + rows` of the batch of a step, in TensorFlow."""
+        return segment_element(self._read_segments, [step, first_row], rows, self.sequence_length)
+
+    def _read_segments(self, step, first_row, rows):
+        epoch, segment = divmod(int(step), self.steps_per_epoch)
+        stretch = self.store.num_tokens // self.batch_size
+        starts = self._offset(epoch) + stretch * (first_row + np.arange(rows)) + segment * self.sequence_length
+        # A row starts each epoch with a new document id, whatever it read last.
+        return read_segments(self.store, starts, self.sequence_length, epoch, self.use_packing)
+
+
+def segment_element(
+    read: Callable, arguments: list[Tensor], rows: int, length: int
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Returns `(inputs, targets, weights)` of the segments that `read` returns, with static shapes, in TensorFlow.
+
+    Args:
+        read: Function of the arguments and `rows` that returns what `read_segments` returns.
+        arguments: List of integer tensors.
+        rows: Rows of the element, an integer.
+        length: Tokens in a segment.
+    """
+    import tensorflow as tf
+
+    kinds = [tf.int32, tf.int32, tf.int32]
+    tokens, ids, segments = tf.numpy_function(lambda *given: read(*given, rows), arguments, kinds, stateful=False)
+    tokens, ids, segments = (tf.ensure_shape(x, (rows, length)) for x in (tokens, ids, segments))
+    is_token = tf.not_equal(segments, 0)
+    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": is_token}
+    return inputs, tokens, tf.cast(is_token, tf.float32)
+
+
+def read_segments(
+    store: TokenStore,
+    starts: Sequence[int] | np.ndarray,
+    length: int,
+    epoch: int = 0,
+    use_packing: bool = True,
+    stop: np.ndarray | None = None,
+) -> tuple[np.ndarray, ...]:
+    """Reads consecutive tokens, the inputs that go with them, and the number of the document of each.
+
+    Args:
+        store: `TokenStore`.
+        starts: int (B,), the position of each segment's first token; positions wrap around the end.
+        length: Tokens in a segment.
+        epoch: Integer that goes into the numbers of documents.
+        use_packing: Whether documents have numbers of their own and so do not attend to each other.
+        stop: int (B,), the position where each row's text ends. Default: `None`, no end.
+
+    Returns:
+        Three int32 arrays (B, length): the tokens; the token before each, 0 where that is in another document; and the
+        document, the same number in every segment of an epoch, from 1 on. All are 0 from `stop` on.
+    """
+    positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # one before, which is the first input
+    rounds, inside = np.divmod(positions, store.num_tokens)
+    tokens = np.asarray(store.tokens[inside], np.int32)
+    documents = (
+        np.searchsorted(store.document_offsets, inside, side="right") - 1 if use_packing else np.zeros_like(positions)
+    )
+    # Document numbers differ after each wrap-around and in each epoch, which wraps around once at most.
+    documents = documents + store.num_documents * (rounds + 3 * epoch)
+    before = documents[:, :-1] == documents[:, 1:]
+    ids = np.where(before, tokens[:, :-1], 0)
+    segments = (1 + documents[:, 1:] % (2**31 - 1)).astype(np.int32)
+    is_token = np.ones_like(before) if stop is None else positions[:, 1:] < np.asarray(stop)[:, None]
+    return tuple(np.where(is_token, x, 0).astype(np.int32) for x in (tokens[:, 1:], ids, segments))
+
+
+@renamed_arguments(packed="use_packing")
+def evaluation_segments(
+    store: TokenStore,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool = True,
+    max_windows: int | None = None,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    num_parts: int = 1,
+) -> "tf.data.Dataset":
+    """Cuts a token store into segments that score every token once, each row continued in the next batch.
+
+    As `evaluation_batches`, but row b of all batches together is one stretch of the text, so that a model with
+    segment memory (`tf_sparse_attention.models.StatefulModel`, new or reset) has the preceding text as context.
+
+    Args:
+        store: `TokenStore`.
+        batch_size: Rows of a batch.
+        sequence_length: Tokens in a segment.
+        use_packing: Whether documents are separate sequences. Default True.
+        max_windows: Maximum number of segments, the first ones of each row, rounded up to full batches. Default:
+            `None`, all.
+        num_shards, shard_index, num_parts: See `shard_rows`.
+
+    Returns:
+        Finite `tf.data.Dataset` of `(inputs, targets, weights)` as `SegmentBatches` has them, of known cardinality.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    Example:
+
+    >>> model = StatefulModel(language_model, batch_size=8)
+    >>> model.compile(loss=language_model_loss())
+    >>> model.evaluate(evaluation_segments(store, batch_size=8, sequence_length=512))
+    """
+    import tensorflow as tf
+
+    check_sizes(sequence_length=sequence_length, max_windows=max_windows)
+    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
+    num_batches = -(-store.num_tokens // (sequence_length * batch_size))
+    begins = np.minimum(np.arange(batch_size + 1) * num_batches * sequence_length, store.num_tokens)
+
+    def read(batch, first, rows):
+        starts = begins[first : first + rows] + batch * sequence_length
+        return read_segments(
+            store, starts, sequence_length, use_packing=use_packing, stop=begins[first + 1 : first + rows + 1]
+        )
+
+    def element(counter):
+        first = first_row + counter % num_parts * rows
+        return segment_element(read, [counter // num_parts, first], rows, sequence_length)
+
+    if max_windows is not None:
+        num_batches = min(num_batches, -(-max_windows // batch_size))
+    dataset = tf.data.Dataset.range(num_batches * num_parts)
+    return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,152 @@
+"""Builds token stores: once, one document at a time, atomically."""
+
+import collections
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
+
+INCOMPLETE = ".incomplete-"
+# Incomplete folders of killed processes are removed after a day without writes.
+STALE_AFTER = 24 * 3600
+
+
+def open_token_store(
+    source: Any, tokenizer: Tokenizer, split: str, folder: str | os.PathLike | None = None
+) -> TokenStore:
+    """Opens the token ids of a split, building them if they are not there yet.
+
+    The name of a store comes from the source's fingerprint, the split and the tokenizer with its configuration: with
+    another of them another store is built, and an incomplete or damaged one is built again. It is written to a
+    temporary folder and renamed, so a killed process leaves nothing that would be read, and two processes that build
+    the same store at once both end with one complete store.
+
+    Args:
+        source: `TextSource`, or any object with `fingerprint` and `documents(split)`.
+        tokenizer: `ByteTokenizer` or another with its interface.
+        split: Name of the split.
+        folder: Folder of all stores, on a local disk; `None` is "token_stores" in the source's `data_dir`.
+
+    Returns:
+        `TokenStore`.
+
+    Raises:
+        ValueError: If the folder is in a bucket, the split has no documents, or the tokenizer gives a special id for
+            text.
+
+    Example:
+
+    >>> store = open_token_store(open_source(), ByteTokenizer(), "train")
+    """
+    identity = {
+        "format": FORMAT,
+        "source": source.fingerprint,
+        "split": split,
+        "tokenizer": {"class_name": type(tokenizer).__name__, "config": tokenizer.get_config()},
+    }
+    root = _local_folder(os.path.join(source.data_dir, "token_stores") if folder is None else folder)
+    target = root / _store_name(identity)
+    with contextlib.suppress(ValueError):
+        return TokenStore(target)
+    root.mkdir(parents=True, exist_ok=True)
+    _remove_stale(root)
+    with _incomplete_folder(root) as incomplete:
+        _write(incomplete, source.documents(split), tokenizer, identity)
+        _publish(incomplete, target)
+    return TokenStore(target)
+
+
+def _local_folder(folder):
+    if "://" in str(folder):
+        raise ValueError(f"`folder` must be on a local disk, to be mapped into memory. Received: folder={folder}.")
+    return pathlib.Path(folder).expanduser()
+
+
+def _store_name(identity):
+    digest = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
+    readable = f"{identity['source'].split('/')[0]}_{identity['split']}_{identity['tokenizer']['class_name']}"
+    return f"{re.sub('[^A-Za-z0-9]+', '_', readable)}_{digest}"
+
+
+@contextlib.contextmanager
+def _incomplete_folder(root):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=INCOMPLETE, dir=root))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # Gone already after a rename.
+
+
+def _write(folder, documents, tokenizer, identity):
+    """Writes a complete store into `folder`, holding one document at a time."""
+    dtype = np.min_scalar_type(tokenizer.vocabulary_size - 1)
+    counts = collections.Counter(num_tokens=0, num_documents=0, num_bytes=0, num_words=0)
+    with _synced_file(folder / TOKENS_FILE) as tokens_file, _synced_file(folder / OFFSETS_FILE) as offsets_file:
+        offsets_file.write(np.int64(0).tobytes())
+        for document in documents:
+            content = document.encode("utf-8") if isinstance(document, str) else document
+            ids = _check_ids(tokenizer.tokenize(content), tokenizer)
+            # A file that was split by bytes may begin or end inside a character.
+            words = content.decode("utf-8", errors="replace").split()
+            counts.update(num_tokens=len(ids) + 1, num_documents=1, num_bytes=len(content), num_words=len(words))
+            tokens_file.write(np.append(ids, tokenizer.end_id).astype(dtype).tobytes())
+            offsets_file.write(np.int64(counts["num_tokens"]).tobytes())
+    if counts["num_documents"] == 0:
+        raise ValueError(f"`split` must have documents. Received: split={identity['split']} of {identity['source']}.")
+    vocabulary = {"dtype": dtype.name, "end_id": tokenizer.end_id, "vocabulary_size": tokenizer.vocabulary_size}
+    with _synced_file(folder / METADATA_FILE) as file:
+        file.write(json.dumps(identity | vocabulary | counts, indent=1, sort_keys=True).encode())
+
+
+def _check_ids(ids, tokenizer):
+    """Returns the ids of a document, none of which may be special, since those mark documents and padding."""
+    special = np.isin(ids, [tokenizer.pad_id, tokenizer.end_id])
+    wrong = special | (ids < 0) | (ids >= tokenizer.vocabulary_size)
+    if wrong.any():
+        raise ValueError(
+            f"`tokenizer` must give ids in [0, {tokenizer.vocabulary_size}) other than its special ones for text. "
+            f"Received: id {ids[wrong][0]} from {type(tokenizer).__name__}."
+        )
+    return ids
+
+
+@contextlib.contextmanager
+def _synced_file(path):
+    """Opens a file for writing that is on the disk when the block ends, so that a rename never outruns the data."""
+    with open(path, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _publish(incomplete, target):
+    """Renames a complete store to its final path, unless another process was faster; replaces a damaged one."""
+    with contextlib.suppress(ValueError):
+        TokenStore(target)
+        return
+    if target.exists():
+        with _incomplete_folder(target.parent) as aside:
+            os.rename(target, aside / "damaged")
+    try:
+        os.rename(incomplete, target)
+    except OSError:
+        TokenStore(target)  # Raises unless it is the other process's complete store that is in the way.
+
+
+def _remove_stale(root):
+    for folder in root.glob(f"{INCOMPLETE}*"):
+        with contextlib.suppress(OSError):  # Another process may be removing the same one.
+            newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+            if time.time() - newest > STALE_AFTER:
+                shutil.rmtree(folder)

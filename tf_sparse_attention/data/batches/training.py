@@ -1,0 +1,162 @@
+"""Training batches that are a pure function of seed and step."""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tf_sparse_attention.checks import check_rate
+from tf_sparse_attention.data.batches.evaluation import check_sizes
+from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
+from tf_sparse_attention.data.batches.packing import pack_windows
+from tf_sparse_attention.data.batches.sharding import shard_rows
+from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
+from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class TrainingBatches:
+    """Endless random windows of a token store; batch k is a pure function of (seed, k).
+
+    An epoch cuts the whole stream into `num_windows = max(1, num_tokens // sequence_length)` windows from an offset
+    that is drawn for each epoch, wrapping around the end, and visits them in an order that is drawn for
+    each epoch: every token is seen at most once an epoch, and all but the last num_tokens mod sequence_length are. A
+    batch may hold the end of one epoch and the start of the next. A stream shorter than one window is padded.
+
+    The order is `tf.random.experimental.index_shuffle`, which computes one element of a permutation without the
+    others: starting at step k costs the same for every k. A resumed run therefore gets exactly the batches of an
+    uninterrupted one.
+
+    Args:
+        store: `TokenStore`.
+        batch_size: Windows in a batch, over all replicas.
+        sequence_length: Tokens in a window.
+        seed: Integer in [0, 2**63). Default 0.
+        use_packing: Whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        mask_rate: Fraction of the tokens that is hidden, for bidirectional models; see `pack_masked`. Default 0: the
+            next token is the target.
+
+    Attributes:
+        num_windows: Windows in an epoch.
+        steps_per_epoch: Batches in an epoch, rounded up.
+
+    Raises:
+        ValueError: If a size is not positive or the seed out of range.
+
+    Example:
+
+    >>> batches = TrainingBatches(store, batch_size=8, sequence_length=1024)
+    >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
+    """
+
+    @renamed_arguments(packed="use_packing")
+    def __init__(
+        self,
+        store: TokenStore,
+        batch_size: int,
+        sequence_length: int,
+        seed: int = 0,
+        use_packing: bool = True,
+        mask_rate: float = 0.0,
+    ) -> None:
+        check_sizes(batch_size=batch_size, sequence_length=sequence_length)
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
+        self.store, self.batch_size, self.sequence_length = store, batch_size, sequence_length
+        check_rate("mask_rate", mask_rate)
+        self.seed, self.use_packing, self.mask_rate = seed, use_packing, mask_rate
+        self.num_windows = max(1, store.num_tokens // sequence_length)
+        self.steps_per_epoch = -(-self.num_windows // batch_size)
+
+    def batch(self, step: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Returns the whole batch of a step as NumPy arrays: `(inputs, targets, weights)`, see `pack_windows`."""
+        import tensorflow as tf
+
+        with tf.device("CPU:0"):
+            return tf.nest.map_structure(np.asarray, self._element(tf.constant(step, tf.int64), 0, self.batch_size))
+
+    def dataset(
+        self,
+        start_step: int = 0,
+        num_steps: int | None = None,
+        num_shards: int = 1,
+        shard_index: int = 0,
+        num_parts: int = 1,
+    ) -> "tf.data.Dataset":
+        """Makes the data set of the batches from a step on.
+
+        Args:
+            start_step: The first step.
+            num_steps: Number of steps. `None`: endless. Default: `None`.
+            num_shards, shard_index, num_parts: See `shard_rows`. An element has batch_size / num_shards / num_parts
+                rows, and a step `num_parts` elements.
+
+        Returns:
+            `tf.data.Dataset` of `(inputs, targets, weights)` with static shapes.
+
+        Raises:
+            ValueError: If the batch cannot be divided.
+        """
+        import tensorflow as tf
+
+        first_row, rows = shard_rows(self.batch_size, num_shards, shard_index, num_parts)
+
+        def element(counter):
+            return self._element(counter // num_parts, first_row + counter % num_parts * rows, rows)
+
+        dataset = tf.data.Dataset.counter(start_step * num_parts)
+        dataset = dataset if num_steps is None else dataset.take(num_steps * num_parts)
+        return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+    def _element(self, step, first_row, rows):
+        """Rows `first_row` to `first_row + rows` of the batch of a step, in TensorFlow."""
+        import tensorflow as tf
+
+        index = step * self.batch_size + first_row + tf.range(rows, dtype=tf.int64)
+        epoch, position = index // self.num_windows, index % self.num_windows
+        window = shuffled_index(position, self.seed, epoch, self.num_windows)
+        tokens = tf.numpy_function(self._read, [epoch, window], tf.int32, stateful=False)
+        tokens = tf.ensure_shape(tokens, (rows, self.sequence_length))
+        if self.mask_rate:
+            hidden = tf.numpy_function(self._hidden, [index], tf.bool, stateful=False)
+            return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), self.store.end_id, self.use_packing)
+        # Windows wrap around the end of the stream, so only a stream shorter than a window is padded.
+        padded = self.store.num_tokens < self.sequence_length
+        return pack_windows(tokens, self.store.end_id, self.use_packing, padded)
+
+    def _read(self, epoch, window):
+        offsets = np.array([self._offset(int(number)) for number in epoch])
+        starts = (offsets + window * self.sequence_length) % self.store.num_tokens
+        return read_windows(self.store.tokens, starts, self.sequence_length, wrap=True)
+
+    def _hidden(self, index):
+        return hidden_positions(index, self.sequence_length, self.mask_rate, self.seed)
+
+    def _offset(self, epoch):
+        # A hash, unlike NumPy's or TensorFlow's generators, is the same in every version of every library.
+        digest = hashlib.blake2b(f"{self.seed}/{epoch}".encode(), digest_size=16).digest()
+        return int.from_bytes(digest, "big") % self.store.num_tokens
+
+
+def shuffled_index(index: Tensor, seed: int, epoch: Tensor, size: int) -> Tensor:
+    """Returns `tf.random.experimental.index_shuffle(index, [seed, epoch], size - 1)` with an epoch for each index.
+
+    Args:
+        index: int64 (B,) in [0, size).
+        seed: Integer.
+        epoch: int64 (B,).
+        size: Length of the permutation.
+
+    Returns:
+        int64 (B,): the position of each index in the permutation of its epoch.
+    """
+    import tensorflow as tf
+
+    # The public function pads a matrix of seeds along the wrong axis (TensorFlow 2.21), so the op it wraps is called
+    # with the constant that it puts before the two seeds.
+    constant = tf.fill(tf.shape(index), tf.constant(498247692, tf.int64))
+    seeds = tf.stack([constant, tf.fill(tf.shape(index), tf.constant(seed, tf.int64)), epoch], axis=1)
+    return tf.raw_ops.RandomIndexShuffle(index=index, seed=seeds, max_index=tf.constant(size - 1, tf.int64))

@@ -1,0 +1,99 @@
+"""Prepares TFDS data sets, from local files where possible."""
+
+import contextlib
+import importlib
+import logging
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
+
+
+def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
+    """Downloads and prepares a data set unless it is prepared already.
+
+    TFDS writes to a temporary folder and renames it, so a killed preparation leaves nothing that would be read. If
+    two processes prepare one data set at once, both work and the second one uses the result of the first.
+
+    Args:
+        builder: `tfds.core.DatasetBuilder`.
+        local_dir: Folder with the files that the builder would download; see `text_source.open_source`.
+        try_gcs: Whether a prepared copy may come from the public bucket of TFDS.
+    """
+    if not _is_prepared(builder):
+        _download_and_prepare(builder, local_dir, try_gcs)
+    # Even if it was prepared already: another process may have prepared it after this builder was made.
+    builder.info.read_from_directory(builder.data_dir)
+
+
+def _download_and_prepare(builder, local_dir, try_gcs):
+    tfds = import_tfds()
+    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        tfds.disable_progress_bar()  # In a log each redraw of a bar is another line.
+    config = tfds.download.DownloadConfig(manual_dir=local_dir, try_download_gcs=try_gcs)
+    try:
+        # TFDS prints notes for a person; standard output belongs to the program that calls.
+        with _read_corpus_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr):
+            builder.download_and_prepare(download_config=config)
+    except Exception:
+        if not _is_prepared(builder):  # Otherwise another process won, and renaming ours failed.
+            raise
+
+
+def _is_prepared(builder):
+    # TFDS makes this folder with one rename, so it is complete.
+    return builder.data_path.exists()
+
+
+@contextlib.contextmanager
+def suppress_tfds_warnings() -> Iterator[None]:
+    """Suppresses the warning that TFDS logs about every data set that is not in its own list."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _read_corpus_from(builder, local_dir):
+    """Makes the PG-19 builder, which has no argument for it, read its corpus from a folder instead of the bucket."""
+    if builder.name != "pg19" or local_dir is None:
+        yield
+        return
+    module = importlib.import_module(type(builder).__module__)
+    bucket = module._DATA_DIR
+    module._DATA_DIR = str(local_dir)
+    try:
+        yield
+    finally:
+        module._DATA_DIR = bucket
+
+
+def pg19_fingerprint(local_dir: str | os.PathLike) -> str:
+    """Returns a hash, 16 hexadecimal digits, of the content of a folder in the layout of gs://deepmind-gutenberg.
+
+    TFDS keeps one PG-19 for a data folder and version. A part of the corpus must never be taken for the whole or for
+    another part, so each local copy is prepared in a folder named after this.
+
+    Args:
+        local_dir: Folder with metadata.csv and the folders train, validation and test.
+
+    Raises:
+        ValueError: If one of them is missing.
+    """
+    folder = pathlib.Path(local_dir)
+    missing = [name for name in ("metadata.csv", *SPLITS) if not (folder / name).exists()]
+    if missing:
+        raise ValueError(
+            f"`local_dir` must have metadata.csv and the folders {', '.join(SPLITS)}. "
+            f"Received: local_dir={local_dir}, without {', '.join(missing)}."
+        )
+    books = fingerprint_files(list_text_files(folder, folder.glob("*/*.txt")))
+    return content_digest(books.encode() + (folder / "metadata.csv").read_bytes())[:16]

@@ -1,0 +1,143 @@
+"""Lists the text files of a folder, hashes their content and assigns them to splits."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterable
+
+SPLITS = ("train", "validation", "test")
+# Percent of the hash values below which a file is for training, and for validation; the rest is for testing.
+TRAIN_BELOW, VALIDATION_BELOW = 90, 95
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFile:
+    """One document on disk: `name` relative to its folder with "/", `path`, and `digest`, a hash of its content."""
+
+    name: str
+    path: pathlib.Path
+    digest: str
+
+    def read(self) -> bytes:
+        """Returns the bytes of the file, which must be those that were hashed.
+
+        Raises:
+            ValueError: If the file changed since it was listed.
+        """
+        content = self.path.read_bytes()
+        if content_digest(content) != self.digest:
+            raise ValueError(f"`path` must not change while it is being read. Received: changed file {self.path}.")
+        return content
+
+
+def content_digest(content: bytes) -> str:
+    """Returns a hash of these bytes, 32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def assign_split(digest: str) -> str:
+    """Returns the split of a document from the hash of its content.
+
+    90 % of all contents are for training, 5 % for validation and 5 % for testing. The name of a file has no effect, so
+    two copies of one text are always in one split, and a document keeps its split when others are added or removed.
+
+    Args:
+        digest: Hexadecimal hash of the content, from `content_digest`.
+
+    Returns:
+        "train", "validation" or "test".
+    """
+    percent = _percent(digest)
+    return SPLITS[0] if percent < TRAIN_BELOW else SPLITS[1] if percent < VALIDATION_BELOW else SPLITS[2]
+
+
+def _percent(digest):
+    return int(digest[:16], 16) % 100
+
+
+def files_by_split(files: list[TextFile]) -> dict[str, list[TextFile]]:
+    """Returns {split: list of its `TextFile`} for "train", "validation" and "test" by `assign_split`."""
+    return {split: [file for file in files if assign_split(file.digest) == split] for split in SPLITS}
+
+
+def nonempty_splits(files: list[TextFile]) -> dict[str, list[TextFile]]:
+    """Assigns files to three non-empty splits, by `assign_split` as far as that gives fair shares.
+
+    The contents are ranked by their hash. The last of them are for testing, those before for validation, the rest for
+    training; for testing as many as `assign_split` says, but at least 1 and at most max(1, a tenth of them), and so for
+    validation. Below 20 contents that is one each. It is a function of the contents alone: names and order have no
+    effect, and equal files are never in two splits.
+
+    A fixed share of the ranks (5 % of however many there are) would be nearer to 90/5/5, but files that are added would
+    push others over a border in folders of any size. The bounds here are met in small folders; among some hundred
+    contents they almost never are: `assign_split` decides, and no file moves when others are added or removed.
+
+    Args:
+        files: List of `TextFile` with at least 3 different contents.
+
+    Returns:
+        {split: list of its `TextFile`, in the given order} for "train", "validation" and "test".
+
+    Raises:
+        ValueError: If there are fewer than 3 different contents.
+    """
+    contents = sorted({file.digest for file in files}, key=lambda digest: (_percent(digest), digest), reverse=True)
+    if len(contents) < len(SPLITS):
+        raise ValueError(
+            f"`files` must have at least 3 different contents. Received: files of {len(contents)} contents."
+        )
+    natural = [assign_split(digest) for digest in contents]
+    most = max(1, len(contents) // 10)
+    num_test = min(max(1, natural.count("test")), most)
+    # Contents that testing takes from validation are gone from it, and those beyond the bound of testing fall to it.
+    num_validation = min(max(1, len(contents) - natural.count("train") - num_test), most)
+    test, rest = set(contents[:num_test]), contents[num_test:]
+    validation, train = set(rest[:num_validation]), set(rest[num_validation:])
+    members = {"train": train, "validation": validation, "test": test}
+    return {split: [file for file in files if file.digest in members[split]] for split in SPLITS}
+
+
+def list_text_files(
+    folder: str | os.PathLike, paths: Iterable[pathlib.Path], skip_invalid: bool = False
+) -> list[TextFile]:
+    """Lists the documents among some files of a folder, sorted by name.
+
+    Hidden files, files in hidden folders, and files without text (empty or only blank) are left out.
+
+    Args:
+        folder: Path of the folder that names are relative to.
+        paths: Iterable of `pathlib.Path` inside it, files and folders.
+        skip_invalid: Whether a file that is not UTF-8 is left out rather than an error.
+
+    Returns:
+        List of `TextFile`.
+
+    Raises:
+        ValueError: If a file is not UTF-8 and `skip_invalid` is False.
+    """
+    files = []
+    for path in paths:
+        relative = path.relative_to(folder)
+        if any(part.startswith(".") for part in relative.parts) or not path.is_file():
+            continue
+        content = path.read_bytes()
+        if content.strip() and _is_utf8(content, path, skip_invalid):
+            files.append(TextFile(relative.as_posix(), path, content_digest(content)))
+    return sorted(files, key=lambda file: file.name)
+
+
+def _is_utf8(content, path, skip_invalid):
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if not skip_invalid:
+            raise ValueError(f"`path` must hold UTF-8 text. Received: {path}, wrong at byte {error.start}.") from error
+        return False
+    return True
+
+
+def fingerprint_files(files: Iterable[TextFile]) -> str:
+    """Returns 16 hexadecimal digits that change with any name or content in the list of `TextFile`."""
+    lines = "".join(f"{file.digest} {file.name}\n" for file in files)
+    return content_digest(lines.encode("utf-8", errors="surrogateescape"))[:16]

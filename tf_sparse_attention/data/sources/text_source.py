@@ -1,0 +1,199 @@
+"""Opens text data sets: by TFDS name, a folder, a file, or Python's own source."""
+
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
+
+# A data set with several strings (a text and its title, say) is read by the first of these names that it has.
+TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
+
+
+class TextSource:
+    """The documents of one TFDS data set, which is prepared on first use.
+
+    Made by `open_source`.
+
+    Attributes:
+        name: Full name of the data set with configuration and version, such as "tiny_shakespeare/1.0.0".
+        fingerprint: String that identifies content and text feature; available before the data set is prepared.
+        text_feature: Name of the feature that is read.
+        data_dir: Folder of TFDS in which the data set is prepared, a string since it may be in a bucket.
+
+    Args:
+        builder: `tfds.core.DatasetBuilder`.
+        text_feature: Name of the text feature, or `None` to find it.
+        local_dir: Folder with the files that the builder would download, or `None`.
+        try_gcs: Whether a prepared copy may come from the public bucket of TFDS.
+        variant: String that distinguishes sources of one name in the fingerprint.
+    """
+
+    def __init__(
+        self,
+        builder: Any,
+        text_feature: str | None = None,
+        local_dir: str | None = None,
+        try_gcs: bool = False,
+        variant: str = "",
+    ) -> None:
+        self._builder, self._local_dir, self._try_gcs = builder, local_dir, try_gcs
+        self._ready = False
+        self.name = self._builder.info.full_name
+        self.text_feature = find_text_feature(self._builder.info.features, text_feature)
+        self.data_dir = str(self._builder.data_dir_root)
+        self.fingerprint = f"{self.name}#{self.text_feature}" + (f"@{variant}" if variant else "")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits. Prepares the data set."""
+        self._prepare()
+        return tuple(self._builder.info.splits)
+
+    def documents(self, split: str) -> Iterator[bytes]:
+        """Iterates over the documents of a split, always in the same order.
+
+        Args:
+            split: Name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+
+        Returns:
+            Iterator of `bytes`, one document each (UTF-8 in all data sets of TFDS).
+
+        Raises:
+            ValueError: If the data set has no such split.
+        """
+        tfds = import_tfds()
+        self._prepare()
+        known = self._builder.info.splits
+        if split.split("[")[0] not in known:
+            raise ValueError(f"`split` must be one of {', '.join(known)} in {self.name}. Received: split={split}.")
+        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
+        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
+        return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
+
+    def _prepare(self):
+        if not self._ready:
+            prepare(self._builder, self._local_dir, self._try_gcs)
+            self._ready = True
+
+
+def find_text_feature(features: Any, text_feature: str | None = None) -> str:
+    """Returns the name of the feature that holds the text of an example.
+
+    Args:
+        features: `tfds.features.FeaturesDict`.
+        text_feature: Name of the feature. `None`: the only string feature, or among several the first that is called
+            text, book_text, content, document, article or story.
+
+    Raises:
+        ValueError: If the named feature is not a string, or the choice is ambiguous.
+    """
+    flat = dict(features.items()) if hasattr(features, "items") else {}
+    strings = [name for name, feature in flat.items() if _is_string(feature)]
+    if text_feature is None:
+        known = [name for name in TEXT_FEATURES if name in strings] or (strings if len(strings) == 1 else [])
+        text_feature = known[0] if known else None
+    if text_feature not in strings:
+        raise ValueError(
+            "`text_feature` must be a string feature of the data set. "
+            f"Received: text_feature={text_feature}, string features: {', '.join(strings) or 'none'}, "
+            f"all features: {', '.join(flat) or features}."
+        )
+    return text_feature
+
+
+def _is_string(feature):
+    import tensorflow as tf
+
+    # A nested feature has a dictionary of shapes; a list of strings is no document.
+    return getattr(feature, "shape", None) == () and tf.as_dtype(feature.tf_dtype) == tf.string
+
+
+def open_source(
+    tfds: str | None = None,
+    path: str | os.PathLike | None = None,
+    pattern: str = "**/*.txt",
+    local_dir: str | os.PathLike | None = None,
+    text_feature: str | None = None,
+    data_dir: str | os.PathLike | None = None,
+    try_gcs: bool = False,
+) -> TextSource:
+    """Opens a text data set. It is downloaded and prepared when its documents are first read.
+
+    Args:
+        tfds: Name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
+            "python_source", the Python standard library's own source, which needs no download and is the default.
+        path: Folder of text files, or one text file, instead of `tfds`; see `TextFolder`.
+        pattern: Glob pattern of the documents in `path`. Default "**/*.txt".
+        local_dir: Folder with the files that the builder would download, so that it works offline. For "pg19" a copy,
+            or a part, of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For any
+            other it is the manual folder of TFDS: a file in it that has the name and checksum of the download is
+            used instead (input.txt for "tiny_shakespeare").
+        text_feature: Name of the feature with the text; `None` finds it.
+        data_dir: Folder of TFDS, local or in a bucket; `None` is TFDS's own default (~/tensorflow_datasets).
+        try_gcs: Whether prepared data may be read from the public bucket of TFDS.
+
+    Returns:
+        `TextSource`.
+
+    Raises:
+        ValueError: If both `tfds` and `path` are given, `local_dir` does not exist or has not the layout of the data
+            set, or the data set has no text.
+        ImportError: If tensorflow-datasets is not installed.
+
+    Example:
+
+    >>> source = open_source(path="books")
+    >>> for document in source.documents("train"):
+    ...     print(len(document))
+    """
+    if tfds is not None and path is not None:
+        raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
+    local_dir = _check_folder(local_dir)
+    with suppress_tfds_warnings():
+        if path is not None:
+            from tf_sparse_attention.data.sources.text_folder import TextFolder
+
+            return TextSource(TextFolder(path=path, pattern=pattern, data_dir=data_dir), text_feature)
+        if tfds in (None, "python_source"):
+            from tf_sparse_attention.data.sources.python_source import PythonSource
+
+            return TextSource(PythonSource(data_dir=data_dir), text_feature)
+        library = import_tfds()
+        variant = ""
+        if local_dir is not None and re.split("[/:]", tfds)[0] == "pg19":
+            variant = f"local_{pg19_fingerprint(local_dir)}"
+            root = library.core.constants.DATA_DIR if data_dir is None else data_dir
+            data_dir = os.path.join(os.path.expanduser(root), variant)
+        builder = library.builder(tfds, data_dir=data_dir, try_gcs=try_gcs)
+        return TextSource(builder, text_feature, local_dir, try_gcs, variant)
+
+
+def _check_folder(local_dir):
+    if local_dir is None:
+        return None
+    folder = pathlib.Path(local_dir).expanduser().resolve()
+    if not folder.is_dir():
+        raise ValueError(f"`local_dir` must be an existing folder. Received: local_dir={local_dir}.")
+    return str(folder)
+
+
+def load_documents(split: str, **source: Any) -> Iterator[bytes]:
+    """Iterates over the documents of a split of a text data set.
+
+    Args:
+        split: Name of the split.
+        **source: Arguments of `open_source`; none is the Python standard library's own source.
+
+    Returns:
+        Iterator of `bytes`, one document each.
+
+    Example:
+
+    >>> documents = load_documents("validation", tfds="tiny_shakespeare")
+    """
+    return open_source(**source).documents(split)

@@ -1,0 +1,95 @@
+"""Base class of the tokenizers that wrap those of tensorflow-text."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention.data.optional import import_tensorflow_text
+from tf_sparse_attention.data.tokenizers.tensors import is_tensor
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text, check_id_tensor, check_string_tensor
+from tf_sparse_attention.types import Tensor
+
+
+class TextTokenizer(Tokenizer):
+    """Base of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text plus two.
+
+    A subclass gives `_make`, which returns the tokenizer of tensorflow-text, and `num_pieces`.
+    """
+
+    is_lossless = False
+    needs_tensorflow_text = True
+
+    def __init__(self) -> None:
+        self._inner = None
+
+    @property
+    def num_pieces(self) -> int:
+        """Number of ids of the tokenizer of tensorflow-text."""
+        raise NotImplementedError(f"{type(self).__name__} must define `num_pieces`.")
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids: the pieces and two special ones before them."""
+        return self.num_pieces + self.num_special
+
+    @property
+    def inner(self) -> Any:
+        """The tokenizer of tensorflow-text."""
+        if self._inner is None:
+            import tensorflow as tf
+
+            with tf.init_scope():  # once, even if the first call is in a graph
+                self._inner = self._make(import_tensorflow_text())
+        return self._inner
+
+    def tokenize(self, text: str | bytes | Tensor) -> Tensor:
+        """Turns text into ids; no special id is added.
+
+        Args:
+            text: `str`, `bytes` in UTF-8, or a `tf.string` tensor of rank 0 or 1.
+
+        Returns:
+            int32 ids: a NumPy array (T,) for Python text, a tensor (T,) for a scalar tensor, and a ragged tensor
+            (B, None) for a tensor (B,). Empty text gives no ids.
+
+        Raises:
+            ValueError: If `text` is of another type or rank, or not UTF-8.
+        """
+        import tensorflow as tf
+
+        if not is_tensor(text):
+            return self.tokenize(tf.constant(as_text(text))).numpy()
+        check_string_tensor(text)
+        ids = tf.cast(self.inner.tokenize(tf.reshape(text, [-1])), tf.int32) + self.num_special
+        return ids.values if text.shape.rank == 0 else ids
+
+    def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
+        """Turns ids back into text, leaving out the special ids.
+
+        Args:
+            ids: For Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
+                or ragged, in which an id outside the vocabulary gives nothing.
+
+        Returns:
+            `str` for Python ids; a `tf.string` tensor, () or (B,), for tensors. Not always the original text: spaces,
+            unknown characters and, for some vocabularies, capitals and accents are lost.
+
+        Raises:
+            ValueError: If Python ids are not a flat sequence of integers of the vocabulary.
+        """
+        import tensorflow as tf
+
+        if not is_tensor(ids):
+            ids = tf.constant(np.asarray(self.checked_ids(ids), np.int32))
+            return self.detokenize(ids).numpy().decode("utf-8", errors="replace")
+        check_id_tensor(ids)
+        rows = (
+            ids
+            if isinstance(ids, tf.RaggedTensor)
+            else tf.RaggedTensor.from_tensor(tf.reshape(ids, [-1, tf.shape(ids)[-1]]))
+        )
+        keep = (rows.values >= self.num_special) & (rows.values < self.vocabulary_size)
+        rows = tf.ragged.boolean_mask(rows, rows.with_values(keep))
+        texts = self.inner.detokenize(tf.cast(rows, tf.int32) - self.num_special)
+        return texts[0] if ids.shape.rank == 1 else texts

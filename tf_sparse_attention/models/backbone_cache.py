@@ -1,0 +1,93 @@
+"""The cache of a backbone: `init_cache`, `prefill` and `decode`."""
+
+from typing import Any
+
+from keras import ops
+
+from tf_sparse_attention.layers.attention_cache import check_has_cache
+from tf_sparse_attention.models.backbone_arguments import unpack
+from tf_sparse_attention.models.segment_memory import in_last_document
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
+
+
+class BackboneCache:
+    """Mixin of `Backbone`: the three methods of decoding with a cache.
+
+    A cache is a dictionary by the names of blocks, each of them one by the names of its layers, down to tensors of
+    static shape. The results are those of a call for the whole sequence, without dropout, to rounding.
+    """
+
+    @property
+    def reason_against_cache(self) -> str | None:
+        """Why the model cannot decode with a cache, as text; None if it can."""
+        if not self.causal:
+            return "it sees later tokens"
+        return next((block.reason_against_cache for block in self.blocks if block.reason_against_cache), None)
+
+    def init_cache(
+        self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None
+    ) -> dict[str, Any]:
+        """Returns the cache before the first token.
+
+        Args:
+            batch_size: B, an integer or a scalar tensor.
+            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
+            memory: what `forward_with_memory` returned for the segment before. Each row continues its latest document,
+                and positions count from 0 again. None: a new text.
+
+        Raises:
+            ValueError: if the model cannot decode with a cache, and for a memory if `memory_length` is 0.
+        """
+        check_has_cache(self)
+        if memory is None:
+            return {block.name: block.init_cache(batch_size, max_length) for block in self.blocks}
+        if self.memory_length == 0:
+            raise ValueError("`memory` must be None for a backbone whose `memory_length` is 0. Received: a memory.")
+        seen = in_last_document(memory["segment_ids"])
+        return {block.name: block.init_cache(batch_size, max_length, memory[block.name], seen) for block in self.blocks}
+
+    def prefill(
+        self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Computes the vectors of a prompt in one pass, as a call does, and fills the cache.
+
+        Args:
+            inputs: int (B, T) token ids from the first one on, or a dictionary with "token_ids" and, if wanted,
+                "padding_mask".
+            cache: what `init_cache` returned.
+            mask: bool (B, T), False for padding, which must be on the right. None: the "padding_mask", if any.
+
+        Returns:
+            Pair of the vectors (B, T, D) and the cache.
+
+        Raises:
+            ValueError: for segment ids: a cache holds one document a row.
+        """
+        token_ids, mask, segment_ids, _ = unpack(inputs, mask)
+        if segment_ids is not None:
+            raise ValueError(
+                "`inputs` must have no 'segment_ids': a cache holds one document a row. Received: segment ids."
+            )
+        return self._run_blocks(self.embed(token_ids), cache, lambda block, x, cache: block.prefill(x, cache, mask))
+
+    def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the vectors of the next token and the cache after it.
+
+        Args:
+            token_ids: int (B, 1).
+            cache: what `init_cache`, `prefill` or the last `decode` returned.
+            index: int32 () or (B,), the position of the token: the number of tokens before it in its row.
+
+        Returns:
+            Pair of the vectors (B, 1, D) and the cache.
+        """
+        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))
+        x = self.embed(token_ids, positions=index[:, None])
+        return self._run_blocks(x, cache, lambda block, x, cache: block.decode(x, cache, index))
+
+    def _run_blocks(self, x, cache, run):
+        new = {}
+        for block in self.blocks:
+            x, new[block.name] = run(block, x, cache[block.name])
+        return (x if self.final_norm is None else self.final_norm(x)), new

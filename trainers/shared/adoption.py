@@ -1,0 +1,45 @@
+"""Makes a work folder from a given model: the body of `trainers.adopt`."""
+
+import os
+import pathlib
+
+import keras
+import ml_collections
+from absl import logging
+
+from trainers.shared import tokenizers, workdir
+from trainers.shared.loading import load_language_model
+from trainers.shared.renamed_settings import apply_renamed_settings
+
+
+def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
+    """Makes the work folder of a model that was trained, or converted, by other means.
+
+    Args:
+        config: `ml_collections.ConfigDict`: the text, its windows and the tokenizer of the model.
+        path: The model, a `.keras` file. A larger vocabulary than that of the tokenizer gives a warning.
+        folder: The work folder; made if it does not exist.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If there is a run in the folder, or `load_language_model` raises it.
+    """
+    apply_renamed_settings(config)
+    if (pathlib.Path(folder).expanduser() / workdir.CONFIG).exists():
+        raise ValueError(f"`workdir` must be new, or hold no run. Received: workdir={folder}, where there is one.")
+    tokenizer = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
+    model = load_language_model("model", path, tokenizer.vocabulary_size)
+    num_unused = model.backbone.vocabulary_size - tokenizer.vocabulary_size
+    if num_unused:
+        logging.warning(
+            "The model has %d ids more than the tokenizer: is it the one it was trained with?",
+            num_unused,
+        )
+    folder = workdir.open_workdir(folder, create=True)
+    workdir.save_model(folder, model)
+    workdir.save_tokenizer(folder, tokenizer)
+    workdir.save_source(folder, None)
+    workdir.save_config(folder, config)  # last: with it the folder holds a run
+    return model

@@ -1,0 +1,185 @@
+"""The evaluation of a trained model: what `trainers.evaluate` does once its flags are read."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import ml_collections
+from absl import flags
+from ml_collections.config_dict import placeholder
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.data.sources.official_counts import official_word_count
+from tf_sparse_attention.deprecation import renamed
+from trainers.configs import base
+from trainers.shared import components, compression, scoring, strategy, workdir
+from trainers.shared.files import write_json
+from trainers.shared.resumable_sums import Progress, ResumableSums
+
+WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
+# All settings that an evaluation reads, by section, except those of the trained model.
+SETTINGS = {
+    "data": (*components.SOURCE_SETTINGS, *WINDOW_SETTINGS),
+    "train": ("jit_compile", "steps_per_execution", "num_logical_cpus"),
+}
+
+
+def overridable_settings() -> ml_collections.ConfigDict:
+    """Returns the settings that an evaluation may override, all None: a locked `ml_collections.ConfigDict`."""
+    defaults = base.get_config()
+    settings = {
+        section: {name: placeholder(defaults[section].get_type(name)) for name in names}
+        for section, names in SETTINGS.items()
+    }
+    return ml_collections.ConfigDict(settings).lock()
+
+
+def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml_collections.ConfigDict]:
+    """Defines a flag for every setting that may be overridden, such as --config.data.path.
+
+    Args:
+        flag_values: `absl.flags.FlagValues` in which to define them.
+
+    Returns:
+        Function that returns `overridable_settings()` with the values of the flags, to be called once they are parsed.
+    """
+    # Flags of absl itself: those of `config_flags` raise a bare AttributeError for an unknown name.
+    define = {
+        bool: flags.DEFINE_boolean,
+        float: flags.DEFINE_float,
+        int: flags.DEFINE_integer,
+        str: flags.DEFINE_string,
+    }
+    overrides = overridable_settings()
+    flag_holders = {}
+    for section, names in SETTINGS.items():
+        for name in names:
+            make, text = define[overrides[section].get_type(name)], "Overrides that of the training."
+            flag_holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
+    old_names = {
+        (section, old): new
+        for section, renames in base.RENAMED.items()
+        for old, new in renames.items()
+        if new in SETTINGS.get(section, ())
+    }
+    for (section, old), new in old_names.items():
+        make, text = define[overrides[section].get_type(new)], f"Old name of config.{section}.{new}."
+        flag_holders[section, old] = make(f"config.{section}.{old}", None, text, flag_values=flag_values)
+
+    def read():
+        for (section, name), holder in flag_holders.items():
+            new = old_names.get((section, name), name)
+            if new == name:
+                overrides[section][name] = holder.value
+            elif holder.value is not None:
+                renamed(f"config.{section}.{name}", f"config.{section}.{new}")
+                overrides[section][new] = holder.value
+        return overrides
+
+    return read
+
+
+def evaluate(
+    folder: str | os.PathLike, split: str = "test", overrides: ml_collections.ConfigDict | None = None
+) -> dict[str, Any]:
+    """Scores the model of a work folder on every token of a split, once, and writes the metrics there.
+
+    Memory does not grow with the text. An evaluation that was killed resumes when it is started again.
+
+    Args:
+        folder: The work folder.
+        split: Name of the split, or a part of one in the syntax of TFDS.
+        overrides: `overridable_settings()` with the settings to override. Default: `None`, none.
+
+    Returns:
+        Dictionary: "split", "data" (name of the text), "looks_ahead" (True, where heads of a causal model do), the
+        metrics of `scoring.score`, "words_are" ("official" where the words are the published count of a complete split,
+        else "counted"), "gzip -9" and "xz -9" in bits per byte (unless hidden tokens are scored), "backend",
+        "tokenizer" and its "vocabulary_size", "settings" (of the windows), and "path", the file they were written to.
+
+    Raises:
+        ValueError: If there is no trained model, or a setting is wrong.
+    """
+    config = workdir.load_config(folder)
+    trained_on = workdir.load_source(folder)["fingerprint"]
+    config = _with_overrides(config, overrides or overridable_settings())
+    source = components.make_text_source(config)
+    tokenizer = workdir.load_tokenizer(folder)
+    store = tsa.data.open_token_store(source, tokenizer, split)
+    sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
+    other_text = None if source.fingerprint == trained_on else source.name.replace("/", "-")
+    path = workdir.evaluation_path(folder, split, other_text)
+    identity = [source.fingerprint, split, sizes, workdir.model_version(folder)]
+    sums = ResumableSums(path.with_suffix(".partial.json"), identity)
+    devices = strategy.choose_devices(config)
+    with devices.scope():
+        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+        model = workdir.load_model(folder)
+        model.shrink_windows()
+        scorer = scoring.make_scorer(model, execution, config.data.batch_size)
+        # Several processes would all have to resume at the same batch, which separate files cannot guarantee.
+        resumable = sums if devices.is_single_process else None
+        metrics = scoring.score(scorer, store, devices, **sizes, partial=resumable, progress=Progress)
+    backbone = model.backbone
+    ahead = {"looks_ahead": True} if backbone.causal and not backbone.causal_selection else {}
+    result = {"split": split, "data": source.name, **ahead, **_with_official_words(metrics, source.name, split, store)}
+    if config.data.mask_rate == 0:  # otherwise only some of the bytes are scored, with context on both sides
+        result |= compression.compressed_bits_per_byte(source.documents(split))
+    kind = {"tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
+    result |= {"backend": keras.backend.backend(), **kind, "settings": sizes}
+    result["path"] = str(path)
+    if devices.is_chief:
+        write_json(path, result)
+        sums.remove()
+    return result
+
+
+def _with_official_words(metrics, name, split, store):
+    """Returns the metrics with the perplexity per official word if there is an official count for the text."""
+    words = official_word_count(name, split, store.num_documents) if metrics["tokens"] == store.num_tokens else None
+    if words is None:
+        return {**metrics, "words_are": "counted"}
+    result = scoring.compute_metrics(metrics["nats"], metrics["tokens"], metrics["bytes"], words)
+    return {**metrics, **result, "words_are": "official"}
+
+
+def _with_overrides(config, overrides):
+    """Returns the configuration with the overrides; another text replaces all settings of the source."""
+    if overrides.data.tfds is not None or overrides.data.path is not None:
+        defaults = base.get_config().data
+        for name in set(components.SOURCE_SETTINGS) - {"data_dir"}:
+            config.data[name] = defaults[name]
+    for section in SETTINGS:
+        with config[section].unlocked(), config[section].ignore_type():
+            config[section].update(components.set_values(overrides[section]))
+    return config
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """Returns the metrics as readable text, a line each."""
+    rows = [
+        ("text", f"{result['data']}, {result['split']}"),
+        *([("note", "heads look ahead: no likelihood of the text")] if result.get("looks_ahead") else []),
+        ("bytes, words, tokens", f"{result['bytes']}, {result['words']}, {result['tokens']}"),
+        (
+            "the words are",
+            "the official count" if result["words_are"] == "official" else "counted, split at white space",
+        ),
+        ("bits per byte", f"{result['bits_per_byte']:.4f}"),
+        *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9") if name in result),
+        ("perplexity per token", _number(result["perplexity"])),
+        *_per_word(result),
+        ("seconds", f"{result['seconds']:.1f}"),
+    ]
+    return "\n".join(f"{name:<22}{value}" for name, value in rows)
+
+
+def _per_word(result):
+    if result["settings"]["mask_rate"]:
+        return [("scored", f"{result['tokens']} hidden tokens alone")]
+    return [("perplexity per word", _number(result["perplexity_per_word"]) if result["words"] else "no words")]
+
+
+def _number(value):
+    return "beyond any float" if value is None else f"{value:.5g}"

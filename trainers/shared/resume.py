@@ -1,0 +1,77 @@
+"""Checks that a run is resumed with the model, the optimizer and the text of its checkpoint."""
+
+import json
+from typing import Any
+
+import ml_collections
+
+from trainers.shared.renamed_settings import rename_settings
+
+# Settings that may change when a run is resumed. Paths of text and vocabulary may, since the contents are compared.
+CHANGEABLE_SETTINGS = (
+    "backend",
+    "generate",
+    "train",
+    "data.data_dir",
+    "data.local_dir",
+    "data.overlap",
+    "data.path",
+    "data.validation_split",
+    "data.vocabulary",
+)
+# Exceptions to these.
+FIXED_SETTINGS = ("train.dtype",)
+
+
+def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, Any]:
+    """Returns the description of a run that its checkpoints hold: plain data.
+
+    Args:
+        config: The `ml_collections.ConfigDict` of the run.
+        fingerprint: String that identifies the text, see `tsa.data.TextSource`.
+    """
+    # Through JSON, so that tuples and lists compare as equal.
+    return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
+
+
+def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises a `ValueError` if a run cannot be resumed from a checkpoint.
+
+    Args:
+        saved, now: From `describe`.
+
+    Raises:
+        ValueError: Naming the first setting that differs.
+    """
+    before, after = _flat(rename_settings(saved["config"])), _flat(now["config"])
+    for name in sorted({*before, *after}):
+        if not _is_changeable(name) and before.get(name) != after.get(name):
+            raise ValueError(
+                f"`config.{name}` must be that of the checkpoint in the work folder; start a new run with another "
+                f"--workdir. Received: {after.get(name)!r}, in the checkpoint {before.get(name)!r}."
+            )
+    if saved["fingerprint"] != now["fingerprint"]:
+        raise ValueError(
+            "`config.data` must lead to the text that the checkpoint was trained on; start a new run with another "
+            f"--workdir. Received: {now['fingerprint']}, in the checkpoint {saved['fingerprint']}."
+        )
+
+
+def _is_changeable(name):
+    return name not in FIXED_SETTINGS and any(
+        name == changeable or name.startswith(f"{changeable}.") for changeable in CHANGEABLE_SETTINGS
+    )
+
+
+def _flat(settings, prefix=""):
+    """Returns nested settings as one dictionary from "section.name" or "section.list[0].name" to values."""
+    if isinstance(settings, dict):
+        items = [(f"{prefix}.{name}" if prefix else name, value) for name, value in settings.items()]
+    elif isinstance(settings, list):
+        items = [(f"{prefix}[{index}]", value) for index, value in enumerate(settings)]
+    else:
+        return {prefix: settings}
+    flat = {}
+    for name, value in items:
+        flat.update(_flat(value, name))
+    return flat

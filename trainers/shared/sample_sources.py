@@ -1,0 +1,183 @@
+"""Sources of samples: a run, a model in a file, a preset, a SavedModel.
+
+Each has `defaults`, a dictionary of "prompt", "length" and settings, and `snapshots`, which yields the growing samples
+of one prompt.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import logging
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.generation import BeamSearch, Sampling
+from trainers.configs import base
+from trainers.shared import workdir
+from trainers.shared.loading import load_language_model
+
+CHUNK = 16  # tokens between two snapshots
+DEFAULTS = base.get_config().generate.to_dict()
+
+
+class LocalModelSource:
+    """A model in this process.
+
+    Args:
+        model: A `LanguageModel`.
+        tokenizer: The tokenizer it was trained with.
+        defaults: Dictionary of "prompt", "length" and settings.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, defaults: dict[str, Any] = DEFAULTS) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.defaults = dict(defaults)
+
+    def snapshots(
+        self, prompt: bytes, seeds: Sequence[int], length: int, settings: dict[str, Any]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yields lists of samples, one for each seed: with the stable prefix of their text, at last complete.
+
+        Args:
+            prompt: `bytes`.
+            seeds: Integers.
+            length: Maximum number of tokens to add.
+            settings: Arguments of `Sampling`; with "num_beams", of `BeamSearch`, which yields only complete samples.
+
+        Raises:
+            ValueError: If a setting is out of range or unknown.
+        """
+        strategy = _strategy(settings)
+        chunk_size = CHUNK if isinstance(strategy, Sampling) else None
+        ids, rows = self.tokenizer.tokenize(prompt), None
+        prompt_text = self.tokenizer.detokenize(ids)
+        generator, stop_token_ids = self.model.generator, (self.tokenizer.end_id,)
+        prompts, longest = [ids] * len(seeds), len(ids) + length
+        num_ids = self.tokenizer.vocabulary_size
+        for rows in generator.iterate(prompts, longest, strategy, seeds, stop_token_ids, num_ids, chunk_size):
+            yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.stable_prefix)
+        yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.detokenize)
+
+    def _samples(self, rows, seeds, prompt, settings, as_text):
+        return [
+            {
+                "prompt": prompt,
+                "text": as_text(row.token_ids),
+                "num_tokens": len(row.log_probs),
+                "log_prob": round(float(row.log_probs.sum()), 3),
+                "finished": row.finished,
+                "seed": seed,
+                **settings,
+            }
+            for row, seed in zip(rows, seeds, strict=True)
+        ]
+
+
+def _strategy(settings):
+    kind = BeamSearch if "num_beams" in settings else Sampling
+    unknown = set(settings) - {field.name for field in dataclasses.fields(kind)}
+    if unknown:
+        without = "have no" if kind is BeamSearch else "are needed for"
+        raise ValueError(f"Beams (`num_beams`) {without} {', '.join(sorted(unknown))}. Received: {settings}.")
+    return kind(**settings)
+
+
+class SavedModelSource:
+    """A SavedModel that `tf_sparse_attention.export` wrote; its only settings are `temperature` and `top_p`.
+
+    Args:
+        folder: Path of the SavedModel.
+
+    Raises:
+        ValueError: If there is none, or another version or another program wrote it.
+    """
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        import tensorflow as tf
+
+        if not (pathlib.Path(folder).expanduser() / "saved_model.pb").is_file():
+            raise ValueError(f"`saved_model` must be the folder of a SavedModel. Received: {folder}.")
+        self._signatures = tf.saved_model.load(str(pathlib.Path(folder).expanduser())).signatures
+        found = {name: set(function.structured_outputs) for name, function in self._signatures.items()}
+        if "num_tokens" not in found.get("score", ()) or "num_tokens" not in found.get("generate", ()):
+            raise ValueError(
+                "`saved_model` must be one that this version of `trainers.export` wrote, with num_tokens in `score` "
+                f"and `generate`. Received: {folder}, with {found}."
+            )
+        self.defaults = dict(DEFAULTS)
+
+    def snapshots(
+        self, prompt: bytes, seeds: Sequence[int], length: int, settings: dict[str, Any]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yields lists of complete samples, one more each time; see `LocalModelSource.snapshots`."""
+        import tensorflow as tf
+
+        unknown = set(settings) - {"temperature", "top_p"}
+        if unknown:
+            raise ValueError(
+                f"A SavedModel only has the settings temperature and top_p. Received: {', '.join(sorted(unknown))}."
+            )
+        start = int(self._signatures["score"](text=tf.constant([prompt]))["num_tokens"][0])
+        samples = []
+        for seed in seeds:
+            try:
+                result = self._signatures["generate"](
+                    prompt=tf.constant([prompt]),
+                    max_length=tf.constant(start + length),
+                    temperature=tf.constant(float(settings["temperature"])),
+                    top_p=tf.constant(float(settings["top_p"])),
+                    seed=tf.constant(seed % 2**32 - (2**32 if seed % 2**32 >= 2**31 else 0)),
+                )
+            except tf.errors.InvalidArgumentError as error:
+                raise ValueError(error.message.strip().splitlines()[0]) from error
+            num_tokens = int(result["num_tokens"][0]) - start
+            samples.append(
+                {
+                    "prompt": prompt.decode("utf-8", errors="replace"),
+                    "text": result["text"][0].numpy().decode("utf-8"),
+                    "num_tokens": num_tokens,
+                    "log_prob": round(float(result["log_prob"][0]), 3),
+                    "finished": num_tokens
+                    < length,  # a document that ends exactly at the last token counts as unfinished
+                    "seed": seed,
+                    **settings,
+                }
+            )
+            yield samples
+
+
+def from_run(folder: str | os.PathLike) -> LocalModelSource:
+    """Returns the `LocalModelSource` of a work folder: the trained model, or that of the newest checkpoint.
+
+    Raises:
+        ValueError: If there is no model.
+    """
+    defaults = workdir.load_config(folder).generate.to_dict()
+    return LocalModelSource(workdir.load_model(folder), workdir.load_tokenizer(folder), defaults)
+
+
+def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:
+    """Returns the `LocalModelSource` in a `.keras` file.
+
+    Raises:
+        ValueError: If there is none, or it has fewer ids than the tokenizer.
+    """
+    model = load_language_model("model", path, tokenizer.vocabulary_size)
+    ids = model.backbone.vocabulary_size, tokenizer.vocabulary_size
+    if ids[0] > ids[1]:
+        logging.warning("The model has %d ids, the tokenizer %d: is it the one it was trained with?", *ids)
+    return LocalModelSource(model, tokenizer)
+
+
+def from_preset(name: str, tokenizer: Any) -> LocalModelSource:
+    """Returns the `LocalModelSource` of a preset with random weights, to test speed and memory.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    model = tsa.models.LanguageModel.from_preset(name, tokenizer.vocabulary_size)
+    logging.warning("The preset %s has random weights: its text means nothing.", name)
+    return LocalModelSource(model, tokenizer)

@@ -1,0 +1,174 @@
+"""Scores every token of a text once, in nats, summed in float64."""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.data import evaluation_batches, evaluation_segments
+from tf_sparse_attention.data.batches.evaluation import count_windows
+from tf_sparse_attention.models import Model, StatefulModel
+
+BATCHES_PER_SAVE = 128
+
+
+class Scorer(Model):
+    """Nats of the targets of each window, and how many targets: what `predict` returns is float32 (windows, 2).
+
+    Args:
+        model: Language model that takes its targets as inputs and returns their nats.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(name="scorer")
+        self.model = model
+        self.built = True
+
+    def call(self, inputs: dict[str, Any]) -> Any:
+        inputs = dict(inputs)
+        weights = inputs.pop("weights")
+        nats = self.model(inputs, training=False)
+        return ops.stack([ops.sum(ops.cast(nats, "float32") * weights, axis=-1), ops.sum(weights, axis=-1)], axis=-1)
+
+
+def make_scorer(model: keras.Model, execution: dict[str, Any], batch_size: int) -> Scorer:
+    """Returns a compiled `Scorer`.
+
+    Args:
+        model: Language model; one with segment memory reads the text as consecutive segments.
+        batch_size: Windows in a batch.
+        execution: Arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
+    """
+    scorer = Scorer(StatefulModel(model, batch_size) if model.backbone.memory_length else model)
+    scorer.compile(**execution)
+    return scorer
+
+
+def score(
+    scorer: Any,
+    store: Any,
+    devices: Any,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool,
+    mask_rate: float = 0.0,
+    overlap: int = 0,
+    max_windows: int | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    partial: Any = None,
+    progress: Callable[[int], Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the metrics of a model on a token store, as plain data.
+
+    Args:
+        scorer: From `make_scorer`.
+        store: `TokenStore`.
+        devices: From `strategy.choose_devices`.
+        batch_size: Windows in a batch, over all replicas.
+        sequence_length: Tokens in a window; each begins without context, unless the model has segment memory.
+        use_packing: Whether documents in a window are separate sequences.
+        mask_rate: Fraction of the tokens that is hidden and scored. Default 0: all are scored, each given those before.
+        overlap: Tokens that a window shares with the one before, as context only.
+        max_windows: Maximum number of windows, evenly spread over the text. Default: `None`, all.
+        callbacks: Keras callbacks for `predict`; if one stops it, the result is invalid.
+        partial: `ResumableSums`, to resume a killed evaluation. Default: `None`, start at the beginning.
+        progress: Function from the number of batches to a `Progress`. Default: `None`, none.
+
+    Returns:
+        Dictionary with "nats", "tokens", "bytes", "words" (for part of a text, those of the whole in proportion),
+        "windows", "seconds", "bits_per_byte", "perplexity" (per token) and "perplexity_per_word".
+    """
+    sizes = {
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "use_packing": use_packing,
+        "max_windows": max_windows,
+    }
+    num_windows = count_windows(store.num_tokens, sequence_length, overlap)
+    windows = num_windows if max_windows is None else min(num_windows, max_windows)
+    num_batches = -(-windows // batch_size)
+    if isinstance(scorer.model, StatefulModel):
+        # Segment memory is not saved: the text is read from the beginning, without interruption.
+        _check_memory(overlap)
+        scorer.model.reset_state()
+        make, chunk, partial = functools.partial(_all_segments, store, sizes), num_batches, None
+    else:
+        make, chunk = functools.partial(_some_batches, store, sizes, mask_rate, overlap), BATCHES_PER_SAVE
+    shown = None if progress is None else progress(num_batches)
+    sums = _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown)
+    tokens = int(sums["tokens"])
+    whole = tokens == store.num_tokens
+    num_bytes, num_words = (
+        count if whole else count * tokens / store.num_tokens for count in (store.num_bytes, store.num_words)
+    )
+    result = compute_metrics(sums["nats"], tokens, num_bytes, num_words)
+    return {**result, "windows": windows, "seconds": sums["seconds"]}
+
+
+def _all_segments(store, sizes, first, count, **shard):
+    return evaluation_segments(store, **sizes, **shard)
+
+
+def _some_batches(store, sizes, mask_rate, overlap, first, count, **shard):
+    options = {"mask_rate": mask_rate, "overlap": overlap, "first_batch": first, "num_batches": count}
+    return evaluation_batches(store, **sizes, **options, **shard)
+
+
+def _check_memory(overlap):
+    if overlap:
+        raise ValueError(
+            "`overlap` must be 0 for a model with segment memory, which has the text before as context. "
+            f"Received: overlap={overlap}."
+        )
+
+
+def _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown):
+    """Returns nats, tokens and seconds of all batches, a dictionary; saved after every `chunk` batches."""
+    first, sums = (0, None) if partial is None else partial.load()
+    sums = {"nats": 0.0, "tokens": 0.0, "seconds": 0.0} if sums is None else sums
+    callbacks = [*callbacks, *([] if shown is None else [shown])]
+    while first < num_batches:
+        begin, count = time.perf_counter(), min(chunk, num_batches - first)
+        part = functools.partial(make, first=first, count=count)
+        batches = devices.distribute(lambda part=part, **shard: part(**shard).map(_as_inputs))
+        if shown is not None:
+            shown.begin(first)
+        result = scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks)
+        nats, tokens = np.sum(result, axis=0, dtype=np.float64).tolist()
+        seconds = time.perf_counter() - begin
+        sums = {name: sums[name] + value for name, value in zip(sums, (nats, tokens, seconds), strict=True)}
+        first += count
+        if partial is not None:
+            partial.save(first, sums)
+    return sums
+
+
+def _as_inputs(inputs, targets, weights):
+    return ({**inputs, "targets": targets, "weights": weights},)
+
+
+def compute_metrics(nats: float, tokens: int, num_bytes: float, num_words: float) -> dict[str, float | None]:
+    """Returns the sums and the metrics computed from them.
+
+    bits per byte = nats / (ln 2 bytes), perplexity = exp(nats / tokens), perplexity per word = exp(nats / words); the
+    end of each document is a predicted token, but neither a byte nor a word. A perplexity that overflows, or one per
+    word of a text without words, is None.
+    """
+    return {
+        "nats": nats,
+        "tokens": tokens,
+        "bytes": num_bytes,
+        "words": num_words,
+        "bits_per_byte": nats / math.log(2) / num_bytes,
+        "perplexity": _perplexity(nats, tokens),
+        "perplexity_per_word": _perplexity(nats, num_words),
+    }
+
+
+def _perplexity(nats, count):
+    return math.exp(nats / count) if 0 <= nats < 700 * count else None

@@ -1,0 +1,170 @@
+"""The files of a work folder, and functions that read and write them."""
+
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+import keras
+import ml_collections
+from keras import ops
+
+from trainers.configs import base
+from trainers.shared import components
+from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
+from trainers.shared.files import atomic_file, write_json
+from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
+from trainers.shared.tokenizers import KINDS
+
+CONFIG, TOKENIZER, SOURCE = "config.json", "tokenizer.json", "source.json"
+MODEL, METRICS = "model.keras", "metrics.jsonl"
+CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+
+
+def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Path:
+    """Returns the work folder as a `pathlib.Path`.
+
+    Args:
+        workdir: The folder, on a local disk (or a bucket mounted as one).
+        create: Whether to make it if it does not exist.
+
+    Raises:
+        ValueError: If it is an address such as "gs://...", or does not exist and `create` is False.
+    """
+    if "://" in str(workdir):
+        raise ValueError(
+            "`workdir` must be on a local disk, since files in it are renamed into place; mount the bucket. "
+            f"Received: workdir={workdir}."
+        )
+    folder = pathlib.Path(workdir).expanduser()
+    if create:
+        folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        raise ValueError(f"`workdir` must be an existing folder. Received: workdir={workdir}.")
+    return folder
+
+
+def evaluation_path(workdir: str | os.PathLike, split: str, text: str | None = None) -> pathlib.Path:
+    """Returns the file for the metrics of a split; its name has that of the text if it is not the run's own."""
+    name = "-".join(["evaluation", *([text] if text else []), split])
+    return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.json"
+
+
+def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
+    """Writes the `ml_collections.ConfigDict` of a run."""
+    write_json(open_workdir(workdir) / CONFIG, config.to_dict())
+
+
+def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
+    """Returns the configuration of the run in a work folder, an `ml_collections.ConfigDict`.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    saved, defaults = rename_settings(_read_json(workdir, CONFIG)), base.get_config()
+    apply_renamed_settings(defaults)
+    for section, settings in defaults.to_dict().items():
+        if isinstance(settings, dict):  # a run of an earlier version lacks newer settings
+            saved[section] = {**settings, **saved[section]}
+    return ml_collections.ConfigDict(saved)
+
+
+def save_source(workdir: str | os.PathLike, source: Any) -> None:
+    """Writes name and fingerprint of the `TextSource` of a run; `None` if it is unknown."""
+    write_json(open_workdir(workdir) / SOURCE, _identity(source))
+
+
+def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
+    """Returns the text that the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
+
+    Both are `None` if it is unknown. The text itself is only needed for folders of earlier versions, without this file.
+
+    Raises:
+        ValueError: If there is no run, or neither the file nor the text exists.
+    """
+    if not (open_workdir(workdir) / SOURCE).exists():
+        return _identity(components.make_text_source(load_config(workdir)))
+    return _read_json(workdir, SOURCE)
+
+
+def _identity(source):
+    known = source is not None
+    return {"name": source.name if known else None, "fingerprint": source.fingerprint if known else None}
+
+
+def save_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
+    """Writes the class and the configuration of a tokenizer."""
+    write_json(open_workdir(workdir) / TOKENIZER, _description(tokenizer))
+
+
+def load_tokenizer(workdir: str | os.PathLike) -> Any:
+    """Returns the tokenizer of the run in a work folder.
+
+    Raises:
+        ValueError: If there is none, or its class is not one of the library's.
+    """
+    saved = _read_json(workdir, TOKENIZER)
+    classes = {kind.__name__: kind for kind in KINDS.values()}
+    if saved["class"] not in classes:
+        raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={saved['class']}.")
+    return classes[saved["class"]].from_config(saved["config"])
+
+
+def check_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
+    """Raises a `ValueError` if the run in a work folder has another tokenizer, or another vocabulary."""
+    if (open_workdir(workdir) / TOKENIZER).exists() and _read_json(workdir, TOKENIZER) != _description(tokenizer):
+        raise ValueError(
+            "`config.data.vocabulary` must be that of the checkpoint in the work folder; start a new run with another "
+            "--workdir. Received: another vocabulary."
+        )
+
+
+def _description(tokenizer):
+    return {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
+
+
+def save_model(workdir: str | os.PathLike, model: keras.Model) -> None:
+    """Writes a model without its optimizer, independent of the number of replicas."""
+    plain = type(model).from_config(model.get_config())
+    for target, source in zip(model_variables(plain), model_variables(model), strict=True):
+        target.assign(ops.convert_to_numpy(source))
+    with atomic_file(open_workdir(workdir) / MODEL) as temporary:
+        plain.save(temporary)
+
+
+def load_model(workdir: str | os.PathLike) -> keras.Model:
+    """Returns the model of a work folder, not compiled: the trained one, otherwise that of the newest checkpoint.
+
+    Raises:
+        ValueError: If there is neither.
+    """
+    folder = open_workdir(workdir)
+    if (folder / MODEL).exists():
+        return keras.models.load_model(folder / MODEL, compile=False)
+    checkpoints = Checkpoints(folder / CHECKPOINTS)
+    newest = checkpoints.newest_metadata()
+    if newest is None:
+        raise ValueError(
+            f"`workdir` must hold {MODEL} or a checkpoint, which `trainers.train` writes. Received: workdir={workdir}."
+        )
+    config = load_config(folder)
+    model = components.make_model(config, load_tokenizer(folder).vocabulary_size)
+    checkpoints.load(newest["step"], state_variables(components.make_training_model(config, model)))
+    return model
+
+
+def model_version(workdir: str | os.PathLike) -> str:
+    """Returns a string that identifies the model that `load_model` returns."""
+    folder = open_workdir(workdir)
+    if (folder / MODEL).exists():
+        status = (folder / MODEL).stat()
+        return f"{MODEL} {status.st_size} {status.st_mtime_ns}"
+    return f"step {(Checkpoints(folder / CHECKPOINTS).newest_metadata() or {}).get('step')}"
+
+
+def _read_json(workdir, name):
+    path = open_workdir(workdir) / name
+    if not path.exists():
+        raise ValueError(f"`workdir` must hold {name}, which `trainers.train` writes. Received: workdir={workdir}.")
+    return json.loads(path.read_text(encoding="utf-8"))
