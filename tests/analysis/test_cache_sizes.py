@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.analysis import cache_sizes
+from tf_sparse_attention.analysis import CacheSize, cache_sizes
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 SIZES = {"num_heads": 2, "key_dim": 4}
@@ -19,23 +19,23 @@ def built(layer):
 def test_numbers_worked_by_hand():
     # A window keeps 6 tokens: 2 heads of 6 keys and values of 4 floats of 4 bytes, and their 6 positions.
     (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6)), max_length=48).rows
-    assert (row.kind, row.places, row.num_bytes, row.bytes_per_token) == ("LocalAttention", 6, 384 + 24, 8.5)
+    assert (row.kind, row.num_slots, row.num_bytes, row.bytes_per_token) == ("LocalAttention", 6, 384 + 24, 8.5)
     # Two blocks, in half precision and for 3 rows.
     layer = layers.LocalAttention(**SIZES, block_size=5, dtype="mixed_bfloat16")
     (row,) = cache_sizes(built(layer), max_length=100, batch_size=3).rows
-    assert (row.places, row.num_bytes, row.bytes_per_token) == (10, 3 * 10 * (2 * (4 + 4) * 2 + 4), 3.6)
+    assert (row.num_slots, row.num_bytes, row.bytes_per_token) == (10, 3 * 10 * (2 * (4 + 4) * 2 + 4), 3.6)
     # 3 clusters of 5 keys with their positions, groups and ranks, and a counter for each cluster.
     (row,) = cache_sizes(built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5)), 100).rows
-    assert (row.places, row.num_bytes) == (15, 2 * 15 * (4 + 4 + 3) * 4 + 2 * 3 * 4)
+    assert (row.num_slots, row.num_bytes) == (15, 2 * 15 * (4 + 4 + 3) * 4 + 2 * 3 * 4)
     # One head of each: the last 4 keys, and all 100 by their residue.
     (row,) = cache_sizes(built(layers.StridedAttention(**SIZES, stride=4)), 100).rows
-    assert row.places == (4 + 100) / 2
+    assert row.num_slots == (4 + 100) / 2
 
 
 def test_an_unwindowed_half_of_the_heads_keeps_nothing():
     layer = layers.AllAttention(**SIZES, num_persistent=3, window=6, variant="head_split")
     (row,) = cache_sizes(built(layer), 48).rows
-    assert (row.places, row.num_bytes) == (3, 192 + 24)
+    assert (row.num_slots, row.num_bytes) == (3, 192 + 24)
 
 
 @pytest.mark.parametrize("max_length", [3, 50])
@@ -55,7 +55,7 @@ def test_a_model_has_a_row_for_each_part_with_the_bytes_of_its_cache(max_length)
 
 def test_the_table_has_a_row_a_layer_and_their_sum():
     text = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36))
-    lines = ["| layer | attention | places of 36 | bytes | bytes a token |", "|---|---|---|---|---|"]
+    lines = ["| layer | attention | slots of 36 | bytes | bytes a token |", "|---|---|---|---|---|"]
     lines += ["| near | LocalAttention | 6 | 408 | 11.33 |", "| all | | | 408 | 11.33 |"]
     assert text.splitlines() == lines
     rows = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36, batch_size=3))
@@ -77,3 +77,9 @@ def test_what_has_no_cache_says_why():
         cache_sizes(keras.layers.Dense(3), 9)
     with pytest.raises(ValueError, match="must be built before it decodes"):
         cache_sizes(layers.LocalAttention(**SIZES), 9)
+
+
+def test_the_old_name_of_the_slots_is_accepted_with_a_warning():
+    row = CacheSize("layer", "LocalAttention", 6.0, 384, 8.5)
+    with pytest.warns(DeprecationWarning, match="`places` is now `num_slots`"):
+        assert row.places == 6

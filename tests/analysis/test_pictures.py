@@ -101,7 +101,7 @@ def test_weights_are_those_of_the_layer():
 
 def test_weights_of_random_numbers_fit_a_layer_built_or_not():
     layer = LocalAttention(1, 4, window=3)
-    assert shown(draw_weights(layer, 5, features=7))[0].sum() == 3 + 3 + 3 + 2 + 1
+    assert shown(draw_weights(layer, 5, hidden_dim=7))[0].sum() == 3 + 3 + 3 + 2 + 1
     assert layer.num_features == 7 and shown(draw_weights(layer, 6))[0].shape == (6, 6)
 
 
@@ -120,3 +120,10 @@ def test_the_page_of_patterns_has_every_attention_layer():
     names = [name for name in layers.__all__ if name.endswith(("Attention", "Attention2D"))]
     names.remove("SwappedAttention")  # no pattern, but a place for one
     assert len(names) > 5 and all(f"`{name}" in page for name in names)
+
+
+def test_the_old_name_of_the_size_of_random_inputs_is_accepted_with_a_warning():
+    layer = LocalAttention(2, 4, window=3)
+    with pytest.warns(DeprecationWarning, match="`features` is now `hidden_dim`"):
+        draw_pattern(layer, 5, features=7)
+    assert layer.num_features == 7

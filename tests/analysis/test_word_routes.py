@@ -29,7 +29,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def found(model):
-    return word_routes(model, TOKENIZER, TEXT, most=6)
+    return word_routes(model, TOKENIZER, TEXT, top_k=6)
 
 
 def spans():
@@ -80,7 +80,7 @@ def test_words_and_the_table(found):
     assert lines[0] == "| word | layer | head | cluster | looks at |"
     assert len(lines) == 2 + 4 * len(WORDS)
     assert "main(\\|):" in str(found)
-    assert len(word_routes(make_model(), TOKENIZER, "x y z", most=1).routes[-1].seen) <= 1
+    assert len(word_routes(make_model(), TOKENIZER, "x y z", top_k=1).routes[-1].seen) <= 1
 
 
 def test_the_picture_shows_every_word(found):

@@ -27,7 +27,7 @@ from tests.export.serving import (
 )
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_saved_model
-from tf_sparse_attention.export.weights import quantized
+from tf_sparse_attention.export.weights import quantize
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 # Makes every import of the library fail, as where it is not installed.
@@ -115,14 +115,14 @@ def test_weights_in_8_bits_are_a_quarter_of_the_size_and_score_about_the_same(ex
 
 def test_8_bits_are_as_close_as_they_can_be():
     weight = np.random.default_rng(0).normal(size=(64, 5, 32)) * np.logspace(-3, 0, 32)
-    numbers, scale = quantized(weight)
+    numbers, scale = quantize(weight)
     assert numbers.dtype == np.int8
     assert scale.shape == (1, 5, 32)  # by columns, which differ in size
     assert (np.abs(numbers * scale - weight) <= 0.501 * scale).all()
     rows = np.random.default_rng(0).normal(size=(64, 32)) * np.logspace(-3, 0, 64)[:, None]
-    assert quantized(rows)[1].shape == (64, 1)
-    assert quantized(np.ones((2, 64, 32)))[1].size <= 128  # not one for each pair of numbers
-    numbers, scale = quantized(np.zeros((64, 32)))
+    assert quantize(rows)[1].shape == (64, 1)
+    assert quantize(np.ones((2, 64, 32)))[1].size <= 128  # not one for each pair of numbers
+    numbers, scale = quantize(np.zeros((64, 32)))
     assert not numbers.any() and (scale == 1).all()
 
 
@@ -206,7 +206,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
 
 
 def test_a_model_that_sees_later_tokens_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`model` must be one that does not see later tokens"):
+    with pytest.raises(ValueError, match="`model` must not see later tokens"):
         export(LanguageModel(Backbone(258, 1, 16, [LOCAL], causal=False)), tmp_path)
 
 

@@ -170,7 +170,7 @@ def test_answers_that_are_not_those_of_the_model_are_not_written(small, tmp_path
         lambda content: lambda *given: {name: x + 1 for name, x in answers(content)(*given).items()},
     )
     with pytest.raises(
-        ValueError, match=r"LiteRT file answers otherwise .* Received: 100% of `nats` of `score` differ"
+        ValueError, match=r"outputs of the LiteRT file differ .* Received: 100% of `nats` of `score` differ"
     ):
         export_litert(model, path, **SIZES, signatures=("score",))
     assert os.listdir(tmp_path) == ["model.tflite"]
@@ -186,7 +186,7 @@ def test_a_model_without_a_cache_is_scored_alone(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"causal": False}, r"`model` must be one that does not see later tokens\. Received: .*causal=False"),
+        ({"causal": False}, r"`model` must not see later tokens\. Received: .*causal=False"),
         ({"dtype": "mixed_bfloat16"}, r"`model` must compute in float32\..* Received: compute dtype bfloat16"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
 
 
 def test_a_model_that_is_too_large_for_such_a_file_is_refused(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(token_functions, "LARGEST_FILE", 100)
+    monkeypatch.setattr(token_functions, "MAX_FILE_BYTES", 100)
     with pytest.raises(ValueError, match=r"less than 100 bytes.* Received: weights of [\d,]+ bytes"):
         export_litert(small, tmp_path / "model.tflite")
 

@@ -1,8 +1,10 @@
-"""The attention weights of a model, some queries at a time, without a matrix of all queries and keys."""
+"""The attention weights of a model for a few queries at a time, in O(T H) memory."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -12,14 +14,14 @@ from tf_sparse_attention.layers import AttentionLayer, MixedAttention
 
 
 @dataclasses.dataclass
-class Part:
+class AttentionCall:
     """One call of an attention layer.
 
     Attributes:
-        layer: the `AttentionLayer`.
-        heads: what `compute_attention` got: queries, keys and values, and others where a layer has more of them.
-        masks: likewise.
-        causal: likewise.
+        layer: The `AttentionLayer`.
+        heads: Argument of `compute_attention`: queries, keys and values, and more where a layer has them.
+        masks: Argument of `compute_attention`.
+        causal: Argument of `compute_attention`.
     """
 
     layer: AttentionLayer
@@ -51,11 +53,11 @@ class Attention:
 
     Attributes:
         name: path of its layer.
-        parts: list of `Part`.
+        parts: list of `AttentionCall`.
     """
 
     name: str
-    parts: list
+    parts: list[AttentionCall]
 
     @property
     def kinds(self):
@@ -63,14 +65,14 @@ class Attention:
         names = [type(part.layer).__name__.removesuffix("Attention").lower() for part in self.parts]
         return [name for name, part in zip(names, self.parts, strict=True) for _ in range(part.layer.num_heads)]
 
-    def rows(self, queries=None):
-        """Iterates over the weights of some queries after others.
+    def rows(self, queries: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Iterates over the weights of all keys for a few queries at a time.
 
         A head's output is a sum of values times weights, so that weights are its derivative: a backward pass gives as
         many queries as a head has channels, exactly, for any pattern, in O(T H) memory.
 
         Args:
-            queries: int array of positions. None: all.
+            queries: Int array of positions; `None` for all. Default: `None`.
 
         Yields:
             Pairs of positions (t,) and weights, NumPy float (B, N, t, S), 0 for keys that a query does not see.
@@ -98,7 +100,7 @@ def _one_hot_rows(output, queries):
     return ops.broadcast_to(ops.cast(marks, output.dtype), output.shape)
 
 
-def record_attentions(model, inputs):
+def record_attentions(model: keras.layers.Layer, inputs: Any) -> list[Attention]:
     """Returns the attentions of a model in the order of their calls, a list of `Attention`.
 
     Args:
@@ -116,7 +118,7 @@ def record_attentions(model, inputs):
         compute_attention = layer.compute_attention
 
         def record(heads, masks, causal, *options):
-            part = Part(layer, heads, masks, causal)
+            part = AttentionCall(layer, heads, masks, causal)
             owner = owners.get(id(layer), layer)
             is_next = owner is not layer and layer is not owner.parts[0]
             found[-1].parts.append(part) if is_next else found.append(Attention(owner.path or owner.name, [part]))

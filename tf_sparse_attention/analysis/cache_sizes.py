@@ -1,4 +1,4 @@
-"""What decoding keeps: the size of each layer's cache, without making it."""
+"""The size of each layer's decoding cache, without allocating it."""
 
 import dataclasses
 import math
@@ -6,6 +6,7 @@ import math
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed
 from tf_sparse_attention.layers import AttentionLayer
 from tf_sparse_attention.layers.attention_cache import check_has_cache
 
@@ -15,18 +16,24 @@ class CacheSize:
     """The size of the cache of one attention layer.
 
     Attributes:
-        name: path of the layer.
-        kind: name of its class.
-        places: tokens of a row whose keys and values are kept, the mean over the heads.
-        num_bytes: of all tensors of the cache, for all rows.
-        bytes_per_token: the same for a row and a token of context.
+        name: Path of the layer.
+        kind: Name of its class.
+        num_slots: Tokens of a row whose keys and values are cached, the mean over the heads.
+        num_bytes: Bytes of all tensors of the cache, for all rows.
+        bytes_per_token: The same for each row and token of context.
     """
 
     name: str
     kind: str
-    places: float
+    num_slots: float
     num_bytes: int
     bytes_per_token: float
+
+    @property
+    def places(self) -> float:
+        """Old name of `num_slots`."""
+        renamed("places", "num_slots")
+        return self.num_slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,56 +41,56 @@ class CacheSizes:
     """The sizes of the caches of all attention layers; as text, a table.
 
     Attributes:
-        rows: list of `CacheSize`.
-        max_length: tokens of context.
-        batch_size: rows that are decoded at once.
+        rows: List of `CacheSize`.
+        max_length: Tokens of context.
+        batch_size: Rows decoded at once.
     """
 
-    rows: list
+    rows: list[CacheSize]
     max_length: int
     batch_size: int
 
     @property
-    def num_bytes(self):
+    def num_bytes(self) -> int:
         """Bytes of all caches together."""
         return sum(row.num_bytes for row in self.rows)
 
-    def table(self):
+    def table(self) -> str:
         """Returns the table as Markdown: a row a layer, and their sum."""
-        lines = [f"| layer | attention | places of {self.max_length:,} | bytes | bytes a token |", "|---" * 5 + "|"]
+        lines = [f"| layer | attention | slots of {self.max_length:,} | bytes | bytes a token |", "|---" * 5 + "|"]
         for row in self.rows:
-            sizes = f"{_short(row.places)} | {row.num_bytes:,} | {_short(row.bytes_per_token)}"
+            sizes = f"{_format_number(row.num_slots)} | {row.num_bytes:,} | {_format_number(row.bytes_per_token)}"
             lines.append(f"| {row.name} | {row.kind} | {sizes} |")
         per_token = self.num_bytes / (self.batch_size * self.max_length)
-        lines.append(f"| all | | | {self.num_bytes:,} | {_short(per_token)} |")
+        lines.append(f"| all | | | {self.num_bytes:,} | {_format_number(per_token)} |")
         return "\n".join(lines)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.table()
 
 
-def cache_sizes(target, max_length, batch_size=1):
-    """Returns how large the caches are with which a model or layer decodes; none is made.
+def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1) -> CacheSizes:
+    """Returns the sizes of the decoding caches of a model or layer; none is allocated.
 
-    A place is the key and the value of one token. Patterns that look back a fixed number of tokens keep no more, at
-    any `max_length`; full attention would keep `max_length` places.
+    A slot holds the key and the value of one token. Patterns that look back a fixed number of tokens have no more
+    slots, at any `max_length`; full attention would have `max_length`.
 
     Args:
         target: Keras model or layer with attention layers of this library, built.
-        max_length: tokens of context, as for `init_cache`.
-        batch_size: rows that are decoded at once. Default 1.
+        max_length: Tokens of context, as for `init_cache`.
+        batch_size: Rows decoded at once. Default: 1.
 
     Returns:
         A `CacheSizes`; `print` shows the table.
 
     Raises:
-        ValueError: if there is no attention layer, or one that cannot decode with a cache or is not built.
+        ValueError: If there is no attention layer, or one that cannot decode with a cache or is not built.
 
     Example:
         >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
         >>> model = LanguageModel(Backbone(258, 1, 16, [part], intermediate_dim=64, name="text"))
         >>> print(cache_sizes(model, max_length=8192))
-        | layer | attention | places of 8,192 | bytes | bytes a token |
+        | layer | attention | slots of 8,192 | bytes | bytes a token |
         |---|---|---|---|---|
         | text/block_0/attention/local_0 | LocalAttention | 64 | 8,192 | 1 |
         | all | | | 8,192 | 1 |
@@ -99,7 +106,7 @@ def cache_sizes(target, max_length, batch_size=1):
 
 
 def _attention_layers(layer):
-    """Returns the attention layers in a layer in the order in which it got them; Keras by itself turns it around."""
+    """Returns the attention layers in a layer in the order of their creation; Keras alone reverses it."""
     if isinstance(layer, AttentionLayer):
         return [layer]
     inner = layer._flatten_layers(recursive=False, include_self=False)
@@ -107,7 +114,7 @@ def _attention_layers(layer):
 
 
 class _EmptyCache(keras.Operation):
-    """Makes the empty cache of a layer, of which Keras can tell the shapes without computing it."""
+    """Makes the empty cache of a layer, for a symbolic call that only gives the shapes."""
 
     def __init__(self, layer, max_length, batch_size):
         super().__init__()
@@ -120,13 +127,13 @@ class _EmptyCache(keras.Operation):
 def _size(layer, max_length, batch_size):
     """Returns the `CacheSize` of one attention layer."""
     cache = _EmptyCache(layer, max_length, batch_size).symbolic_call(keras.KerasTensor((1,)))
-    num_bytes, places = 0, 0
+    num_bytes, num_slots = 0, 0
     for path, tensor in _leaves(cache):
         num_bytes += math.prod(tensor.shape) * _bytes_of(tensor.dtype)
         if path[-1] == "key":
-            places += tensor.shape[1] * tensor.shape[2] / layer.num_heads
+            num_slots += tensor.shape[1] * tensor.shape[2] / layer.num_heads
     name = layer.path or layer.name
-    return CacheSize(name, type(layer).__name__, places, num_bytes, num_bytes / (batch_size * max_length))
+    return CacheSize(name, type(layer).__name__, num_slots, num_bytes, num_bytes / (batch_size * max_length))
 
 
 def _leaves(cache, path=()):
@@ -140,5 +147,5 @@ def _bytes_of(dtype):
     return {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4}[keras.backend.standardize_dtype(dtype)]
 
 
-def _short(number):
+def _format_number(number):
     return f"{number:,.2f}".rstrip("0").rstrip(".")

@@ -2,14 +2,16 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
+import keras
 import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_rows import record_attentions
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 
-MOST = np.log(2)  # the divergence of heads that see different keys
+MAX_DIVERGENCE = np.log(2)  # the divergence of heads that see different keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +44,10 @@ class HeadDivergence:
         num_runs: texts over which means and deviations are.
     """
 
-    rows: list
+    rows: list[LayerDivergence]
     num_runs: int
 
-    def table(self):
+    def table(self) -> str:
         """Returns the table as Markdown: a row a layer, a column for each two kinds of heads."""
         kinds = self._kinds()
         lines = ["| layer | " + " | ".join(kind.replace("|", "\\|") for kind in kinds) + " |"]
@@ -55,10 +57,10 @@ class HeadDivergence:
             lines.append(f"| {layer} | " + " | ".join(cells.get(kind, "-") for kind in kinds) + " |")
         return "\n".join(lines)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.table()
 
-    def draw(self, axes=None):
+    def draw(self, axes: Any = None) -> Any:
         """Draws the means and deviations by layer, a line for each two kinds of heads.
 
         Args:
@@ -78,8 +80,8 @@ class HeadDivergence:
                 [getattr(row, name) for row in rows] for name in ("layer", "mean", "deviation")
             )
             axes.errorbar(layers, means, yerr=deviations, color=color, marker="o", capsize=3, label=kinds)
-        axes.axhline(MOST, color="#888888", linewidth=1, linestyle="--")
-        axes.set(xlabel="layer", ylabel="divergence (nats)", ylim=(0, 1.08 * MOST), xticks=self._layers())
+        axes.axhline(MAX_DIVERGENCE, color="#888888", linewidth=1, linestyle="--")
+        axes.set(xlabel="layer", ylabel="divergence (nats)", ylim=(0, 1.08 * MAX_DIVERGENCE), xticks=self._layers())
         axes.legend(frameon=False)
         return axes.figure
 
@@ -90,26 +92,26 @@ class HeadDivergence:
         return sorted({row.layer for row in self.rows})
 
 
-def head_divergence(model, batch, max_queries=None):
+def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | None = None) -> HeadDivergence:
     """Returns how different the attention of a model's heads is, as in Table 6 of Roy et al. 2021.
 
     For each two heads of a layer, JSD(a, b) = KL(a || m) / 2 + KL(b || m) / 2 with m = (a + b) / 2 of the attention a
     query gives to the keys, in nats, at most log 2 = 0.6931; the mean over queries. Queries that see nothing in one of
-    two heads (tokens of no cluster) are left out for these. No number is added anywhere: keys that a head does not see
-    have probability 0.
+    two heads (tokens of no cluster) are excluded for these. No epsilon is added: keys that a head does not see have
+    probability 0.
 
     Cost: a backward pass through each layer for as many queries as a head has channels; O(T keys) memory.
 
     Args:
         model: Keras model with attention layers of this library.
-        batch: what the model is called with; each of its texts is a run.
-        max_queries: so many queries, evenly spread. None: all.
+        batch: Inputs of the model; each of its rows is a run.
+        max_queries: Number of queries, evenly spread; `None` for all. Default: `None`.
 
     Returns:
         A `HeadDivergence`; `print` shows the table.
 
     Raises:
-        ValueError: if no layer has two heads.
+        ValueError: If no layer has two heads.
 
     Example:
         >>> print(head_divergence(model, np.zeros((2, 64), "int32")))  # doctest: +ELLIPSIS
@@ -156,9 +158,9 @@ def _sums_of_pairs(attention, max_queries):
         sees = mass[..., 0] > 0  # (B, N, t)
         both = np.stack([sees[:, i] & sees[:, j] for i, j in pairs]) if pairs else np.zeros((0, len(sees), 1), bool)
         entropies = _entropy(weights)  # (B, N, t)
-        apart = [_divergence(*(x[:, head] for x in (weights, entropies) for head in pair)) for pair in pairs]
-        apart = np.where(both, np.stack(apart), 0).sum(axis=-1) if pairs else np.zeros((0, len(sees)))
-        totals = apart if totals is None else totals + apart
+        divergences = [_divergence(*(x[:, head] for x in (weights, entropies) for head in pair)) for pair in pairs]
+        divergences = np.where(both, np.stack(divergences), 0).sum(axis=-1) if pairs else np.zeros((0, len(sees)))
+        totals = divergences if totals is None else totals + divergences
         counts = both.sum(axis=-1) if counts is None else counts + both.sum(axis=-1)
     return totals, counts
 

@@ -1,4 +1,4 @@
-"""The one thing the audit needs that `keras.ops` does not have: gradients."""
+"""Gradients on TensorFlow and JAX, which `keras.ops` does not have."""
 
 import importlib
 

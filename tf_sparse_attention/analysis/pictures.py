@@ -1,15 +1,30 @@
 """Pictures of attention: which keys each query sees, and how much of each."""
 
+from typing import Any
+
+import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.types import Tensor
+
 COLORS = ("#2a6f97", "#e07a1f", "#3a9d6e", "#b5446e", "#7a5ea8", "#c9a227", "#4fb3bf", "#8a5a44")
-HIDDEN = "#f1f1ee"  # the keys after the query
+FUTURE_COLOR = "#f1f1ee"  # the keys after the query
 
 
+@renamed_arguments(features="hidden_dim")
 def draw_pattern(
-    layer, length, use_causal_mask=True, inputs=None, features=32, seed=0, overlay=False, show_groups=True, axes=None
-):
+    layer: keras.layers.Layer,
+    length: int,
+    use_causal_mask: bool = True,
+    inputs: Tensor | None = None,
+    hidden_dim: int = 32,
+    seed: int = 0,
+    overlay: bool = False,
+    show_groups: bool = True,
+    axes: Any = None,
+) -> Any:
     """Draws the pattern of an attention layer, one panel a head: filled where a query (row) sees a key (column).
 
     The picture is `layer.attention_pattern`, the dense twin that the tests compare the fast computation with. Tokens
@@ -21,8 +36,8 @@ def draw_pattern(
         length: T, positions to draw.
         use_causal_mask: whether later positions are hidden. Default True.
         inputs: float (1, T, D), what decides the clusters of routed heads. None: random numbers.
-        features: channels of the random input that a layer not yet built is built for; ignored if it is built. Default
-            32.
+        hidden_dim: Size of the random inputs that a layer not yet built is built for; ignored if it is built.
+            Default: 32.
         seed: integer of the random input.
         overlay: whether to draw all heads into one panel, a colour each; the first that sees a key has it.
         show_groups: whether clusters have colours of their own. Default True.
@@ -38,7 +53,7 @@ def draw_pattern(
     Example:
         >>> draw_pattern(LocalAttention(2, 16, window=8), length=48).savefig("local.png")
     """
-    inputs = _inputs(layer, length, inputs, features, seed)
+    inputs = _inputs(layer, length, inputs, hidden_dim, seed)
     pattern = layer.attention_pattern(inputs, use_causal_mask=use_causal_mask)
     pattern = ops.convert_to_numpy(pattern)[0]  # (N, T, T)
     panels = [one_color_a_head(pattern)] if overlay else [_colored(seen, show_groups) for seen in pattern]
@@ -48,7 +63,16 @@ def draw_pattern(
     return axes[0].figure
 
 
-def draw_weights(layer, length, use_causal_mask=True, inputs=None, features=32, seed=0, axes=None):
+@renamed_arguments(features="hidden_dim")
+def draw_weights(
+    layer: keras.layers.Layer,
+    length: int,
+    use_causal_mask: bool = True,
+    inputs: Tensor | None = None,
+    hidden_dim: int = 32,
+    seed: int = 0,
+    axes: Any = None,
+) -> Any:
     """Draws the weights of an attention layer, one panel a head: the darker, the more a query (row) sees of a key.
 
     For layers that approximate, such as `ClusteredAttention`, whose queries see every key, though those of a cluster
@@ -59,7 +83,8 @@ def draw_weights(layer, length, use_causal_mask=True, inputs=None, features=32, 
         length: T, positions to draw.
         use_causal_mask: whether later positions are hidden. Default True.
         inputs: float (1, T, D). None: random numbers.
-        features: channels of the random input that a layer not yet built is built for; ignored if it is built.
+        hidden_dim: Size of the random inputs that a layer not yet built is built for; ignored if it is built.
+            Default: 32.
         seed: integer of the random input.
         axes: matplotlib axes to draw into, one a head. None: a new figure.
 
@@ -74,7 +99,7 @@ def draw_weights(layer, length, use_causal_mask=True, inputs=None, features=32, 
         >>> figure = draw_weights(ClusteredAttention(2, 16, num_clusters=4), length=48, use_causal_mask=False)
         >>> figure.savefig("clustered.png")
     """
-    inputs = _inputs(layer, length, inputs, features, seed)
+    inputs = _inputs(layer, length, inputs, hidden_dim, seed)
     weights = layer(inputs, use_causal_mask=use_causal_mask, return_attention_scores=True)[1]
     weights = ops.convert_to_numpy(ops.cast(weights, "float32"))[0]  # (N, T, T)
     axes = _axes(axes, len(weights))
@@ -83,10 +108,10 @@ def draw_weights(layer, length, use_causal_mask=True, inputs=None, features=32, 
     return axes[0].figure
 
 
-def _inputs(layer, length, inputs, features, seed):
+def _inputs(layer, length, inputs, hidden_dim, seed):
     """Returns what a layer is drawn on: `inputs`, or random numbers."""
     if inputs is None:
-        shape = (1, length, layer.num_features if layer.built else features)
+        shape = (1, length, layer.num_features if layer.built else hidden_dim)
         inputs = np.random.default_rng(seed).normal(size=shape).astype("float32")
     return ops.convert_to_tensor(inputs)
 
@@ -153,7 +178,7 @@ def _draw(axis, panel, shade_future):
     length = len(panel)
     if shade_future:
         corner = np.array([(0, 0), (length, 0), (length, length)]) - 0.5
-        axis.fill(*corner.T, color=HIDDEN, linewidth=0, zorder=0)
+        axis.fill(*corner.T, color=FUTURE_COLOR, linewidth=0, zorder=0)
     colors = ListedColormap([(1, 1, 1, 0), *COLORS])
     _finish(axis, axis.imshow(panel, cmap=colors, vmin=0, vmax=len(COLORS), interpolation="none", zorder=1))
 

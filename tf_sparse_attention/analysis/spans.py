@@ -1,12 +1,16 @@
 """Pictures of the spans that the heads of a model have learned."""
 
+from typing import Any
+
+import keras
 import numpy as np
 
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
+from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers.adaptive_span import spans_in
 
 
-def spans_of(model):
+def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
     """Returns the spans of a model's layers, in positions: a list of int arrays (N,), one a layer that has spans.
 
     Args:
@@ -15,14 +19,15 @@ def spans_of(model):
     return [span.spans() for span in spans_in(model)]
 
 
-def draw_spans(model, axis=None):
+@renamed_arguments(axis="axes")
+def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:
     """Draws how far each head of each layer sees: a dot a head over the number of its layer, on a logarithmic scale.
 
     As figure 4 of Sukhbaatar et al. 2019, "Adaptive Attention Span in Transformers".
 
     Args:
         model: Keras layer or model with `adaptive_span` in some of its layers, built.
-        axis: matplotlib axes to draw into. None: a new figure.
+        axes: Matplotlib axes to draw into; `None` for a new figure. Default: `None`.
 
     Returns:
         The matplotlib figure.
@@ -38,12 +43,12 @@ def draw_spans(model, axis=None):
     spans = spans_of(model)
     if not spans:
         raise ValueError(f"`model` must have layers with `adaptive_span`. Received: {model.name}, which has none.")
-    if axis is None:
-        _, axis = pyplot.subplots(figsize=(max(3.0, 0.4 * len(spans) + 1), 3))
+    if axes is None:
+        _, axes = pyplot.subplots(figsize=(max(3.0, 0.4 * len(spans) + 1), 3))
     for number, heads in enumerate(spans):
-        beside = number + np.linspace(-0.2, 0.2, len(heads)) if len(heads) > 1 else [number]
-        axis.scatter(beside, heads, s=18, color=COLORS[0], zorder=2)
-        axis.plot([number - 0.3, number + 0.3], [np.mean(heads)] * 2, color=COLORS[1], linewidth=1.5, zorder=1)
-    axis.set(xlabel="layer", ylabel="span (positions)", xticks=range(len(spans)))
-    axis.set_yscale("log", base=2)
-    return axis.figure
+        columns = number + np.linspace(-0.2, 0.2, len(heads)) if len(heads) > 1 else [number]
+        axes.scatter(columns, heads, s=18, color=COLORS[0], zorder=2)
+        axes.plot([number - 0.3, number + 0.3], [np.mean(heads)] * 2, color=COLORS[1], linewidth=1.5, zorder=1)
+    axes.set(xlabel="layer", ylabel="span (positions)", xticks=range(len(spans)))
+    axes.set_yscale("log", base=2)
+    return axes.figure

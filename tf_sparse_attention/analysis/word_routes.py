@@ -2,13 +2,16 @@
 
 import dataclasses
 import re
+from typing import Any
 
+import keras
 import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_rows import record_attentions
 from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
+from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers import RoutingAttention
 
 SMALLEST_SHARE = 1e-4  # that is listed; less is rounding and prints as 0.00
@@ -31,7 +34,7 @@ class WordRoute:
     layer: int
     head: int
     cluster: int
-    seen: tuple
+    seen: tuple[tuple[int, float], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +46,10 @@ class WordRoutes:
         routes: list of `WordRoute`.
     """
 
-    words: list
-    routes: list
+    words: list[str]
+    routes: list[WordRoute]
 
-    def table(self):
+    def table(self) -> str:
         """Returns a Markdown table, a row a word and head."""
         lines = ["| word | layer | head | cluster | looks at |", "|---|---|---|---|---|"]
         for route in self.routes:
@@ -55,10 +58,10 @@ class WordRoutes:
             lines.append(f"| {' | '.join(map(str, cells))} |")
         return "\n".join(lines)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.table()
 
-    def draw(self, layer, head, line_length=64, axes=None):
+    def draw(self, layer: int, head: int, line_length: int = 64, axes: Any = None) -> Any:
         """Draws the text with each word in the color of its cluster, and lines to what it looks at most.
 
         Args:
@@ -76,34 +79,36 @@ class WordRoutes:
         routes = {route.word: route for route in self.routes if (route.layer, route.head) == (layer, head)}
         if not routes:
             raise ValueError(f"`layer` and `head` must be among the routes. Received: layer={layer}, head={head}.")
-        places = _places(self.words, line_length)
+        positions = _layout_words(self.words, line_length)
         if axes is None:
-            _, axes = import_pyplot().subplots(figsize=(0.12 * line_length, 0.5 * (places[-1][1] + 1)))
-        for number, (column, line) in enumerate(places):
+            _, axes = import_pyplot().subplots(figsize=(0.12 * line_length, 0.5 * (positions[-1][1] + 1)))
+        for number, (column, line) in enumerate(positions):
             route = routes.get(number)
             color = "#888888" if route is None else COLORS[route.cluster % len(COLORS)]
             axes.text(column, -line, self.words[number], color=color, family="monospace", fontsize=9)
             if route is not None and route.seen:
                 other, share = route.seen[0]
-                middle = [(places[at][0] + len(self.words[at]) / 2, 0.3 - places[at][1]) for at in (number, other)]
-                axes.plot(*zip(*middle, strict=True), color=color, linewidth=2 * share, alpha=0.5)
-        axes.set(xlim=(0, line_length), ylim=(-places[-1][1] - 0.5, 1))
+                ends = [(*positions[at], self.words[at]) for at in (number, other)]
+                middles = [(column + len(word) / 2, 0.3 - line) for column, line, word in ends]
+                axes.plot(*zip(*middles, strict=True), color=color, linewidth=2 * share, alpha=0.5)
+        axes.set(xlim=(0, line_length), ylim=(-positions[-1][1] - 0.5, 1))
         axes.axis("off")
         return axes.figure
 
 
-def word_routes(model, tokenizer, text, most=3):
+@renamed_arguments(most="top_k")
+def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int = 3) -> WordRoutes:
     """Returns which earlier words each word of a text looks at through the routed heads of a model.
 
     A word is what stands between spaces; the attention of its tokens is averaged, what they give to the tokens of
     another word is added up. Exact, from the model's own weights of attention (see `head_divergence` for the cost; the
-    text is turned back once for each of its tokens, which is for passages and not for books).
+    text is detokenized once for each of its tokens, so this is for passages, not for books).
 
     Args:
         model: `LanguageModel` or another model of token ids with `RoutingAttention` that has centroids.
         tokenizer: the tokenizer it was trained with.
         text: `str`, for instance what the model generated.
-        most: how many earlier words to list, those with a share of 0.0001 or more. Default 3.
+        top_k: Maximal number of earlier words to list, those with a share of 0.0001 or more. Default: 3.
 
     Returns:
         A `WordRoutes`; `print` shows the table, `draw` a picture.
@@ -118,9 +123,9 @@ def word_routes(model, tokenizer, text, most=3):
         >>> print(routes)  # doctest: +ELLIPSIS
         | word | layer | head | cluster | looks at |...
     """
-    checks.check_count("most", most)
+    checks.check_count("top_k", top_k)
     ids = np.asarray(tokenizer.tokenize(text))
-    words, owners = _words(tokenizer, ids)
+    words, word_of_token = _words(tokenizer, ids)
     if not words:
         raise ValueError(f"`text` must have words. Received: text={text!r}.")
     inputs = np.concatenate([[tokenizer.start_id], ids])[None].astype("int32")
@@ -128,8 +133,8 @@ def word_routes(model, tokenizer, text, most=3):
     for number, attention in enumerate(record_attentions(model, inputs)):
         clusters = _clusters(attention)
         if clusters:
-            shares = _shares(attention, owners, len(words))
-            routes += _routes(number, clusters, shares, owners, most)
+            shares = _shares(attention, word_of_token, len(words))
+            routes += _routes(number, clusters, shares, word_of_token, top_k)
     if not routes:
         raise ValueError(f"`model` must have routed heads with centroids. Received: {model.name} without.")
     return WordRoutes(words, sorted(routes, key=lambda route: (route.word, route.layer, route.head)))
@@ -142,13 +147,13 @@ def _words(tokenizer, ids):
     word_at = np.full(len(text), -1)
     for number, match in enumerate(found):
         word_at[match.start() : match.end()] = number
-    owners, begin = [-1], 0
+    word_of_token, begin = [-1], 0
     for count in range(1, len(ids) + 1):
         end = min(len(tokenizer.detokenize(ids[:count])), len(text))
         inside = word_at[max(min(begin, end - 1), 0) : end]  # a byte that ends a character adds none to the text
-        owners.append(int(inside.max(initial=-1)))
+        word_of_token.append(int(inside.max(initial=-1)))
         begin = end
-    return [match[0] for match in found], np.array(owners)
+    return [match[0] for match in found], np.array(word_of_token)
 
 
 def _clusters(attention):
@@ -165,38 +170,38 @@ def _clusters(attention):
     return clusters
 
 
-def _shares(attention, owners, num_words):
-    """Returns the attention of words to words, float (N, W, W): means over tokens that ask, sums over the others."""
-    belongs = (owners[:, None] == np.arange(num_words)).astype("float64")  # (T, W)
+def _shares(attention, word_of_token, num_words):
+    """Returns the attention of words to words, float (N, W, W): means over queries, sums over keys."""
+    belongs = (word_of_token[:, None] == np.arange(num_words)).astype("float64")  # (T, W)
     total = 0.0
     for queries, weights in attention.rows():
         total = total + np.einsum("qw,nqk,kv->nwv", belongs[queries], weights[0].astype("float64"), belongs)
     return total / np.maximum(belongs.sum(0), 1)[None, :, None]
 
 
-def _routes(number, clusters, shares, owners, most):
+def _routes(number, clusters, shares, word_of_token, top_k):
     """Returns a list of `WordRoute` for one attention."""
     routes = []
-    last = {word: place for place, word in enumerate(owners) if word >= 0}
+    last = {word: position for position, word in enumerate(word_of_token) if word >= 0}
     for head, groups in clusters.items():
-        for word, place in last.items():
+        for word, position in last.items():
             own = shares[head, word].copy()
             own[word] = 0
-            best = [other for other in np.argsort(-own, kind="stable")[:most] if own[other] > SMALLEST_SHARE]
+            best = [other for other in np.argsort(-own, kind="stable")[:top_k] if own[other] > SMALLEST_SHARE]
             seen = tuple((int(other), float(own[other])) for other in best)
-            routes.append(WordRoute(word, number, head, int(groups[place]), seen))
+            routes.append(WordRoute(word, number, head, int(groups[position]), seen))
     return routes
 
 
-def _places(words, line_length):
+def _layout_words(words, line_length):
     """Returns the column and the line of each word."""
-    places, column, line = [], 0, 0
+    positions, column, line = [], 0, 0
     for word in words:
         if column and column + len(word) > line_length:
             column, line = 0, line + 1
-        places.append((column, line))
+        positions.append((column, line))
         column += len(word) + 1
-    return places
+    return positions
 
 
 def _cell(word):

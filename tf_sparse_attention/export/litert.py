@@ -6,41 +6,55 @@ import pathlib
 import re
 import tempfile
 import warnings
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_sparse_attention.export.token_functions import SIGNATURES, check_answers, refusal, token_functions
+from tf_sparse_attention.export.token_functions import (
+    SIGNATURES,
+    check_outputs,
+    token_functions,
+    unsupported_model_error,
+)
 from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.ops.masks import MOST_AXES
 
 
-def export_litert(model, path, batch_size=1, sequence_length=1024, max_length=1024, signatures=SIGNATURES):
+def export_litert(
+    model: LanguageModel,
+    path: str | os.PathLike,
+    batch_size: int = 1,
+    sequence_length: int = 1024,
+    max_length: int = 1024,
+    signatures: Sequence[str] = SIGNATURES,
+) -> pathlib.Path:
     """Writes one LiteRT file with the signatures `score` and `decode`, token ids in and numbers out.
 
-    It has builtin operations alone, so that every LiteRT interpreter runs it, and the weights once. All sizes are
-    fixed. Before it is written its answers are compared with the model's.
+    It only has builtin operations, so that every LiteRT interpreter runs it, and the weights once. All sizes are fixed.
+    Before it is written, its outputs are compared with the model's.
 
     - `score`: token_ids, int32 (B, sequence_length) -> nats, float32 (B, sequence_length): -log p of each token given
-      those before it in its row, the first one as the start of a document. Shorter texts are filled up at the end with
-      any id, and the nats there are left out: a causal model's other answers do not depend on them.
+      those before it in its row, the first one as the start of a document. Pad shorter texts at the end with any
+      id and ignore the nats there: a causal model's other outputs do not depend on them.
     - `decode`: token_ids, int32 (B, 1), index, int32 (B,), the number of tokens before it in each row, and the tensors
       of the cache -> logits, float32 (B, V), for the token after it, and the cache after it: each of its tensors has
       the name of an input with "new_" before it. Zeros are the empty cache. The first token of a document is id 0.
 
     Args:
         model: `LanguageModel` in float32, on the TensorFlow backend.
-        path: file to write, with the suffix ".tflite". An earlier one is replaced, whole or not at all.
-        batch_size: B, rows. Default 1.
-        sequence_length: tokens of a row of `score`. Default 1024.
-        max_length: tokens that a row of `decode` can have, id 0 at the start included. Default 1024.
-        signatures: which of the two are written. Default both.
+        path: File to write, with the suffix ".tflite". An earlier one is replaced atomically.
+        batch_size: Number of rows B. Default: 1.
+        sequence_length: Tokens of a row of `score`. Default: 1024.
+        max_length: Maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
+        signatures: Which of the two are written. Default: both.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: on another backend, for a model that does not fit or that LiteRT has no operations for, or if the
-            file does not answer as the model does.
+        ValueError: On another backend, for a model that is not suitable or that LiteRT has no operations for, or if the
+            outputs of the file differ from the model's.
 
     Example:
         >>> export_litert(model, "model.tflite", sequence_length=512, max_length=512)
@@ -57,60 +71,61 @@ def export_litert(model, path, batch_size=1, sequence_length=1024, max_length=10
         raise ValueError(f"`path` must be a file on a local disk that ends with '.tflite'. Received: path={path}.")
     functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
     _check_axes(model, functions)
-    content = _converted(model, functions)
-    check_answers(model, functions, "LiteRT", _answers_of(content))
+    content = _convert(model, functions)
+    check_outputs(model, functions, "LiteRT", _make_runner(content))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary:
         temporary.write_bytes(content)
     return path
 
 
-def _converted(model, functions):
+def _convert(model, functions):
     served = tf.Module(name="language_model")
     served.weights = [variable.value for variable in model.variables]
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(served, folder, {name: function.run for name, function in functions.items()})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:
-            with _quiet():
+            with _suppress_stderr():
                 return converter.convert()
         except Exception as error:  # of several classes, none of them public
             reason = str(error)
-    lacking = sorted({name for names in re.findall(r"ops: ([\w, ]+)", reason) for name in names.split(", ")})
-    reason = f"no operation for {', '.join(lacking)}" if lacking else reason
-    raise refusal(model, "LiteRT", reason)
+    missing = sorted({name for names in re.findall(r"ops: ([\w, ]+)", reason) for name in names.split(", ")})
+    reason = f"no operation for {', '.join(missing)}" if missing else reason
+    raise unsupported_model_error(model, "LiteRT", reason)
 
 
 def _check_axes(model, functions):
-    """Refuses what the converter lets pass and at what the interpreter would end the process."""
+    """Raises a `ValueError` for operations that pass the converter and crash the interpreter."""
     for function in functions.values():
         for operation in function.run.get_concrete_function().graph.get_operations():
             if operation.type in ("LogicalAnd", "LogicalOr"):
                 first, second = (x.shape for x in operation.inputs)
                 if first != second and operation.outputs[0].shape.rank > MOST_AXES:
-                    raise refusal(model, "LiteRT", f"no {operation.type} that broadcasts more than {MOST_AXES} axes")
+                    reason = f"no {operation.type} that broadcasts more than {MOST_AXES} axes"
+                    raise unsupported_model_error(model, "LiteRT", reason)
 
 
 @contextlib.contextmanager
-def _quiet():
-    """Keeps what the converter writes to the standard error, a page for each operation, from being seen."""
-    with tempfile.TemporaryFile() as nowhere:
+def _suppress_stderr():
+    """Context that suppresses what the converter writes to the standard error, a page for each operation."""
+    with tempfile.TemporaryFile() as sink:
         before = os.dup(2)
         try:
-            os.dup2(nowhere.fileno(), 2)
+            os.dup2(sink.fileno(), 2)
             yield
         finally:
             os.dup2(before, 2)
             os.close(before)
 
 
-def _answers_of(content):
+def _make_runner(content):
     with warnings.catch_warnings():
         # TensorFlow announces that its interpreter moves to a package of its own.
         warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
         interpreter = tf.lite.Interpreter(model_content=content)
 
-    def answer(name, inputs):
+    def run(name, inputs):
         return interpreter.get_signature_runner(name)(**inputs)
 
-    return answer
+    return run

@@ -3,35 +3,49 @@
 import logging
 import os
 import pathlib
+from collections.abc import Sequence
 
-from tf_sparse_attention.export.token_functions import SIGNATURES, check_answers, refusal, token_functions
+from tf_sparse_attention.export.token_functions import (
+    SIGNATURES,
+    check_outputs,
+    token_functions,
+    unsupported_model_error,
+)
 from tf_sparse_attention.files import atomic_folder
+from tf_sparse_attention.models import LanguageModel
 
 OPSET = 18
 
 
-def export_onnx(model, path, batch_size=1, sequence_length=1024, max_length=1024, signatures=SIGNATURES):
+def export_onnx(
+    model: LanguageModel,
+    path: str | os.PathLike,
+    batch_size: int = 1,
+    sequence_length: int = 1024,
+    max_length: int = 1024,
+    signatures: Sequence[str] = SIGNATURES,
+) -> pathlib.Path:
     """Writes a folder with `score.onnx` and `decode.onnx`, token ids in and numbers out.
 
-    Inputs, outputs and sizes are those of `export_litert`; each file has the weights. Before they are written their
-    answers are compared with the model's. It needs `pip install 'tf-sparse-attention[onnx]'`.
+    Inputs, outputs and sizes are those of `export_litert`; each file has the weights. Before they are written, their
+    outputs are compared with the model's. It needs `pip install 'tf-sparse-attention[onnx]'`.
 
     Args:
         model: `LanguageModel` in float32, on the TensorFlow backend.
-        path: folder to write. It must not exist, or be empty, or hold an earlier export, which is replaced: whole or
-            not at all.
-        batch_size: B, rows. Default 1.
-        sequence_length: tokens of a row of `score`. Default 1024.
-        max_length: tokens that a row of `decode` can have, id 0 at the start included. Default 1024.
-        signatures: which of the two are written. Default both.
+        path: Folder to write. It must not exist, or be empty, or hold an earlier export, which is replaced
+            atomically.
+        batch_size: Number of rows B. Default: 1.
+        sequence_length: Tokens of a row of `score`. Default: 1024.
+        max_length: Maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
+        signatures: Which of the two are written. Default: both.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ImportError: if tf2onnx or onnxruntime is not installed.
-        ValueError: on another backend, for a model that does not fit or that ONNX has no operations for, for a path
-            that must not be written, or if the files do not answer as the model does.
+        ImportError: If tf2onnx or onnxruntime is not installed.
+        ValueError: On another backend, for a model that is not suitable or that ONNX has no operations for, for a path
+            that must not be written, or if the outputs of the files differ from the model's.
 
     Example:
         >>> export_onnx(model, "model", sequence_length=512, max_length=512)
@@ -41,8 +55,8 @@ def export_onnx(model, path, batch_size=1, sequence_length=1024, max_length=1024
     packages = _packages()
     path = _checked_path(path)
     functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
-    contents = {name: _converted(packages, model, function) for name, function in functions.items()}
-    check_answers(model, functions, "ONNX", _answers_of(packages, model, contents))
+    contents = {name: _convert(packages, model, function) for name, function in functions.items()}
+    check_outputs(model, functions, "ONNX", _make_runner(packages, model, contents))
     with atomic_folder(path) as temporary:
         temporary.mkdir()
         for name, content in contents.items():
@@ -74,7 +88,7 @@ def _checked_path(path):
     return path
 
 
-def _converted(packages, model, function):
+def _convert(packages, model, function):
     onnx, _, tf2onnx = packages
     log = logging.getLogger("tf2onnx")
     level = log.level
@@ -83,24 +97,24 @@ def _converted(packages, model, function):
     try:
         converted, _ = tf2onnx.convert.from_function(function.run, function.inputs, opset=OPSET)
     except Exception as error:  # of any class
-        raise refusal(model, "ONNX", error) from None
+        raise unsupported_model_error(model, "ONNX", error) from None
     finally:
         log.setLevel(level)
-    lacking = sorted({node.op_type for node in converted.graph.node if not onnx.defs.has(node.op_type)})
-    if lacking:
-        raise refusal(model, "ONNX", f"no operation for {', '.join(lacking)}")
+    missing = sorted({node.op_type for node in converted.graph.node if not onnx.defs.has(node.op_type)})
+    if missing:
+        raise unsupported_model_error(model, "ONNX", f"no operation for {', '.join(missing)}")
     return converted.SerializeToString()
 
 
-def _answers_of(packages, model, contents):
+def _make_runner(packages, model, contents):
     _, onnxruntime, _ = packages
     try:
         sessions = {name: onnxruntime.InferenceSession(content) for name, content in contents.items()}
     except Exception as error:  # of any class
-        raise refusal(model, "ONNX", error) from None
+        raise unsupported_model_error(model, "ONNX", error) from None
 
-    def answer(name, inputs):
+    def run(name, inputs):
         names = [output.name for output in sessions[name].get_outputs()]
         return dict(zip(names, sessions[name].run(names, inputs), strict=True))
 
-    return answer
+    return run

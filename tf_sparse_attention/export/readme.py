@@ -1,13 +1,16 @@
-"""The README.md that is written beside a SavedModel."""
+"""The README.md in a SavedModel."""
 
 import keras
 import tensorflow as tf
 
-from tf_sparse_attention.export.continuing import MOST_ROWS, most_tokens_of
+from tf_sparse_attention.data import Tokenizer
+from tf_sparse_attention.export.generation import MAX_ROWS, max_tokens_of
+from tf_sparse_attention.export.weights import Weights
+from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.version import __version__
 
 
-def readme_of(model, tokenizer, weights, sequence_length, name):
+def make_readme(model: LanguageModel, tokenizer: Tokenizer, weights: Weights, sequence_length: int, name: str) -> str:
     """Returns the text; see `export_saved_model`."""
     return _README.format(
         name=name,
@@ -19,8 +22,8 @@ def readme_of(model, tokenizer, weights, sequence_length, name):
         window=sequence_length,
         size=f"{weights.num_bytes / 1e6:,.1f} MB{', the large ones in 8 bits' if weights.numbers else ''}",
         hidden_dim=model.backbone.hidden_dim,
-        most_tokens=most_tokens_of(model),
-        most_rows=MOST_ROWS,
+        most_tokens=max_tokens_of(model),
+        most_rows=MAX_ROWS,
         versions=f"tf_sparse_attention {__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}",
     )
 

@@ -7,20 +7,29 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.continuing import generate_function
 from tf_sparse_attention.export.embedding import embed_function
-from tf_sparse_attention.export.readme import readme_of
+from tf_sparse_attention.export.generation import generate_function
+from tf_sparse_attention.export.readme import make_readme
 from tf_sparse_attention.export.scoring import score_function
 from tf_sparse_attention.export.token_functions import check_kind, check_length
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.files import atomic_folder
+from tf_sparse_attention.models import LanguageModel
 
 
-def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=8, jit_compile=True, weight_dtype=None):
+def export_saved_model(
+    model: LanguageModel,
+    path: str | os.PathLike,
+    tokenizer: Tokenizer,
+    sequence_length: int = 1024,
+    batch_size: int = 8,
+    jit_compile: bool = True,
+    weight_dtype: str | None = None,
+) -> pathlib.Path:
     """Writes a SavedModel with the signatures `score`, `generate` and `embed`: text in, text, numbers or vectors out.
 
     It runs where TensorFlow is installed, without this library and, unless the tokenizer is SentencePiece or WordPiece,
-    without tensorflow-text. A README.md inside says what goes in and what comes out, with an example.
+    without tensorflow-text. A README.md inside describes inputs and outputs, with an example.
 
     - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), num_bytes and num_tokens, int32 (B,). Nothing
       is cut off: a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly
@@ -37,25 +46,24 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
       windows as above, 0 for empty text; num_tokens, int32 (B,).
 
     Texts and prompts are bytes, valid UTF-8 or not. The loop of `generate` is compiled by XLA for each of a few sizes
-    (`bucket_length`) when it is first needed, which takes some seconds.
+    (`bucket_length`) on first use, which takes some seconds.
 
     Args:
         model: `LanguageModel`, on the TensorFlow backend.
-        path: folder to write, on a local disk. It must not exist, or be empty, or hold an earlier export, which is
-            replaced: whole or not at all.
-        tokenizer: the tokenizer the model was trained with. Ids that it lacks are never drawn.
-        sequence_length: most tokens in a window of `score`; best the length the model was trained at. Default 1024.
-        batch_size: most windows that `score` and `embed` compute at once. Default 8.
-        jit_compile: whether the loop of `generate` is compiled. Default True; False is for servers without XLA.
-        weight_dtype: "int8" for large weights in 8 bits, with a scale for each row or column: about a quarter of the
-            size, results that differ a little; they are computed with in the dtype of the model. None (default): as
-            they are.
+        path: Folder to write, on a local disk. It must not exist, or be empty, or hold an earlier export, which is
+            replaced atomically.
+        tokenizer: The tokenizer the model was trained with. Ids that it does not have are never sampled.
+        sequence_length: Maximal number of tokens in a window of `score`, best the length of training. Default: 1024.
+        batch_size: Maximal number of windows that `score` and `embed` compute at once. Default: 8.
+        jit_compile: Whether XLA compiles the loop of `generate`; `False` for servers without XLA. Default: `True`.
+        weight_dtype: "int8" to quantize large weights to 8 bits, with a scale for each row or column: about a quarter
+            of the size, and slightly different results, computed in the model's dtype. Default: `None`.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: on another backend, for a model or tokenizer that does not fit, or a path that must not be written.
+        ValueError: On another backend, or if the model, tokenizer or path is not suitable.
 
     Example:
         >>> export_saved_model(model, "saved_model", ByteTokenizer(), sequence_length=1024)
@@ -77,7 +85,7 @@ def export_saved_model(model, path, tokenizer, sequence_length=1024, batch_size=
     served.score = score_function(model, tokenizer, *windows)
     served.generate = generate_function(model, tokenizer, weights, jit_compile)
     served.embed = embed_function(model, tokenizer, *windows)
-    _write(served, path, readme_of(model, tokenizer, weights, sequence_length, path.name))
+    _write(served, path, make_readme(model, tokenizer, weights, sequence_length, path.name))
     return path
 
 
@@ -85,7 +93,7 @@ def _check_model(model, tokenizer):
     check_kind(model, "A SavedModel")
     if not model.backbone.causal:
         raise ValueError(
-            "`model` must be one that does not see later tokens: what others say of a text is no probability. "
+            "`model` must not see later tokens, or its scores are no probabilities. "
             "Received: a backbone with causal=False."
         )
     if not isinstance(tokenizer, Tokenizer):

@@ -1,6 +1,7 @@
-"""The functions of token ids that LiteRT and ONNX files hold, and the check of what a runtime makes of them."""
+"""The functions of token ids in LiteRT and ONNX files, and the comparison of a runtime's outputs with Keras's."""
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -13,11 +14,11 @@ from tf_sparse_attention.models.attention_parts import all_parts, class_name
 from tf_sparse_attention.models.metrics import nats_of
 
 SIGNATURES = ("score", "decode")
-LARGEST_FILE = 2**31  # bytes: both formats count them in 32 bits with a sign
+MAX_FILE_BYTES = 2**31  # both formats have signed 32-bit offsets
 CHECKED_STEPS = 8
 TOLERANCE = 1e-3
-# Where two clusters are equally near to a token, rounding decides, and a runtime may decide otherwise than Keras.
-MOST_APART = 0.01
+# Where two clusters are equally near to a token, rounding decides, and a runtime may round differently.
+MAX_MISMATCHED = 0.01
 
 
 class TokenFunction(NamedTuple):
@@ -29,11 +30,13 @@ class TokenFunction(NamedTuple):
     """
 
     run: Any
-    inputs: list
+    inputs: list[tf.TensorSpec]
 
 
-def token_functions(model, signatures, batch_size, sequence_length, max_length):
-    """Returns {name: `TokenFunction`} for the wanted ones of `SIGNATURES`, or raises a `ValueError`."""
+def token_functions(
+    model: LanguageModel, signatures: Sequence[str], batch_size: int, sequence_length: int, max_length: int
+) -> dict[str, TokenFunction]:
+    """Returns {name: `TokenFunction`} for the requested `SIGNATURES`, or raises a `ValueError`."""
     _check(model, signatures)
     checks.check_count("batch_size", batch_size)
     functions = {}
@@ -46,20 +49,25 @@ def token_functions(model, signatures, batch_size, sequence_length, max_length):
     return functions
 
 
-def check_answers(model, functions, runtime, answer):
-    """Raises a `ValueError` if a runtime answers otherwise than Keras, for random ids and the first steps.
+def check_outputs(
+    model: LanguageModel,
+    functions: Mapping[str, TokenFunction],
+    runtime: str,
+    run: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]],
+) -> None:
+    """Raises a `ValueError` if a runtime's outputs differ from Keras's, for random ids and the first steps.
 
     Args:
-        model: the `LanguageModel`.
-        functions: of `token_functions`.
-        runtime: its name, for the message.
-        answer: function of the name of one of `functions` and a dictionary of arrays, its inputs; returns the same of
+        model: The `LanguageModel`.
+        functions: Result of `token_functions`.
+        runtime: Name of the runtime, for the message.
+        run: Function of the name of one of `functions` and a dictionary of its inputs, arrays; returns a dictionary of
             its outputs.
     """
     draw = np.random.default_rng(0).integers
     for name, function in functions.items():
         empty = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
-        own, other = dict(empty), dict(empty)  # each goes on from its own answers
+        own, other = dict(empty), dict(empty)  # each continues from its own outputs
         for step in range(CHECKED_STEPS if name == "decode" else 1):
             given = {"token_ids": draw(model.backbone.vocabulary_size, size=empty["token_ids"].shape, dtype="int32")}
             if name == "decode":
@@ -67,16 +75,16 @@ def check_answers(model, functions, runtime, answer):
             own, other = {**own, **given}, {**other, **given}
             expected = {key: x.numpy() for key, x in function.run(*map(tf.constant, own.values())).items()}
             try:
-                found = answer(name, other)
+                found = run(name, other)
             except RuntimeError as error:
-                raise refusal(model, runtime, error) from None
+                raise unsupported_model_error(model, runtime, error) from None
             _compare(name, expected, found, runtime)
             own |= {key: expected[f"new_{key}"] for key in own if f"new_{key}" in expected}
             other |= {key: found[f"new_{key}"] for key in own if f"new_{key}" in expected}
 
 
-def refusal(model, runtime, reason):
-    """Returns the `ValueError` for a model that a runtime has no operations for, of a converter's long reason."""
+def unsupported_model_error(model: LanguageModel, runtime: str, reason: object) -> ValueError:
+    """Returns the `ValueError` for a model that a runtime has no operations for, with a shortened reason."""
     reason = str(reason).strip().partition("\n")[0][:200].rstrip(".")
     patterns = ", ".join(sorted({class_name(part) for part in all_parts(model.backbone.get_config()["attention"])}))
     return ValueError(
@@ -85,7 +93,7 @@ def refusal(model, runtime, reason):
     )
 
 
-def check_kind(model, what):
+def check_kind(model: LanguageModel, what: str) -> None:
     """Raises a `ValueError` unless `model` is a `LanguageModel` on the TensorFlow backend."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -102,7 +110,7 @@ def _check(model, signatures):
     if not signatures or isinstance(signatures, str) or not set(signatures) <= set(SIGNATURES):
         raise ValueError(f"`signatures` must be some of {SIGNATURES}. Received: signatures={signatures!r}.")
     if not model.backbone.causal:
-        raise ValueError("`model` must be one that does not see later tokens. Received: a backbone with causal=False.")
+        raise ValueError("`model` must not see later tokens. Received: a backbone with causal=False.")
     if model.compute_dtype != "float32":
         raise ValueError(
             "`model` must compute in float32. Make one with dtype='float32' and the same weights "
@@ -114,26 +122,26 @@ def _check(model, signatures):
             "`signatures=('score',)` leaves decoding out."
         )
     size = 4 * model.count_params()
-    if size >= LARGEST_FILE:
+    if size >= MAX_FILE_BYTES:
         raise ValueError(
-            f"`model` must have weights of less than {LARGEST_FILE:,} bytes, which is the most that such a file can "
+            f"`model` must have weights of less than {MAX_FILE_BYTES:,} bytes, the largest that such a file can "
             f"hold. A SavedModel has no such limit: `export_saved_model`. Received: weights of {size:,} bytes."
         )
 
 
-def check_length(model, name, length):
+def check_length(model: LanguageModel, name: str, length: int) -> None:
     """Raises a `ValueError` unless `length` is a positive integer that the model has positions for."""
     checks.check_count(name, length)
-    most = model.backbone.max_length
-    if most is not None and length > most:
-        raise ValueError(f"`{name}` must be at most the {most} positions of the model. Received: {name}={length}.")
+    limit = model.backbone.max_length
+    if limit is not None and length > limit:
+        raise ValueError(f"`{name}` must be at most the {limit} positions of the model. Received: {name}={length}.")
 
 
 def _score_function(model, batch_size, sequence_length):
     inputs = [tf.TensorSpec((batch_size, sequence_length), tf.int32, "token_ids")]
 
     def score(token_ids):
-        # In training each token is told from those before it, with id 0 at the start.
+        # As in training, each token is predicted from those before it, with id 0 at the start.
         before = tf.pad(token_ids[:, :-1], [[0, 0], [1, 0]])
         return {"nats": nats_of(token_ids, model(before, training=False))}
 
@@ -164,7 +172,7 @@ def _decode_function(model, batch_size, max_length):
 
 
 def _paths(cache, before=()):
-    """Gives the names that lead to each tensor of a cache, in its order."""
+    """Iterates over the paths of the tensors of a nested cache, tuples of names."""
     for name, inner in cache.items():
         if isinstance(inner, dict):
             yield from _paths(inner, (*before, name))
@@ -179,7 +187,7 @@ def _at(cache, path):
 
 
 def _nested(paths, tensors):
-    """Undoes `_paths`."""
+    """Inverse of `_paths`: returns the nested cache of tensors."""
     cache = {}
     for path, tensor in zip(paths, tensors, strict=True):
         inner = cache
@@ -191,11 +199,11 @@ def _nested(paths, tensors):
 
 def _compare(name, expected, found, runtime):
     for key, right in expected.items():
-        right, answer = right.astype("float64"), np.asarray(found[key]).astype("float64")
-        # Not `>`: NaN is apart from everything.
-        apart = ~(np.abs(answer - right) <= TOLERANCE * np.maximum(1, np.abs(right)))
-        if apart.mean() > MOST_APART:
+        right, output = right.astype("float64"), np.asarray(found[key]).astype("float64")
+        # Not `>`, so that NaN differs from everything.
+        differs = ~(np.abs(output - right) <= TOLERANCE * np.maximum(1, np.abs(right)))
+        if differs.mean() > MAX_MISMATCHED:
             raise ValueError(
-                f"The {runtime} file answers otherwise than the model and is not written. A SavedModel answers as the "
-                f"model does: `export_saved_model`. Received: {apart.mean():.0%} of `{key}` of `{name}` differ."
+                f"The outputs of the {runtime} file differ from the model's and it is not written. A SavedModel has "
+                f"the same outputs: `export_saved_model`. Received: {differs.mean():.0%} of `{key}` of `{name}` differ."
             )

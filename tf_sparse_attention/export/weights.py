@@ -1,4 +1,4 @@
-"""The weights of a model as a SavedModel holds them: as they are, or the large ones in 8 bits."""
+"""The weights of a model in a SavedModel: unchanged, or the large ones quantized to 8 bits."""
 
 import contextlib
 import functools
@@ -7,57 +7,57 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-FEWEST = 1024  # numbers in a weight for which 8 bits are worth it
-LARGEST = 127
+MIN_SIZE = 1024  # smaller weights are not quantized
+INT8_MAX = 127
 
 
 class Weights(tf.Module):
-    """Weights of a model, and how its functions read them.
+    """Weights of a model, and the scope in which its functions use them.
 
-    In 8 bits a weight is an int8 variable times a float for each row, column or channel, see `quantized`. That is done
-    to trainable weights of at least two axes and 1024 numbers; centroids, which decide what a query sees, norms and
-    biases stay as they are.
+    A quantized weight is an int8 variable times a float for each row, column or channel, see `quantize`. Trainable
+    weights of at least two axes and 1024 numbers are quantized; norms, biases and centroids, which decide what a query
+    sees, are not.
 
     Args:
-        model: a Keras model on the TensorFlow backend.
-        dtype: None, or "int8".
+        model: Keras model on the TensorFlow backend.
+        dtype: "int8", or `None` for no quantization. Default: `None`.
     """
 
-    def __init__(self, model, dtype=None):
+    def __init__(self, model: keras.Model, dtype: str | None = None):
         super().__init__(name="weights")
         large = [variable for variable in model.trainable_variables if _is_large(variable)] if dtype == "int8" else []
         chosen = {id(variable) for variable in large}
         self.plain = [variable.value for variable in model.variables if id(variable) not in chosen]
-        pairs = [quantized(keras.ops.convert_to_numpy(variable.value)) for variable in large]
+        pairs = [quantize(keras.ops.convert_to_numpy(variable.value)) for variable in large]
         self.numbers = [tf.Variable(numbers, trainable=False) for numbers, _ in pairs]
         self.scales = [tf.Variable(scale, trainable=False) for _, scale in pairs]
         # Not as a list, in which TensorFlow would find the variables and save them too.
         self._values = functools.partial(_values, large)
 
     @property
-    def num_bytes(self):
+    def num_bytes(self) -> int:
         """Bytes of all variables."""
         return sum(variable.shape.num_elements() * variable.dtype.size for variable in self.variables)
 
-    def in_place(self):
-        """Returns a context in which the model computes with these weights, to be entered in each traced function."""
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns a context in which the model uses these weights; every traced function enters it."""
         if not self.numbers:
             return contextlib.nullcontext()
         return keras.StatelessScope(state_mapping=self._values(self.numbers, self.scales))
 
 
-def quantized(weight):
+def quantize(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns an array in 8 bits: int8 numbers of its shape, and float32 scales to multiply them with.
 
     Symmetric, the largest number is 127. Scales are shared along the first axis, the last, or all but the last: of
-    those with at most 1/16 as many scales as numbers the one whose errors, beside the size of their column, are least.
+    those with at most 1/16 as many scales as numbers, the one with the smallest errors relative to their column.
     """
     weight = np.asarray(weight, "float32")
     columns = tuple(range(weight.ndim - 1))
     power = np.square(weight).mean(axis=columns, keepdims=True)
     found = []
     for axes in {(0,), (weight.ndim - 1,), columns}:
-        scale = np.abs(weight).max(axis=axes, keepdims=True) / LARGEST
+        scale = np.abs(weight).max(axis=axes, keepdims=True) / INT8_MAX
         scale = np.where(scale > 0, scale, 1).astype("float32")
         numbers = np.round(weight / scale).astype("int8")
         errors = np.square(numbers * scale - weight) / np.where(power > 0, power, 1)
@@ -67,7 +67,7 @@ def quantized(weight):
 
 
 def _values(variables, numbers, scales):
-    """Returns pairs of variables and what stands for them."""
+    """Returns pairs of variables and the tensors that replace them."""
     return [
         (variable, tf.cast(tf.cast(eighth, tf.float32) * scale, variable.dtype))
         for variable, eighth, scale in zip(variables, numbers, scales, strict=True)
@@ -76,4 +76,4 @@ def _values(variables, numbers, scales):
 
 def _is_large(variable):
     is_float = keras.backend.is_float_dtype(variable.dtype)
-    return is_float and len(variable.shape) >= 2 and int(np.prod(variable.shape)) >= FEWEST
+    return is_float and len(variable.shape) >= 2 and int(np.prod(variable.shape)) >= MIN_SIZE

@@ -1,37 +1,48 @@
-"""Texts of any length in windows: what `score` and `embed` share."""
+"""Splits texts of any length into windows, for `score` and `embed`."""
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_sparse_attention.types import Tensor
 
-def sums_of_windows(ids, num_texts, sequence_length, batch_size, compute, size=()):
+
+def sum_over_windows(
+    ids: tf.RaggedTensor,
+    num_texts: Tensor,
+    sequence_length: int,
+    batch_size: int,
+    compute: Callable[[Tensor, Tensor], Tensor],
+    size: tuple[int, ...] = (),
+) -> Tensor:
     """Returns, for each text, the sum of what is computed for its windows.
 
     Args:
-        ids: ragged int32 (B, None), tokens of the texts.
+        ids: Ragged int32 (B, None), tokens of the texts.
         num_texts: B, a scalar tensor.
-        sequence_length: most tokens in a window.
-        batch_size: most windows at once.
-        compute: function (tokens, real) -> float64 (S, *size), of int32 (S, W) tokens with 0 where they are not real.
-        size: see above.
+        sequence_length: Maximal number of tokens in a window.
+        batch_size: Maximal number of windows computed at once.
+        compute: Function (tokens, is_real) -> float64 (S, *size), of int32 (S, W) tokens and bool (S, W).
+        size: Shape of the result for one window. Default: `()`.
 
     Returns:
         float64 (B, *size).
     """
-    # One more, so that there is something to read for padding even if all texts are empty.
+    # One more, so that padding can be gathered even if all texts are empty.
     values = tf.concat([ids.flat_values, [0]], axis=0)
     rows, begin, end = _windows(ids, sequence_length)
     width = tf.reduce_max(tf.concat([end - begin, [1]], axis=0))
-    at_once = tf.clip_by_value(tf.size(rows), 1, batch_size)
+    num_at_once = tf.clip_by_value(tf.size(rows), 1, batch_size)
 
-    def of_batch(bounds):
+    def compute_batch(bounds):
         begin, end = bounds
-        places = begin[:, None] + tf.range(width)
-        real = places < end[:, None]
-        return compute(tf.where(real, tf.gather(values, tf.where(real, places, 0)), 0), real)
+        positions = begin[:, None] + tf.range(width)
+        is_real = positions < end[:, None]
+        return compute(tf.where(is_real, tf.gather(values, tf.where(is_real, positions, 0)), 0), is_real)
 
     by_window = tf.map_fn(
-        of_batch,
-        [_in_batches(bounds, at_once) for bounds in (begin, end)],
+        compute_batch,
+        [_in_batches(bounds, num_at_once) for bounds in (begin, end)],
         parallel_iterations=1,
         fn_output_signature=tf.TensorSpec((None, *size), tf.float64),
     )
@@ -50,7 +61,7 @@ def _windows(ids, length):
 
 
 def _in_batches(values, size):
-    """Cuts (num_windows,) into (num_batches, size), at least one batch, filled up with zeros: empty windows."""
+    """Cuts (num_windows,) into (num_batches, size), at least one batch, padded with zeros: empty windows."""
     missing = -tf.size(values) % size
     missing = tf.where(tf.size(values) > 0, missing, size)
     return tf.reshape(tf.pad(values, [[0, missing]]), (-1, size))

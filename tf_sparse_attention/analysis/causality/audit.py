@@ -1,6 +1,8 @@
 """The causality audit: does any output of a layer or model depend on a later input?"""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,21 +20,21 @@ _DEFAULT_ATOL = {"bfloat16": 8 * 2.0**-7, "float16": 8 * 2.0**-10, "float32": 1e
 
 
 def causality_report(
-    target,
-    sequence_length=64,
-    hidden_dim=32,
-    batch_size=2,
-    seed=0,
-    atol=None,
+    target: keras.Layer | Callable,
+    sequence_length: int = 64,
+    hidden_dim: int = 32,
+    batch_size: int = 2,
+    seed: int = 0,
+    atol: float | None = None,
     *,
-    inputs=None,
-    vocabulary_size=None,
-    training=False,
-    dtype=None,
-    num_cuts=8,
-    num_draws=2,
-    gradients=True,
-):
+    inputs: Any = None,
+    vocabulary_size: int | None = None,
+    training: bool = False,
+    dtype: str | None = None,
+    num_cuts: int = 8,
+    num_draws: int = 2,
+    gradients: bool = True,
+) -> CausalityReport:
     """Measures how much earlier outputs depend on later inputs: `assert_causal` as figures instead of an error.
 
     Takes the arguments of `assert_causal`. Leaks, and checks that had no power, are listed in the report; arguments
@@ -83,7 +85,7 @@ def causality_report(
 
 # The signature and its defaults are those of `causality_report`, written once.
 @functools.wraps(causality_report, assigned=(), updated=())
-def assert_causal(target, *args, **kwargs):
+def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> CausalityReport:
     """Proves on drawn inputs that no output of a layer or model depends on a later input, or raises.
 
     For cuts `c`, half of them spread evenly in `log c` and half drawn, two checks:
@@ -112,7 +114,7 @@ def assert_causal(target, *args, **kwargs):
         seed: Integer for the inputs, cuts, replacements and projections. Defaults to 0.
         atol: Largest change in check 2, in units of the output's largest magnitude; check 1 has no tolerance. Defaults
             to None: 1e-5, where a layer computes in bfloat16 0.0625, in float16 0.0078, and where all compute in
-            float64 1e-12. Rounding is 7e-7 in float32 where later tokens move others to another place, and 0
+            float64 1e-12. Rounding is 7e-7 in float32 where later tokens move others to other slots, and 0
             elsewhere; leaks are above 1e-3.
         inputs: Array, or list or dictionary of arrays, to begin from in place of drawn ones. Integers (B, T) are token
             ids, floating-point (B, T, D, ...) vectors. Boolean arrays, and those with "mask", "segment" or "position"
@@ -176,7 +178,7 @@ def _default_atol(layers, outputs):
 
 
 def _choose_cuts(length, num_cuts, rng):
-    """Ascending cuts: short and long pasts alike, and drawn ones, since blocks may end at every regular place."""
+    """Ascending cuts: short and long pasts alike, and drawn ones, since blocks may end at any regular position."""
     everywhere = np.arange(1, length)
     if num_cuts >= len(everywhere):
         return tuple(everywhere.tolist())

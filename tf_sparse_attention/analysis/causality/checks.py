@@ -43,7 +43,7 @@ def gradient_check(subject, inputs, cuts, atol, rng):
         size = float(gradient[cut:].max())
         worst, has_power = max(worst, size), has_power or bool(gradient[:cut].any())
         if size and not leak:
-            # The more outputs are taken, the more inputs have a gradient: the first output to bring one is the leak.
+            # The gradient grows with the number of outputs: the first output that makes it nonzero is the leak.
             ends = range(1, cut + 1)
             position = bisect.bisect_left(ends, True, key=lambda end, cut=cut: bool(largest(end)[cut:].any()))
             layer = _leaking_layer(subject, inputs, inputs.replace_from(cut, rng), cut, atol)
@@ -167,7 +167,7 @@ def _leaking_layer(subject, inputs, replaced, cut, atol):
     after = subject.layer_calls(inputs.pack(replaced), shape)
     # The shorter one ends the comparison: other inputs may take another way through the layers.
     for (path, old_inputs, old_outputs), (_, new_inputs, new_outputs) in zip(before, after, strict=False):
-        # Whose inputs cannot be seen is not accused; the layer around it is.
+        # A layer whose inputs are not recorded is not named; the layer around it is.
         if old_inputs and not changes(old_inputs, new_inputs) and changes(old_outputs, new_outputs):
             return path
     return None

@@ -1,4 +1,4 @@
-"""What the causality audit feeds to its target: made inputs, and the same inputs with later positions replaced."""
+"""The inputs of the causality audit, drawn or given, and the same with later positions replaced."""
 
 import keras
 import numpy as np
@@ -130,7 +130,7 @@ def make_inputs(target, layers, shape, vocabulary_size, rng):
         if len(sizes) == 2 and (vocabulary_size or keras.backend.is_int_dtype(spec.dtype)):
             if not vocabulary_size:
                 raise ValueError(
-                    "`vocabulary_size` must be given where no Embedding layer tells it. "
+                    "`vocabulary_size` must be given where no Embedding layer has it. "
                     f"Received: vocabulary_size={vocabulary_size}."
                 )
             return rng.integers(int(vocabulary_size > 2), vocabulary_size, sizes, dtype="int32")
@@ -159,7 +159,7 @@ def _input_specs(target, has_vocabulary, hidden_dim):
         built = target.get_build_config() or {}
         first = built.get("input_shape") or next(iter(built.get("shapes_dict", {}).values()), None)
         if first and all(size is None or isinstance(size, int) for size in first):
-            # Batch size and length of the first call bind nobody.
+            # Later calls may have another batch size and length.
             has_vocabulary = has_vocabulary and len(first) == 2
             hidden_dim = first[-1]
     if has_vocabulary:

@@ -23,7 +23,7 @@ class Leak:
     size: float
     layer: str | None
 
-    def __str__(self):
+    def __str__(self) -> str:
         how = {"gradient": "with a gradient of {:.2g}", "perturbation": "changing by {:.2g} of its scale"}
         where = f", in layer {self.layer!r}" if self.layer else ""
         return (
@@ -58,7 +58,7 @@ class CausalityReport:
     powerless: tuple[str, ...]
 
     @property
-    def is_causal(self):
+    def is_causal(self) -> bool:
         """Whether every check was passed and could have been failed."""
         return not self.leaks and not self.powerless
 
@@ -66,7 +66,7 @@ class CausalityReport:
 class CausalityError(AssertionError):
     """Raised for a layer or model that looks into the future; `report` holds the `CausalityReport`."""
 
-    def __init__(self, report):
+    def __init__(self, report: CausalityReport):
         super().__init__(
             "`target` must not look ahead, but " + "; ".join(map(str, report.leaks)) + ". Attention layers are causal "
             "where they are called with `use_causal_mask=True`."

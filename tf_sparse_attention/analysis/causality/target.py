@@ -1,12 +1,16 @@
-"""The thing under audit: which layers it holds, how it is called, and what its layers put out on the way."""
+"""The target of the audit: its layers, how it is called, and the outputs of its layers."""
 
 import contextlib
 import functools
 import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+
+from tf_sparse_attention.types import Tensor
 
 
 class AuditTarget:
@@ -62,12 +66,12 @@ class AuditTarget:
 
     def call_with_probes(self, inputs, probes, batch_and_length):
         """Returns the outputs when `probes` are added to what the embeddings put out, in the order found above."""
-        waiting = iter(probes)
+        remaining = iter(probes)
 
         def add(layer, arguments, vectors):
             if not self._embeds(layer, arguments[0], vectors, batch_and_length):
                 return vectors
-            probed = vectors + next(waiting)
+            probed = vectors + next(remaining)
             # A mask that `call` itself attached would be lost with the tensor. JAX's tracers take no attributes, so
             # there such a model is differentiated as if nothing were padding.
             with contextlib.suppress(AttributeError):
@@ -116,7 +120,7 @@ class AuditTarget:
         return is_leaf and keras.backend.is_int_dtype(_dtype(ids))
 
 
-def to_numpy(tensor):
+def to_numpy(tensor: Tensor) -> np.ndarray:
     """Returns a tensor as a float32 or float64 array, whichever holds its values exactly."""
     array = keras.ops.convert_to_numpy(tensor)
     half = str(array.dtype) in ("float16", "bfloat16")
@@ -142,7 +146,7 @@ def _layers_in_scope(function):
 
 
 def _caller(target):
-    """`target` as a function of its inputs and `training`, told to be causal where it can be told."""
+    """`target` as a function of its inputs and `training`, called with `use_causal_mask` where supported."""
     is_layer = isinstance(target, keras.Layer)
     parameters = inspect.signature(target.call if is_layer else target).parameters
     required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
@@ -170,8 +174,8 @@ def _hooked(layer, hook):
 
 
 @contextlib.contextmanager
-def replaced(attributes):
-    """Within, each (layer, name, value) is an attribute; afterwards the layers are as they were."""
+def replaced(attributes: Iterable[tuple[keras.Layer, str, Any]]) -> Iterator[None]:
+    """Context in which each (layer, name, value) is an attribute; afterwards the layers are restored."""
     # Past the layers' `__setattr__`, which tracks what it is given.
     before = [(vars(layer), name, vars(layer).get(name, replaced)) for layer, name, _ in attributes]
     try:

@@ -1,34 +1,38 @@
-"""The signature `generate`: how texts go on."""
+"""The signature `generate`, which continues prompts."""
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_sparse_attention.data import Tokenizer
+from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
+from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
 
-MOST_TOKENS = 2**16  # in a row
-MOST_ROWS = 2**12
+MAX_TOKENS = 2**16  # in a row
+MAX_ROWS = 2**12
 
 
-def generate_function(model, tokenizer, weights, jit_compile):
+def generate_function(model: LanguageModel, tokenizer: Tokenizer, weights: Weights, jit_compile: bool) -> Callable:
     """Returns the signature as a `tf.function`; see `export_saved_model`."""
-    loop, most_tokens = _loop(model, tokenizer, weights, jit_compile), most_tokens_of(model)
+    loop, max_tokens = _loop(model, tokenizer, weights, jit_compile), max_tokens_of(model)
 
     def continue_text(prompt, max_length, temperature, top_p, seed):
         ids = tokenizer.tokenize(prompt)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
-        # By itself an assertion holds up nothing, and the loop would be compiled for sizes that are refused.
-        with tf.control_dependencies(_assertions(lengths, max_length, temperature, top_p, most_tokens)):
+        # Without this dependency the loop would be compiled for invalid sizes before the assertions fail.
+        with tf.control_dependencies(_assertions(lengths, max_length, temperature, top_p, max_tokens)):
             lengths = tf.identity(lengths)
-        num_rows, length = _bucket(tf.size(prompt), 1, MOST_ROWS), _bucket(max_length, 64, most_tokens)
-        # Rows that only fill up the batch are finished from the start.
-        filled = [[0, num_rows - tf.size(prompt)]]
-        longest = _bucket(tf.reduce_max(tf.concat([lengths, [1]], axis=0)), 64, most_tokens)
+        num_rows, length = _bucket(tf.size(prompt), 1, MAX_ROWS), _bucket(max_length, 64, max_tokens)
+        # Rows that pad the batch are finished from the start.
+        row_padding = [[0, num_rows - tf.size(prompt)]]
+        longest = _bucket(tf.reduce_max(tf.concat([lengths, [1]], axis=0)), 64, max_tokens)
         rows = loop(
-            *(tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*filled, [0, 0]]) for size in (longest, length)),
-            tf.pad(lengths, filled),
-            tf.pad(tf.fill(tf.shape(lengths), max_length), filled),
+            *(tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*row_padding, [0, 0]]) for size in (longest, length)),
+            tf.pad(lengths, row_padding),
+            tf.pad(tf.fill(tf.shape(lengths), max_length), row_padding),
             row_keys(seed, num_rows),
             temperature,
             top_p,
@@ -49,7 +53,7 @@ def generate_function(model, tokenizer, weights, jit_compile):
 
 
 def _loop(model, tokenizer, weights, jit_compile):
-    """Returns the part without text, since XLA knows no strings; sizes are unknown in it and fixed in each call."""
+    """Returns the part without strings, which XLA does not support; it is compiled for the sizes of each call."""
     decoder = make_decoder(model)
     step = limit_vocabulary(decoder.step, tokenizer.vocabulary_size)
 
@@ -58,7 +62,7 @@ def _loop(model, tokenizer, weights, jit_compile):
             return sample(logits, keys, temperature, top_p=top_p)
 
         stop_token_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
-        with weights.in_place():
+        with weights.scope():
             state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1])
             rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_token_ids, start_id, state)
         return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
@@ -66,17 +70,17 @@ def _loop(model, tokenizer, weights, jit_compile):
     return tf.function(loop, jit_compile=jit_compile, autograph=False)
 
 
-def most_tokens_of(model):
-    """Returns the most tokens that a row can have: the positions of the model, if they are few."""
-    return min(MOST_TOKENS, model.backbone.max_length or MOST_TOKENS)
+def max_tokens_of(model: LanguageModel) -> int:
+    """Returns the maximal number of tokens in a row, limited by the positions of the model."""
+    return min(MAX_TOKENS, model.backbone.max_length or MAX_TOKENS)
 
 
-def _assertions(lengths, max_length, temperature, top_p, most_tokens):
+def _assertions(lengths, max_length, temperature, top_p, max_tokens):
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     conditions = (
         (max_length >= longest, "`max_length` must be at least 1 and the tokens of each prompt.", max_length),
-        (max_length <= most_tokens, f"`max_length` must be at most {most_tokens}.", max_length),
-        (tf.size(lengths) <= MOST_ROWS, f"`prompt` must have at most {MOST_ROWS} rows.", tf.size(lengths)),
+        (max_length <= max_tokens, f"`max_length` must be at most {max_tokens}.", max_length),
+        (tf.size(lengths) <= MAX_ROWS, f"`prompt` must have at most {MAX_ROWS} rows.", tf.size(lengths)),
         ((temperature >= 0) & (temperature < math.inf), "`temperature` must be a number of at least 0.", temperature),
         ((top_p > 0) & (top_p <= 1), "`top_p` must be a number in (0, 1].", top_p),
     )
@@ -84,7 +88,7 @@ def _assertions(lengths, max_length, temperature, top_p, most_tokens):
 
 
 def _bucket(number, smallest, largest):
-    """Returns, in a graph, the least size of `bucket_length` that is no less than `number`."""
+    """Returns, in a graph, the smallest size of `bucket_length` that is at least `number`."""
     sizes = [min(smallest, largest)]
     while sizes[-1] < largest:
         sizes.append(min(bucket_length(sizes[-1] + 1, smallest), largest))
