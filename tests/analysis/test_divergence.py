@@ -176,7 +176,7 @@ def test_the_model_is_as_it_was():
     np.testing.assert_array_equal(model(ids), before)
     for ours, theirs in zip(model.weights, weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert "attend_heads" not in vars(model.backbone.blocks[0].attention.parts[0])
+    assert "compute_attention" not in vars(model.backbone.blocks[0].attention.parts[0])
 
 
 def test_one_head_a_layer_has_nothing_to_be_compared_with():

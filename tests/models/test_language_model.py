@@ -105,7 +105,7 @@ def test_presets_have_the_published_number_of_parameters(name, published, monkey
     zeros = keras.initializers.Zeros()
     monkeypatch.setattr(keras.initializers.GlorotUniform, "__call__", zeros.__call__)  # to draw them takes 10 s
     model = LanguageModel.from_preset(name, vocabulary_size=5, dtype="bfloat16")
-    routing = [part for block in model.backbone.blocks for part in block.attention.parts if not part.has_keys]
+    routing = [part for block in model.backbone.blocks for part in block.attention.parts if part.share_qk]
     shared_matrices = len(model.backbone.blocks) * 129 * 129
     unused_keys = sum(part.num_heads * 129 * 1032 for part in routing)
     centroids = sum(part.num_heads * 16 * 129 for part in routing)
