@@ -13,7 +13,7 @@ from tf_sparse_attention.layers import (
     RoutingAttention,
     TransformerBlock,
 )
-from tf_sparse_attention.layers.call_masks import check_attention_mask
+from tf_sparse_attention.layers.parts.masks import check_attention_mask
 
 
 def local(**own):

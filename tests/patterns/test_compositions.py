@@ -11,7 +11,7 @@ from tests.ops.compare import differentiate
 from tests.patterns.compositions import FIXED, compositions, visible
 from tf_sparse_attention.analysis import assert_causal
 from tf_sparse_attention.layers import SparseAttention
-from tf_sparse_attention.layers.sparse_attention import NormalizedGrouper
+from tf_sparse_attention.layers.attention.sparse_attention import NormalizedGrouper
 from tf_sparse_attention.patterns import Union
 from tf_sparse_attention.patterns.plan import plan_heads
 

@@ -8,7 +8,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed
 from tf_sparse_attention.layers import AttentionLayer
-from tf_sparse_attention.layers.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 
 
 @dataclasses.dataclass(frozen=True)

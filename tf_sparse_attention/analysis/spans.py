@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 from tf_sparse_attention.deprecation import renamed_arguments
-from tf_sparse_attention.layers.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 
 
 def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:

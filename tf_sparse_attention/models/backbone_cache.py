@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from tf_sparse_attention.layers.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.models.backbone_arguments import unpack
 from tf_sparse_attention.models.segment_memory import in_last_document
 from tf_sparse_attention.ops.blocks import shape

@@ -7,7 +7,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_method
 from tf_sparse_attention.layers import replicas
-from tf_sparse_attention.layers.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 
 
 class TrainStepMixin:

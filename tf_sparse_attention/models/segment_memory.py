@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers.memory import latest
+from tf_sparse_attention.layers.parts.segment_memory import latest
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Tensor
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.layers.swapped_attention import CallMask, SwappedAttention
+from tf_sparse_attention.layers.attention.swapped_attention import CallMask, SwappedAttention
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites
 from tf_sparse_attention.types import Config
 

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers.adaptive_span import spans_in
-from tf_sparse_attention.layers.centroids import Centroids
+from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.centroids import Centroids
 
 
 class StepCallback(keras.callbacks.Callback):

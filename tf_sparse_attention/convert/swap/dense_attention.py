@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.mixed_attention import MixedAttention
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
 CACHE_ARGUMENTS = {"cache", "cache_update_index"}  # of KerasHub's `CachedMultiHeadAttention`

@@ -3,10 +3,10 @@
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.centroids import Centroids
-from tf_sparse_attention.layers.groupers import HashAxes
-from tf_sparse_attention.layers.state import drawn_seed, random_directions
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.groupers import HashAxes
+from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.nearest import Nearest

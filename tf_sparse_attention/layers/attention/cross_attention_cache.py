@@ -2,9 +2,10 @@
 
 from keras import ops
 
-from tf_sparse_attention.layers import attention_checks, projections
-from tf_sparse_attention.layers.call_masks import as_tensor, mask_of_tokens
-from tf_sparse_attention.layers.groupers import groups_of_leaves
+from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
+from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_key

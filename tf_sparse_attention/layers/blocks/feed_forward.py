@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.projections import clone_initializer
+from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.layers.replicas import SeedGenerator
 
 ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu")

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers import replicas
-from tf_sparse_attention.layers.state import state_dtype
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import state_dtype
 from tf_sparse_attention.ops import kmeans
 
 NOISE = 0.1  # of the directions of revived centroids, whose channels have unit variance

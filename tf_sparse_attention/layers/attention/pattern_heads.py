@@ -1,7 +1,7 @@
 """Heads that attend under a pattern: what a subclass says of them, and what follows from it."""
 
-from tf_sparse_attention.layers.attention_cache import AttentionCache
-from tf_sparse_attention.layers.groupers import describe_tokens
+from tf_sparse_attention.layers.attention.attention_cache import AttentionCache
+from tf_sparse_attention.layers.attention.groupers import describe_tokens
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import document_starts
 from tf_sparse_attention.patterns.attending import attend_pattern

@@ -5,14 +5,14 @@ import dataclasses
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import routing_checks
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.call_masks import mask_of_tokens
-from tf_sparse_attention.layers.centroids import Centroids
-from tf_sparse_attention.layers.groupers import RandomGroups
-from tf_sparse_attention.layers.lookahead import warn_of_causal_mask
-from tf_sparse_attention.layers.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
-from tf_sparse_attention.layers.state import drawn_seed, random_directions
+from tf_sparse_attention.layers.attention import routing_checks
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.groupers import RandomGroups
+from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
+from tf_sparse_attention.layers.attention.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
+from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.layers.parts.masks import mask_of_tokens
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest

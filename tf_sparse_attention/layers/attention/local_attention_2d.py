@@ -3,7 +3,7 @@
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.images import ORDERS
 from tf_sparse_attention.patterns.image import ImageBlocks
 

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.state import state_dtype
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import state_dtype
 from tf_sparse_attention.ops.span import Span, needed_window
 
 DEFAULTS = {"ramp": 32, "loss": 1e-7, "initial": 0.0}

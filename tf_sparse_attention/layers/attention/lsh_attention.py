@@ -4,11 +4,11 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import attention_checks
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.groupers import HashAxes
-from tf_sparse_attention.layers.lookahead import warn_of_causal_mask
-from tf_sparse_attention.layers.state import drawn_seed, random_directions
+from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.groupers import HashAxes
+from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.chunks import ChunkedRounds
 from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk

@@ -3,7 +3,7 @@
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
+from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head

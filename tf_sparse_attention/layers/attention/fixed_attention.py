@@ -3,8 +3,8 @@
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.factorized_attention import check_heads, divide_heads, num_far_heads
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.factorized_attention import check_heads, divide_heads, num_far_heads
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.summary import Summary
 

@@ -4,9 +4,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import attention_checks, projections
-from tf_sparse_attention.layers.call_masks import as_tensor, token_masks
-from tf_sparse_attention.layers.local_attention import LocalAttention
+from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.layers.attention.local_attention import LocalAttention
+from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.masks import as_tensor, token_masks
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask

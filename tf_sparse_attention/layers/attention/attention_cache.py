@@ -4,11 +4,11 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import attention_checks
-from tf_sparse_attention.layers.call_masks import token_masks
-from tf_sparse_attention.layers.cross_attention_cache import CrossAttentionCache
-from tf_sparse_attention.layers.groupers import groups_of_leaves
-from tf_sparse_attention.layers.memory import keys_of_memory, with_kept_memory
+from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache
+from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
+from tf_sparse_attention.layers.parts.masks import token_masks
+from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_kept_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.positions import rotate_key
 from tf_sparse_attention.patterns.decoding import DecodingOptions, decode_pattern

@@ -4,11 +4,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers import projections
-from tf_sparse_attention.layers.attention_cache import check_has_cache
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.call_masks import as_tensor, check_attention_mask, normalize_self_attention
-from tf_sparse_attention.layers.cross_attention_cache import check_crosses
+from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.cross_attention_cache import check_crosses
+from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.ops.masks import mask_of_heads
 
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import projections
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.call_masks import normalize_self_attention
-from tf_sparse_attention.layers.clustered_attention import ClusteredAttention
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
+from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.masks import normalize_self_attention
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.adaptive_embedding import AdaptiveEmbedding, add_clusters, check_clusters
+from tf_sparse_attention.layers.embeddings.adaptive_embedding import AdaptiveEmbedding, add_clusters, check_clusters
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.word_clusters import (

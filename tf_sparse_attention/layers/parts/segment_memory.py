@@ -3,7 +3,7 @@
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
-from tf_sparse_attention.layers.call_masks import as_tensor, mask_of_tokens
+from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
 
 

@@ -3,8 +3,8 @@
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.adaptive_span import checked_span, computed_window, make_span, span_of_call
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.window import Window
 

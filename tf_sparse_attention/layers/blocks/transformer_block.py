@@ -4,11 +4,11 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention_cache import check_has_cache
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.call_masks import implicit_mask
-from tf_sparse_attention.layers.mixed_attention import MixedAttention, check_further_masks
-from tf_sparse_attention.layers.remat import remat_call
+from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention, check_further_masks
+from tf_sparse_attention.layers.blocks.remat import remat_call
+from tf_sparse_attention.layers.parts.masks import implicit_mask
 from tf_sparse_attention.layers.replicas import SeedGenerator
 
 

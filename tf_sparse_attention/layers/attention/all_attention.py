@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.adaptive_span import checked_span, computed_window, make_span, span_of_call
-from tf_sparse_attention.layers.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.persistent_vectors import PersistentVectors
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
+from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.patterns.window import Window

@@ -5,10 +5,11 @@ import functools
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import attention_checks, projections
-from tf_sparse_attention.layers.call_masks import normalize_self_attention, token_masks
-from tf_sparse_attention.layers.memory import with_memory
-from tf_sparse_attention.layers.pattern_heads import PatternHeads
+from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads
+from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
+from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.attend import Dropout

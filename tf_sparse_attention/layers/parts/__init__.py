@@ -1,0 +1,3 @@
+"""What layers are made of: masks, projections, centroids, spans, persistent vectors, segment memory."""
+
+__all__ = []
