@@ -163,11 +163,11 @@ def test_answers_that_are_not_those_of_the_model_are_not_written(small, tmp_path
     monkeypatch.setattr(token_functions, "nats_of", lambda ids, logits: tf.reduce_sum(logits, axis=-1))
     model, path = small, tmp_path / "model.tflite"
     path.write_bytes(b"earlier")
-    answers = litert._answers_of
+    make_runner = litert._make_runner
     monkeypatch.setattr(
         litert,
-        "_answers_of",
-        lambda content: lambda *given: {name: x + 1 for name, x in answers(content)(*given).items()},
+        "_make_runner",
+        lambda content: lambda *given: {name: x + 1 for name, x in make_runner(content)(*given).items()},
     )
     with pytest.raises(
         ValueError, match=r"outputs of the LiteRT file differ .* Received: 100% of `nats` of `score` differ"
