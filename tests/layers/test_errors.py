@@ -240,11 +240,10 @@ def test_inputs_that_do_not_fit_are_refused_in_the_first_call_and_later(make, in
 
 
 def test_unknown_masks_of_a_pattern_are_refused():
-    for layer in (local(), MixedAttention([local()])):
-        with pytest.raises(
-            ValueError, match=r"`masks` must be among \['query_mask', .*\]. Received: \['padding_mask'\]\."
-        ):
-            layer.attention_pattern(X, padding_mask=mask(2, 6))
+    with pytest.raises(ValueError, match=r"`masks` must be among \['query_mask', .*\]. Received: \['padding_mask'\]\."):
+        local().attention_pattern(X, padding_mask=mask(2, 6))
+    with pytest.raises(ValueError, match=r"`padding_mask` must be left out unless a part of .* takes it"):
+        MixedAttention([local()]).attention_pattern(X, padding_mask=mask(2, 6))
 
 
 def test_more_clusters_than_tokens_cannot_start_from_data():
