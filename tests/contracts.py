@@ -223,21 +223,33 @@ MAKERS = {
 # All ways of computing: the parts of "mixed" are local and shared nearest, those of "fixed" heads of two patterns. What
 # takes long, or follows from equality with the dense twin, runs for these, and for the others as a `large` test.
 REPRESENTATIVE = ("all", "fixed", "nearest_separate", "top_k_separate", "mixed")
+# One of each class and each way to arrange tokens, which have all quick checks by default.
+ONE_A_CLASS = (*REPRESENTATIVE, "sparse_sinks", "sparse_routed", "local_blocks", "local_window_relative", "local_2d")
+ONE_A_CLASS += (
+    "global_window_relative",
+    "all_span",
+    "improved_clustered",
+    "strided_merged",
+    "nearest",
+    "lsh",
+    "lsh_chunks",
+)
 
 
 def every_layer(*, slow=False, slowest=False, **wanted):
     """Parametrises a test over the makers, or those with certain attributes, as `maker`.
 
     Args:
-        slow: leave all but the `REPRESENTATIVE` ones to `large`.
+        slow: leave all but the `REPRESENTATIVE` ones to `large`; else all but `ONE_A_CLASS` are left to `full`.
         slowest: leave all but "mixed" to `large`.
         **wanted: attributes of the makers to take.
     """
-    by_default = ("mixed",) if slowest else REPRESENTATIVE if slow else MAKERS
+    by_default = ("mixed",) if slowest else REPRESENTATIVE if slow else ONE_A_CLASS
+    others = pytest.mark.large if slow or slowest else pytest.mark.full
     return pytest.mark.parametrize(
         "maker",
         [
-            pytest.param(maker, id=name, marks=() if name in by_default else pytest.mark.large)
+            pytest.param(maker, id=name, marks=() if name in by_default else others)
             for name, maker in MAKERS.items()
             if all(getattr(maker, attribute) == value for attribute, value in wanted.items())
         ],

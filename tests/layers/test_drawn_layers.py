@@ -14,7 +14,9 @@ print(json.dumps(compare_drawn({kind!r}, {wanted}, FIXED_LENGTHS)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wanted", [30, pytest.param(100, marks=pytest.mark.large)])
+@pytest.mark.parametrize(
+    "wanted", [10, pytest.param(30, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.large)]
+)
 def test_drawn_layers_equal_numpy(kind, wanted):
     assert compare_drawn(kind, wanted) >= wanted
 

@@ -3,11 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import SIZE, normal
+from tests.draws import draws
 from tf_sparse_attention.layers import GlobalLocalAttention, MixedAttention, TransformerBlock
 
 N, H = 2, 4
@@ -39,7 +40,7 @@ def definition(layer, x, counts, exists):
     return np.einsum("btnh,nhd->btd", heads, weights["attention_output/kernel"]) + weights["attention_output/bias"]
 
 
-@settings(max_examples=30, deadline=None)
+@draws(10, 30)
 @given(
     length=st.integers(1, 23),
     window=st.integers(1, 9),

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.draws import draws
 from tf_sparse_attention.ops import blocks
 from tf_sparse_attention.ops.grid import Grid
 
@@ -44,7 +45,7 @@ def test_a_sequence_of_unknown_length_is_cut_into_a_known_number_of_blocks():
         assert numbers(cut(np.arange(1, length + 1, dtype="int32"))) == expected
 
 
-@settings(max_examples=60)
+@draws(20, 60)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2))
 def test_joining_undoes_splitting(length, block_size, trailing):
     x = np.random.default_rng(0).normal(size=(2, length) + (3,) * trailing)

@@ -8,15 +8,16 @@ from tests.ops.compare import assert_equals_dense
 
 
 def quick_or_whole(quick, whole):
-    """Fewer configurations are drawn by default than by `make test-large`."""
-    return pytest.mark.parametrize("wanted", [quick, pytest.param(whole, marks=pytest.mark.large)])
+    """Fewer configurations are drawn by default than by `make test-full`, and there than by `make test-large`."""
+    more = [pytest.param(quick, marks=pytest.mark.full), pytest.param(whole, marks=pytest.mark.large)]
+    return pytest.mark.parametrize("wanted", [quick // 3, *more])
 
 
 def assert_all_equal_dense(plans, wanted):
     """Compares what Hypothesis draws and makes sure that it was at least so many different configurations."""
     drawn = set()
 
-    @settings(max_examples=wanted + 30)
+    @settings(max_examples=wanted + 20)
     @given(plans, strategies.SEED)
     def compare(plan, seed):
         drawn.add(plan)

@@ -1,10 +1,11 @@
 """Global tokens are found as a loop over the tokens finds them, and their attention is that of a mask of all pairs."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.draws import draws
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
@@ -14,7 +15,7 @@ from tf_sparse_attention.patterns.marked import FromGlobal, Global
 from tf_sparse_attention.patterns.twin import dense_pattern
 
 
-@settings(max_examples=60, deadline=None)
+@draws(20, 60)
 @given(
     counts=st.integers(1, 13).flatmap(lambda n: st.lists(st.integers(0, 2), min_size=n, max_size=n)),
     padded=st.integers(0, 13),

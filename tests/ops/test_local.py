@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.draws import draws
 from tests.ops.forms import local_attention
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.grid import block_grid, window_grid
@@ -129,7 +130,7 @@ def test_the_gradient_from_later_tokens_is_exactly_zero():
             assert np.abs(gradient.numpy()[:, :, 20:]).max() == 0
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(st.integers(1, 4000), st.booleans())
 def test_the_grid_of_a_window_covers_it_at_little_cost(window, causal):
     grid = window_grid(10_000, 10_000, window, causal)

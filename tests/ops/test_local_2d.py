@@ -4,10 +4,11 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.draws import draws
 from tests.ops import twins
 from tests.ops.compare import differentiate
 from tests.ops.forms import local_attention_2d
@@ -164,7 +165,7 @@ def test_blocks_that_no_query_can_see_are_not_computed():
     assert image_grid(12, 12, Image(3, (2, 8)), *around, causal=False).neighbors == ((-1, 0), (0, 0), (1, 0))
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(st.integers(1, 90), st.integers(1, 12), st.tuples(st.integers(1, 5), st.integers(1, 5)), st.booleans())
 def test_the_grid_puts_pixels_into_their_blocks_and_back(length, width, block_shape, known):
     height = -(-length // width) + length % 3 if known else None

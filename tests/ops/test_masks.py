@@ -4,10 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.draws import draws
 from tests.ops import strategies, twins
 from tests.ops.oracle import allowed_pairs, parts_of
 from tests.ops.plans import Plan, draw
@@ -26,21 +27,21 @@ def assert_same(mask, twin):
     np.testing.assert_array_equal(np.broadcast_to(ops.convert_to_numpy(mask), np.shape(twin)), twin)
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
 def test_the_dense_window_equals_its_twin(num_queries, num_keys, window, causal):
     expected = twins.window(num_queries, num_keys, window, causal)
     assert_same(dense(Window(window), num_queries, num_keys, causal), expected)
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3), st.booleans())
 def test_dense_blocks_equal_their_twin(num_queries, num_keys, block_size, before, after, causal):
     expected = twins.local_blocks(num_queries, num_keys, block_size, before, after, causal)
     assert_same(dense(Blocks(block_size, before, after), num_queries, num_keys, causal), expected)
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(strategies.local_2d_plans())
 def test_the_dense_blocks_of_an_image_equal_their_twin(plan):
     lengths, around = (plan.num_queries % 40 + 1, plan.num_keys % 40 + 1), (plan.before, plan.after)
@@ -50,14 +51,14 @@ def test_the_dense_blocks_of_an_image_equal_their_twin(plan):
     assert_same(dense(pattern, *lengths, plan.causal), twins.image_blocks(*lengths, *own))
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
 def test_the_dense_stride_equals_its_twin(num_queries, num_keys, stride, causal):
     expected = twins.strided(num_queries, num_keys, stride, "far", causal)
     assert_same(dense(Stride(stride), num_queries, num_keys, causal), expected)
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(0, 5), st.booleans())
 def test_the_dense_summaries_equal_their_twin(num_queries, num_keys, count, num_groups, number, before, causal):
     group = number % num_groups
@@ -66,7 +67,7 @@ def test_the_dense_summaries_equal_their_twin(num_queries, num_keys, count, num_
     assert_same(dense(Summary(block_size, count, group), num_queries, num_keys, causal), expected)
 
 
-@settings(max_examples=100)
+@draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 5), st.integers(1, 8), st.booleans(), st.booleans(), st.integers(0, 10**6))
 def test_the_dense_band_equals_its_twin(num_queries, num_keys, num_groups, band, causal, masked, seed):
     rng = np.random.default_rng(seed)

@@ -4,10 +4,11 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from tests.draws import draws
 from tests.ops.forms import strided_attention
 from tests.ops.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
@@ -148,7 +149,7 @@ def test_later_tokens_change_no_bit_and_get_no_gradient(part):
     np.testing.assert_array_equal(*outputs)
 
 
-@settings(max_examples=50)
+@draws(16, 50)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 70))
 def test_the_grid_puts_each_phase_in_a_row_and_back(query_length, key_length, stride):
     grid = PhaseGrid(query_length, key_length, stride)
