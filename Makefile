@@ -56,11 +56,11 @@ demo-compare: $(READY) ## Train the demo model with and without routed heads and
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
 
 .PHONY: test
-test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
+test: $(READY) ## Run the tests, one case of everything (15 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-pages
-test-pages: $(READY) ## Run the notebooks, the README, the pages and the examples of docstrings (3 minutes)
+test-pages: $(READY) ## Run the notebooks, the README, the pages and the examples of docstrings (4 minutes)
 	$(PYTEST) -m 'pages and not full and not large' $(ARGS)
 
 .PHONY: test-full

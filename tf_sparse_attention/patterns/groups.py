@@ -54,7 +54,7 @@ class GroupBand(Pattern):
         if query_groups is not key_groups:
             batch = ops.maximum(shape(query_groups)[0], shape(key_groups)[0])
             merged = merge_orders(*(_with_batch(x, batch) for x in (query_groups, key_groups)))
-            query_ranks = take_numbers(merged.last_key, merged.query_places)
+            query_ranks = take_numbers(merged.last_key, merged.query_slots)
         seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0: the group of no query
         return {"group": query_groups, "rank": query_ranks}, {"group": seen, "rank": key_ranks}
 

@@ -105,8 +105,10 @@ def split_heads(x, plans):
 
 
 def join_heads(parts, plans):
-    """Returns the heads of all plans in their order: tensors (B, n, ...) to (B, N, ...), None of None."""
-    if parts[0] is None or len(parts) == 1:
+    """Returns the heads of all plans in their order: tensors (B, n, ...) to (B, N, ...), None where one is None."""
+    if any(part is None for part in parts):  # as the log-sum-exp, which unions have in any case
+        return None
+    if len(parts) == 1:
         return parts[0]
     order = [head for plan in plans for head in plan.heads]
     if order == sorted(order):
