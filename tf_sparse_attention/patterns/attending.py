@@ -14,8 +14,6 @@ from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, split_heads
 
-HIDE_SELF = (None, "unless_alone", "always")  # whether a query sees the key of its own position
-
 
 class Inputs(NamedTuple):
     """What attention under a pattern is computed of, for some of the heads.

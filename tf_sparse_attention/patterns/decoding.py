@@ -119,6 +119,7 @@ def _attend_leaf(leaf, query, places, cached, options, causal):
     conditions += [negate(_rule(other, places, cached)) for other in leaf.excluded]
     if options.hide_self == "always":
         conditions.append(tokens != 0)
+    span = options.span if leaf.pattern.in_span else None
     ranks = key.rank - own.rank[..., None] if leaf.pattern.by_content else tokens
     distances = Distances(ranks=of_pairs(ranks), tokens=of_pairs(tokens))
     query = query[:, :, None]  # (B, n, 1, 1, H)
@@ -131,7 +132,7 @@ def _attend_leaf(leaf, query, places, cached, options, causal):
         cached.value[:, :, None],
         mask=of_pairs(merge(*conditions)),
         bias=bias,
-        span=None if options.span is None else options.span.factor(distances),
+        span=None if span is None else span.factor(distances),
         value_bias=options.position.value_bias(distances),
         return_log_sum_exp=True,
     )
