@@ -9,7 +9,8 @@ import warnings
 import keras
 import numpy as np
 
-from tests.contracts import SIZE, Maker, built, normal, to_numpy
+from tests.cases import Case
+from tests.contracts import SIZE, built, normal, to_numpy
 from tf_sparse_attention import layers
 from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Summary, Window
 
@@ -75,7 +76,7 @@ def is_causal(attention, x):
 def is_packed(make):
     """Whether a packed document gets what it gets alone, where that is promised and found."""
     keras.utils.set_random_seed(0)
-    attention = built(Maker(make))
+    attention = built(Case(make))
     causal = attention.can_be_causal and attention.causal_selection
     x = normal(1, 41, SIZE)
     segments = np.array([[0] * 18 + [1] * 23], "int32")
@@ -105,14 +106,14 @@ def _both(scores, decodes):
 
 def row(name, make, converted, conversions):
     """Returns the cells of one row."""
-    attention, x = built(Maker(make)), normal(2, 11, SIZE)
+    attention, x = built(Case(make)), normal(2, 11, SIZE)
     other = normal(2, 11, SIZE, seed=5)
     causal = is_causal(attention, x)
     return [
         name,
         _yes(causal),
         _yes(works(lambda: attention(x))),
-        _yes(works(lambda: built(Maker(make))(x, other))),
+        _yes(works(lambda: built(Case(make))(x, other))),
         _yes(is_packed(make)),
         _yes(attention.supports_memory and works(lambda: attention(x, memory=other, use_causal_mask=causal))),
         _yes(attention.reason_against_cache is None),

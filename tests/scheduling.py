@@ -8,6 +8,7 @@ from xdist.scheduler import LoadFileScheduling
 # Files whose tests share what takes long to make: the process of `run_jax`, or one export.
 TOGETHER = {
     "tests/generation/test_jax.py": "jax",
+    "tests/layers/test_jax_layers.py": "jax",
     "tests/optimizers/test_adafactor_backends.py": "jax",
     "tests/export/test_export.py": "export",
     "tests/export/test_generate.py": "export",

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from benchmarks import steps, subjects, worker
-from tests.ops import twins
+from tests.oracle import definitions
 
 SIZES = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=8)
 MODE = worker.MODES[keras.backend.backend()][0]
@@ -32,7 +32,7 @@ def test_clusters_grow_with_the_length_and_are_never_none():
 
 
 def test_the_local_core_is_dense_attention_in_a_causal_window():
-    mask = twins.window(24, 24, 8, True)
+    mask = definitions.window(24, 24, 8, True)
     np.testing.assert_allclose(output_of("local"), dense(*subjects.heads_of(SIZES), mask), atol=1e-5)
 
 
@@ -40,12 +40,12 @@ def test_the_local_core_is_dense_attention_in_a_causal_window():
 def test_the_factorized_cores_are_dense_attention_of_two_kinds_of_heads(name):
     sizes = subjects.Sizes(length=300, num_heads=2, head_dim=8)
     near = {
-        "strided": twins.window(300, 300, 128, True),
-        "fixed": twins.local_blocks(300, 300, 128, 0, 0, True),
+        "strided": definitions.window(300, 300, 128, True),
+        "fixed": definitions.local_blocks(300, 300, 128, 0, 0, True),
     }
     far = {
-        "strided": twins.strided(300, 300, 128, "far", True),
-        "fixed": twins.fixed(300, 300, 128, 8, 0, "far", True),
+        "strided": definitions.strided(300, 300, 128, "far", True),
+        "fixed": definitions.fixed(300, 300, 128, 8, 0, "far", True),
     }
     mask = np.stack([ops.convert_to_numpy(part[name]) for part in (near, far)])
     subject = subjects.core_subject(name, sizes)
@@ -59,7 +59,7 @@ def test_the_image_core_is_dense_attention_to_the_blocks_around():
     sizes = subjects.Sizes(length=1100, num_heads=1, head_dim=8)
     subject = subjects.core_subject("image", sizes)
     output = ops.convert_to_numpy(subject.function(*subject.arguments)[0])
-    mask = twins.image_blocks(1100, 1100, 64, (8, 8), (1, 1), (1, 1), True, "raster")
+    mask = definitions.image_blocks(1100, 1100, 64, (8, 8), (1, 1), (1, 1), True, "raster")
     np.testing.assert_allclose(output, dense(*subjects.heads_of(sizes), ops.convert_to_numpy(mask)), atol=1e-5)
 
 

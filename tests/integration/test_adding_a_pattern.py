@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import contracts
+from tests.cases import Case
 from tests.conftest import ROOT
 from tf_sparse_attention.analysis import draw_pattern
 from tf_sparse_attention.layers import MixedAttention, RoutingAttention, SparseAttention
@@ -57,7 +58,7 @@ def test_the_rest_of_the_page_runs_with_that_file(log_sparse):
     ],
 )
 def test_the_pattern_keeps_what_every_attention_keeps(log_sparse, check):
-    check(contracts.Maker(lambda **common: SparseAttention(2, 4, log_sparse.PowersOfTwo(), **common)))
+    check(Case(lambda **common: SparseAttention(2, 4, log_sparse.PowersOfTwo(), **common)))
 
 
 def test_it_mixes_with_heads_of_other_layers_and_is_drawn(log_sparse):

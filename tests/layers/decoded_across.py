@@ -6,15 +6,10 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.layers.decoded import LONGEST, SIZE, all_attention, as_program, common, compiled_on_jax, local, lsh, routing
+from tests.drawn import all_attention, local, lsh, routing, unequal_blocks
+from tests.layers.decoded import LONGEST, SIZE, VARIANTS
+from tests.programs import as_program, compiled_on_jax
 from tf_sparse_attention import layers
-
-
-@st.composite
-def unequal_blocks(draw):
-    own = {"block_size": draw(st.integers(1, 9)), "key_block_size": draw(st.integers(1, 9))}
-    own |= {"num_blocks_before": draw(st.integers(0, 2)), "num_blocks_after": draw(st.integers(0, 2))}
-    return layers.LocalAttention, common(draw) | own
 
 
 def changed(kind, **changes):
@@ -24,7 +19,7 @@ def changed(kind, **changes):
 KINDS = {
     "local": local,
     "unequal_blocks": unequal_blocks,
-    "all_attention": all_attention,
+    "all_attention": lambda: all_attention(VARIANTS),
     "routing": lambda: st.one_of(
         changed(routing, selection="nearest", share_qk=False), changed(routing, selection="random", share_qk=False)
     ),

@@ -9,7 +9,8 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests.goldens import shifted_rows
-from tests.ops.forms import strided_attention
+from tf_sparse_attention.patterns import Stride
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 HEADS = "attention_nd/"
 OF_KIND = {
@@ -142,7 +143,7 @@ class PublishedHeads:
 
     def _strides(self, weights, x):
         query, key, value = (ops.einsum("btd,dnh->bnth", x, weights[side]) for side in ("query", "key", "value"))
-        attended = strided_attention(
-            query * self.size**-0.5, key, value, self.settings["query_shape"][0], part="far", causal=True
+        attended = attend_pattern(
+            Stride(self.settings["query_shape"][0]), query * self.size**-0.5, key, value, causal=True
         )
         return ops.einsum("bnth,nhd->btd", attended.output, weights["attention_output"])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.contracts import MAKERS, SIZE, assert_close, built, every_layer, gradients, normal, to_numpy
+from tests.cases import CASES, OF_EACH_CLASS, every_layer
+from tests.contracts import SIZE, assert_close, built, gradients, normal, to_numpy
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
@@ -22,16 +23,16 @@ def with_scores(layer):
 
 
 @every_layer(can_be_causal=False)
-def test_a_layer_that_cannot_hide_later_tokens_says_so(maker):
-    layer = built(maker)
+def test_a_layer_that_cannot_hide_later_tokens_says_so(case):
+    layer = built(case)
     assert not layer.can_be_causal
     with pytest.raises(ValueError, match="`use_causal_mask` must be False"):
         layer(normal(2, 13, SIZE), use_causal_mask=True)
 
 
 @every_layer(can_be_causal=True)
-def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(maker):
-    layer = built(maker)
+def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(case):
+    layer = built(case)
     assert layer.can_be_causal
     if layer.causal_selection:
         assert_causal(with_scores(layer), **AUDIT)
@@ -41,37 +42,37 @@ def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(mak
 
 
 def test_only_the_published_selections_declare_that_they_look_ahead():
-    declared = {name for name, maker in MAKERS.items() if not maker.make().causal_selection}
+    declared = {name for name, case in CASES.items() if not case.make().causal_selection}
     ahead = ("top_k_", "lsh_chunks", "strided_clusters", "hash_buckets")
-    assert declared == {name for name in MAKERS if name.startswith(ahead)}
+    assert declared == {name for name in CASES if name.startswith(ahead)}
 
 
-@every_layer(slow=True, can_be_causal=True)
-def test_with_dropout_no_gradient_comes_from_later_tokens(maker):
-    layer = built(maker, dropout=0.3)
+@every_layer(by_default=OF_EACH_CLASS, can_be_causal=True)
+def test_with_dropout_no_gradient_comes_from_later_tokens(case):
+    layer = built(case, dropout=0.3)
     report = causality_report(with_scores(layer), training=True, **AUDIT)
     assert report.max_gradient == 0
 
 
-@every_layer(slow=True, can_be_causal=True)
-def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(maker):
-    if not maker.make().causal_selection:
+@every_layer(by_default=OF_EACH_CLASS, can_be_causal=True)
+def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
+    if not case.make().causal_selection:
         pytest.skip("looks ahead, as it declares")
     x = normal(2, 24, SIZE)
     # Doubled, and without biases, a token stays in its cluster, so that every weight keeps its place and its dropout.
     later = np.concatenate([x[:, :15], 2 * x[:, 15:]], axis=1)
     outputs = []
     for inputs in (x, later):
-        layer = built(maker, dropout=0.5, use_bias=False, seed=3)
+        layer = built(case, dropout=0.5, use_bias=False, seed=3)
         outputs.append(to_numpy(layer(inputs, use_causal_mask=True, training=True)))
     assert_close(outputs[1][:, :15], outputs[0][:, :15])
     assert np.abs(outputs[1] - outputs[0]).max() > 0.1
 
 
-@every_layer(slow=True)
-def test_no_gradient_reaches_padding(maker):
-    layer, x = built(maker, dropout=0.3), normal(2, 13, SIZE)
+@every_layer(by_default=OF_EACH_CLASS)
+def test_no_gradient_reaches_padding(case):
+    layer, x = built(case, dropout=0.3), normal(2, 13, SIZE)
     mask = np.arange(13) < np.array([[13], [8]])
-    of_x = gradients(layer, maker, x, training=True, query_mask=mask)[0]
+    of_x = gradients(layer, case, x, training=True, query_mask=mask)[0]
     # Dropout may leave out every weight that a token has a part in, but not those of many tokens.
     assert np.all(of_x[1, 8:] == 0) and np.mean(np.any(of_x[mask] != 0, axis=-1)) > 0.8

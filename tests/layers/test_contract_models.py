@@ -5,47 +5,75 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.contracts import CLOSE, SIZE, assert_close, built, every_layer, normal, to_numpy
+from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer, marks
+from tests.contracts import CLOSE, SIZE, assert_close, built, call, normal, to_numpy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 
 
-def model_of(maker, layer, length=None):
+def model_of(case, layer, length=None):
     inputs = keras.Input((length, SIZE))
-    return keras.Model(inputs, layer(inputs, use_causal_mask=maker.causal))
+    return keras.Model(inputs, layer(inputs, use_causal_mask=case.causal))
 
 
-@every_layer(slow=True)
-def test_a_graph_of_unknown_batch_and_length_equals_eager(maker):
-    layer = built(maker)
+def results(case, layer, x, mask):
+    """Returns output and scores of a call with a mask."""
+    return layer(x, use_causal_mask=case.causal, query_mask=mask, return_attention_scores=True)
+
+
+def slopes(case, layer, x, mask):
+    """Returns the gradients of such a call by the input and the weights."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.reduce_sum(tf.math.sin(results(case, layer, x, mask)[0]))
+    return tape.gradient(total, [x, *(weight.value for weight in layer.trainable_weights)])
+
+
+def with_gradients(test):
+    """Parametrises a test over `results` of a layer of each class, and `slopes` of few."""
+    slow = [pytest.param(case, slopes, id=f"{name}-gradients", marks=marks(name, FEW)) for name, case in CASES.items()]
+    quick = [pytest.param(case, results, id=name, marks=marks(name, OF_EACH_CLASS)) for name, case in CASES.items()]
+    return pytest.mark.parametrize(("case", "run"), quick + slow)(test)
+
+
+@with_gradients
+def test_a_graph_of_unknown_batch_and_length_equals_eager(case, run):
+    layer = built(case)
     signature = [tf.TensorSpec((None, None, SIZE)), tf.TensorSpec((None, None), "bool")]
-    graph = tf.function(lambda x, mask: maker.call_tensor(layer, x, query_mask=mask), input_signature=signature)
-    for length in (3, 13):
-        x, mask = normal(2, length, SIZE), np.arange(length) < np.array([[length], [2]])
-        assert_close(graph(x, mask), maker.call(layer, x, query_mask=mask))
+    graph = tf.function(lambda *inputs: run(case, layer, *inputs), input_signature=signature)
+    for length in (1, 7, 65):
+        x = tf.constant(normal(2, length, SIZE))
+        mask = tf.constant(np.arange(length) < np.array([[length], [2]]))
+        assert_same(graph(x, mask), run(case, layer, x, mask))
 
 
-@every_layer(slow=True)
-def test_xla_equals_eager(maker):
-    layer, x = built(maker), normal(2, 13, SIZE)
-    mask = np.arange(13) < np.array([[13], [8]])
-    compiled = tf.function(lambda x: maker.call_tensor(layer, x, query_mask=mask), jit_compile=True)
+@with_gradients
+def test_xla_equals_eager(case, run):
+    layer, x = built(case), tf.constant(normal(2, 33, SIZE))
+    mask = tf.constant(np.arange(33) < np.array([[33], [8]]))
+    compiled = tf.function(lambda x: run(case, layer, x, mask), jit_compile=True)
     # XLA fuses sums of products and orders them as it likes.
-    assert_close(compiled(x), maker.call(layer, x, query_mask=mask), CLOSE)
+    assert_same(compiled(x), run(case, layer, x, mask))
+
+
+def assert_same(found, expected):
+    """Fails unless lists of tensors are equal up to rounding, in units of their largest numbers."""
+    for a, b in zip(to_numpy(found), to_numpy(expected), strict=True):
+        assert_close(a, b, CLOSE * max(1.0, np.abs(b).max()))
 
 
 @every_layer()
-def test_a_saved_model_is_the_same_when_loaded_in_safe_mode(maker, tmp_path):
-    layer, x = built(maker, dropout=0.1), normal(2, 13, SIZE)
-    model = model_of(maker, layer)
+def test_a_saved_model_is_the_same_when_loaded_in_safe_mode(case, tmp_path):
+    layer, x = built(case, dropout=0.1), normal(2, 13, SIZE)
+    model = model_of(case, layer)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
-    assert_close(loaded(x), maker.call(layer, x), 0)
+    assert_close(loaded(x), call(layer, case, x), 0)
 
 
-@every_layer(slowest=True)
-def test_known_lengths_sequential_and_subclassed_models_agree(maker):
-    layer, x = built(maker), normal(2, 13, SIZE)
+@every_layer(by_default=("mixed",))
+def test_known_lengths_sequential_and_subclassed_models_agree(case):
+    layer, x = built(case), normal(2, 13, SIZE)
 
     class Subclassed(keras.Model):
         def __init__(self):
@@ -53,31 +81,31 @@ def test_known_lengths_sequential_and_subclassed_models_agree(maker):
             self.attention = layer
 
         def call(self, x):
-            return self.attention(x, use_causal_mask=maker.causal)
+            return self.attention(x, use_causal_mask=case.causal)
 
-    expected = maker.call(layer, x)
-    for model in (model_of(maker, layer), model_of(maker, layer, 13), Subclassed()):
+    expected = call(layer, case, x)
+    for model in (model_of(case, layer), model_of(case, layer, 13), Subclassed()):
         assert_close(model.predict(x, verbose=0), expected, CLOSE)
     sequential = keras.Sequential([keras.Input((None, SIZE)), layer])
     assert_close(sequential.predict(x, verbose=0), to_numpy(layer(x)), CLOSE)
 
 
-@every_layer(slowest=True)
-def test_training_is_the_same_eager_and_in_a_graph(maker):
-    results = [train(maker, run_eagerly=eager, jit_compile=False) for eager in (True, False)]
+@every_layer(by_default=("mixed",))
+def test_training_is_the_same_eager_and_in_a_graph(case):
+    results = [train(case, run_eagerly=eager, jit_compile=False) for eager in (True, False)]
     assert_same_training(*results)
 
 
-@every_layer(slowest=True)
-def test_training_is_the_same_in_a_graph_and_under_xla(maker):
-    results = [train(maker, jit_compile=jit) for jit in (False, True)]
+@every_layer(by_default=("mixed",))
+def test_training_is_the_same_in_a_graph_and_under_xla(case):
+    results = [train(case, jit_compile=jit) for jit in (False, True)]
     assert_same_training(*results)
 
 
-def train(maker, **compilation):
+def train(case, **compilation):
     """Returns the losses of three steps of `fit` and the weights and state after them."""
-    layer = built(maker)
-    model = model_of(maker, layer)
+    layer = built(case)
+    model = model_of(case, layer)
     model.compile(keras.optimizers.SGD(0.01), "mse", **compilation)
     x, y = normal(6, 13, SIZE), normal(6, 13, SIZE, seed=1)
     history = model.fit(x, y, batch_size=2, epochs=1, shuffle=False, verbose=0)
@@ -90,12 +118,12 @@ def assert_same_training(first, second):
         assert_close(a, b, 1e-5)
 
 
-@every_layer(slow=True)
-def test_symbolic_shapes_and_dtypes_are_the_real_ones(maker):
+@every_layer(by_default=FEW)
+def test_symbolic_shapes_and_dtypes_are_the_real_ones(case):
     for common, shape in ({}, (2, 7, SIZE)), ({"output_shape": 5}, (2, 7, 5)), ({"output_shape": (3, 2)}, (2, 7, 3, 2)):
-        layer, x = maker.make(value_dim=3, use_bias=False, **common), normal(2, 7, SIZE)
+        layer, x = case.make(value_dim=3, use_bias=False, **common), normal(2, 7, SIZE)
         symbolic = layer(keras.Input((7, SIZE), batch_size=2), return_attention_scores=True)
-        output, weights = layer(x, use_causal_mask=maker.causal, return_attention_scores=True)
+        output, weights = layer(x, use_causal_mask=case.causal, return_attention_scores=True)
         assert symbolic[0].shape == output.shape == layer.compute_output_shape((2, 7, SIZE)) == shape
         assert symbolic[1].shape == weights.shape == (2, layer.num_heads, 7, 7)
         assert not any("bias" in weight.name for weight in layer.trainable_weights)
@@ -103,10 +131,10 @@ def test_symbolic_shapes_and_dtypes_are_the_real_ones(maker):
         assert unknown.shape == (None, None, *shape[2:]) and layer.compute_output_shape(x.shape) == shape
 
 
-@every_layer(slow=True, crosses=True)
-def test_symbolic_shapes_of_a_cross_attention_are_the_real_ones(maker):
+@every_layer(by_default=FEW, crosses=True)
+def test_symbolic_shapes_of_a_cross_attention_are_the_real_ones(case):
     query, value = normal(2, 7, SIZE), normal(2, 5, 3)
-    layer = maker.make()
+    layer = case.make()
     symbolic = layer(keras.Input((7, SIZE)), keras.Input((5, 3)), return_attention_scores=True)
-    real = maker.call(layer, query, value, return_attention_scores=True)
+    real = call(layer, case, query, value, return_attention_scores=True)
     assert [x.shape[1:] for x in symbolic] == [x.shape[1:] for x in real]

@@ -1,11 +1,13 @@
-"""Layers with state of their own equal NumPy over drawn arguments, lengths and masks, on both backends."""
+"""Layers equal dense attention over drawn arguments, lengths and masks, with gradients, on both backends."""
 
 import json
 
 import pytest
 
-from tests.layers.drawn_layers import KINDS, compare_drawn
+from tests.drawn import KINDS
+from tests.layers.drawn_layers import compare_drawn
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 JAX = """
 import json
 from tests.layers.drawn_layers import FIXED_LENGTHS, compare_drawn
@@ -15,13 +17,13 @@ print(json.dumps(compare_drawn({kind!r}, {wanted}, FIXED_LENGTHS)))
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "wanted", [10, pytest.param(30, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.large)]
+    "wanted", [8, pytest.param(40, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
 )
-def test_drawn_layers_equal_numpy(kind, wanted):
+def test_drawn_layers_equal_dense_attention(kind, wanted):
     assert compare_drawn(kind, wanted) >= wanted
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("kind", KINDS)
-def test_drawn_layers_equal_numpy_on_jax(kind, run_python):
-    assert json.loads(run_python(JAX.format(kind=kind, wanted=100), KERAS_BACKEND="jax")) >= 100
+def test_drawn_layers_equal_dense_attention_on_jax(kind, run_python):
+    assert json.loads(run_python(JAX.format(kind=kind, wanted=50), KERAS_BACKEND="jax")) >= 50

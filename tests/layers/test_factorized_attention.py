@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import SIZE, normal, to_numpy, with_random_weights
-from tests.ops import twins
+from tests.oracle import definitions
 from tf_sparse_attention.layers import FixedAttention, MixedAttention, StridedAttention
 from tf_sparse_attention.models import Backbone
 
@@ -36,8 +36,8 @@ def test_split_heads_are_local_first_and_one_more_of_an_odd_number(make, num_hea
 def near_and_far(make):
     """Returns the causal twins of the two patterns."""
     if make is strided:
-        return [twins.strided(12, 12, 4, part, causal=True) for part in ("local", "far")]
-    return [twins.fixed(12, 12, 4, 1, 0, part, causal=True) for part in ("local", "far")]
+        return [definitions.strided(12, 12, 4, part, causal=True) for part in ("local", "far")]
+    return [definitions.fixed(12, 12, 4, 1, 0, part, causal=True) for part in ("local", "far")]
 
 
 @pytest.mark.parametrize("make", [strided, fixed])

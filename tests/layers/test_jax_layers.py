@@ -5,27 +5,36 @@ import json
 import numpy as np
 import pytest
 
-from tests.contracts import MAKERS, SIZE, built, normal, to_numpy
+from tests.cases import CASES
+from tests.contracts import SIZE, built, call, normal, to_numpy
 from tests.layers.remat_models import train
 
-COMPARED = ("local_2d_blocks", "strided", "fixed", "top_k", "mixed")
+COMPARED = ("top_k", "mixed")
 
 
-def run_checks(run_python, *checks):
+def every_case(*by_default):
+    """Parametrises a test over the names of all cases, those that are not named here for the full run."""
+    full = pytest.mark.full
+    return pytest.mark.parametrize(
+        "name", [each if each in by_default else pytest.param(each, marks=full) for each in CASES]
+    )
+
+
+def run_checks(run_jax, *checks):
     """Returns {check: figures} of `jax_worker`."""
     code = f"from tests.layers import jax_worker\njax_worker.main({checks})"
-    return dict(json.loads(line) for line in run_python(code, KERAS_BACKEND="jax").splitlines())
+    return dict(json.loads(line) for line in run_jax(code).splitlines())
 
 
 @pytest.fixture(scope="module")
-def figures(run_python, tmp_path_factory):
+def figures(run_jax, tmp_path_factory):
     """The figures of one process, as starting it is most of the work."""
     path = tmp_path_factory.mktemp("jax") / "tensorflow.npz"
     arrays = {"x": normal(2, 13, SIZE), "names": np.array(COMPARED)}
     for name in COMPARED:
-        layer, maker = built(MAKERS[name]), MAKERS[name]
+        layer, case = built(CASES[name]), CASES[name]
         old = layer.get_weights()
-        arrays[f"{name}/output"] = maker.call(layer, arrays["x"], training=True)
+        arrays[f"{name}/output"] = call(layer, case, arrays["x"], training=True)
         arrays[f"{name}/loss"] = to_numpy(sum(layer.losses)) if layer.losses else np.zeros(())
         arrays[f"{name}/count"] = len(old)
         for kind, weights in (("old", old), ("new", layer.get_weights())):
@@ -33,7 +42,7 @@ def figures(run_python, tmp_path_factory):
     results = train(remat=False, num_blocks=1, dropout=0.0, revive_after=0, jit_compile=False)
     arrays |= {f"training/{i}": result for i, result in enumerate(results)}
     np.savez(path, **arrays)
-    return run_checks(run_python, f"same_results={path}", "implicit_masks", f"training={path}", "memory")
+    return run_checks(run_jax, f"same_results={path}", "implicit_masks", f"training={path}", "memory")
 
 
 def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing(figures):
@@ -54,7 +63,17 @@ def test_rematerialisation_keeps_a_fraction_of_the_activations(figures):
     assert again < plain / 5
 
 
+@every_case("local_2d", "strided_merged", "fixed", "nearest", "top_k_separate", "lsh", "all", "sparse_heads")
+def test_contracts_hold_on_jax(run_jax, name):
+    assert run_checks(run_jax, f"same_contracts={name}") == {"same_contracts": "passed"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["sparse_sinks", "sparse_routed", "sparse_heads", "sparse_image"])
+def test_compositions_decode_on_jax(run_jax, name):
+    assert run_checks(run_jax, f"decodes={name}")["decodes"] < 2e-5
+
+
 @pytest.mark.large
-def test_contracts_hold_on_jax(run_python):
-    checks = ("same_contracts", "training_with_dropout")
-    assert run_checks(run_python, *checks) == dict.fromkeys(checks, "passed")
+def test_rematerialisation_with_dropout_trains_alike_on_jax(run_jax):
+    assert run_checks(run_jax, "training_with_dropout") == {"training_with_dropout": "passed"}

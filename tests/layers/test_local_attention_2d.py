@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
-from tests.ops import twins
+from tests.oracle import definitions
 from tf_sparse_attention.layers import LocalAttention, LocalAttention2D, MixedAttention
 from tf_sparse_attention.models import Backbone
 
@@ -25,13 +25,13 @@ def pattern(layer, length, causal=False):
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_pixel_sees_its_block_and_the_eight_around_it_unless_told_otherwise(order, causal):
     own = 6, (2, 2), (1, 1), (1, 1), causal, order
-    np.testing.assert_array_equal(pattern(image(order=order), 48, causal), twins.image_blocks(48, 48, *own))
+    np.testing.assert_array_equal(pattern(image(order=order), 48, causal), definitions.image_blocks(48, 48, *own))
 
 
 def test_as_many_blocks_are_seen_after_as_before_unless_told_otherwise():
     np.testing.assert_array_equal(
         pattern(image(num_blocks_before=(0, 2)), 48),
-        twins.image_blocks(48, 48, 6, (2, 2), (0, 2), (0, 2), False, "raster"),
+        definitions.image_blocks(48, 48, 6, (2, 2), (0, 2), (0, 2), False, "raster"),
     )
 
 
@@ -129,7 +129,7 @@ def test_two_images_of_the_same_width_attend_to_each_other(order):
     with_random_weights(layer)
     for causal in (True, False):
         _, weights = layer(query, value, use_causal_mask=causal, return_attention_scores=True)
-        expected = twins.image_blocks(20, 33, 6, (2, 2), (1, 1), (1, 1), causal, order)
+        expected = definitions.image_blocks(20, 33, 6, (2, 2), (1, 1), (1, 1), causal, order)
         np.testing.assert_array_equal(to_numpy(weights)[1, 1] > 0, expected)
 
 
@@ -160,5 +160,5 @@ def test_a_backbone_of_images_survives_its_config_and_a_file(tmp_path):
 def test_heads_on_images_stand_beside_others():
     layer = MixedAttention([image(), LocalAttention(1, 4, window=3)])
     heads = to_numpy(layer.attention_pattern(normal(1, 24, SIZE), use_causal_mask=True))[0]
-    expected = twins.image_blocks(24, 24, 6, (2, 2), (1, 1), (1, 1), True, "raster")
-    np.testing.assert_array_equal(heads, [expected, expected, twins.window(24, 24, 3, True)])
+    expected = definitions.image_blocks(24, 24, 6, (2, 2), (1, 1), (1, 1), True, "raster")
+    np.testing.assert_array_equal(heads, [expected, expected, definitions.window(24, 24, 3, True)])

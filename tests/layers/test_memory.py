@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, with_random_weights
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.layers import (
     AllAttention,
     FixedAttention,

@@ -6,7 +6,7 @@ from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.layers.published_heads import OF_KIND, PublishedHeads
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 
 CASES = (
     "encdec_local2_cluster2",

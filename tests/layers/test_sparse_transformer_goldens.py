@@ -14,7 +14,7 @@ from keras import ops
 
 from tests.contracts import normal, to_numpy
 from tests.goldens import observe_set
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.layers import FixedAttention, StridedAttention
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "sparse_transformer.npz", allow_pickle=False)

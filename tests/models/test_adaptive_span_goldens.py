@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, read_case
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 PLAIN = ["lm_plain", "lm_plain_longblock", "lm_pers8"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layers.decoded import as_program, compiled_on_jax
+from tests.programs import as_program, compiled_on_jax
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator

@@ -11,7 +11,7 @@ from keras import ops
 
 from tests.goldens import goldens_of, read_case
 from tests.layers.published_heads import OF_KIND, PublishedHeads
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.layers import FeedForward
 from tf_sparse_attention.models import language_model_loss
 from tf_sparse_attention.ops import kmeans

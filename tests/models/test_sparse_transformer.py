@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.ops import twins
+from tests.oracle import definitions
 from tf_sparse_attention.models import LanguageModel
 
 GRID, HEADS, SIZE = (4, 8), 2, 8
@@ -83,7 +83,10 @@ class Book:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_model_is_the_equations_of_the_paper(pattern):
     model, ids = make(pattern), np.random.default_rng(1).integers(20, size=(2, 30))
-    seen = {"fixed": twins.fixed(30, 30, 8, 2, 0, "merged", True), "strided": twins.strided(30, 30, 4, "merged", True)}
+    seen = {
+        "fixed": definitions.fixed(30, 30, 8, 2, 0, "merged", True),
+        "strided": definitions.strided(30, 30, 4, "merged", True),
+    }
     book = Book(model, seen[pattern])
     expected = [book.logits(row, pattern) for row in ids]
     np.testing.assert_allclose(model(ids), expected, rtol=1e-9, atol=1e-9)

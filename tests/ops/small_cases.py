@@ -1,7 +1,11 @@
-"""Attention that a reader can work out: one head, vectors of size one, queries of zero."""
+"""Attention that a reader can work out: one head, vectors of size one, queries of zero, groups by hand."""
 
 import numpy as np
 from keras import ops
+
+from tf_sparse_attention.patterns import Hashed
+from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 VALUES = [1, 2, 4, 8, 16, 32]
 
@@ -21,3 +25,17 @@ def means(attention, values=VALUES, num_queries=None):
     """
     queries, keys = column([0] * (num_queries or len(values))), column([0] * len(values))
     return ops.convert_to_numpy(attention(queries, keys, column(values)).output)[0, 0, :, 0].tolist()
+
+
+def attend_groups(query, key, value, query_groups, key_groups, band, mask_self=False, **options):
+    """Attends in a band inside given groups (B, N, T) and (B, N, S); where they are one object, so are the tokens."""
+    known = [({"group": query_groups}, {"group": key_groups})]
+    options["hide_self"] = "unless_alone" if mask_self else None
+    return attend_pattern(Hashed(2, band), query, key, value, known=known, **options)
+
+
+def attend_members(query, key, value, queries, keys, causal=None, mask_self=False, extra_count=0.0, **options):
+    """Returns output and weights inside clusters of given `Members`; `causal` is "position", "rank" or None."""
+    pattern = BestOfCluster(1, 1, causal == "rank", extra_count)
+    options |= {"hide_self": "unless_alone" if mask_self else None, "causal": causal is not None}
+    return attend_pattern(pattern, query, key, value, known=[(queries, keys)], **options)[:2]

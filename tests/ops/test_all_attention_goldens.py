@@ -11,10 +11,11 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
-from tests.ops.compare import differentiate
-from tests.ops.forms import local_attention
+from tests.programs import differentiate
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.ops.span import Span
+from tf_sparse_attention.patterns import Window
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 PLAIN = ["seq_plain", "seq_plain_longblock", "seq_pers8"]
 TRIMMED = ["seq_span_trim", "seq_span_trim_cache128", "seq_span_trim_pers", "seq_span_short_cache"]
@@ -60,17 +61,17 @@ class Case:
         # Of the published table column L - delta is for the key delta positions before; ours has row d + M for key
         # position minus query position d, and M = L.
         table = ops.pad(ops.transpose(x["key_pe"][0]), [(0, self.window + 1), (0, 0)])
-        slots = None
+        vectors = None
         if "pers_key" in x:
             count_slots = x["pers_val"].shape[1]
-            slots = ops.transpose(x["pers_key"], (0, 2, 1)) * size**0.5, x["pers_val"] * count_slots**0.5
-        options = {"window": self.window + 1, "causal": True, "see_self": False, "position": Relative(table)}
-        options |= {"slots": slots, "return_weights": True, "return_log_sum_exp": True}
+            vectors = ops.transpose(x["pers_key"], (0, 2, 1)) * size**0.5, x["pers_val"] * count_slots**0.5
+        options = {"causal": True, "hide_self": "always", "position": Relative(table)}
+        options |= {"persistent": vectors, "return_weights": True, "return_log_sum_exp": True}
         span = Span(x["z"], self.window, self.settings["ramp"], first=1) if "z" in x else None
-        attended = local_attention(query, key, value, span=span, **options)
+        attended = attend_pattern(Window(self.window + 1), query, key, value, span=span, **options)
         results = [attended.output, attended.weights]
         if span is not None:
-            whole = local_attention(query, key, value, **options)
+            whole = attend_pattern(Window(self.window + 1), query, key, value, **options)
             left = ops.exp(attended.log_sum_exp - whole.log_sum_exp)[..., None]
             results = [result * (left / (left + 1e-8)) for result in results]
         return [result[:, :, length - count :] for result in results]

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests.ops.attend_numbers import draw, numbers, softmax
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import attend, combine
 
 DTYPES = ["bfloat16", "float16", "float32", "float64"]

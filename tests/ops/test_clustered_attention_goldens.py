@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.ops.clustered import best_keys, clustered_attention, improved_clustered_attention, mean_queries
 from tf_sparse_attention.ops.hamming import hamming_clusters, hash_bits
 

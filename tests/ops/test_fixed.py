@@ -6,19 +6,24 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.forms import Columns, fixed_attention
 from tests.ops.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.patterns import Summary
+from tf_sparse_attention.patterns import Blocks, Summary
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 PARTS = ["local", "far", "merged"]
 EVERYTHING = [1, 3 / 2, 7 / 3, 15 / 4, 31 / 5, 63 / 6]  # means of all values up to each
 
 
+def pattern_of(columns, part):
+    near, far = Blocks(columns[0], 0, 0), Summary(*columns)
+    return {"local": near, "far": far, "merged": near | far}[part]
+
+
 def fixed(columns, part, **options):
-    return functools.partial(fixed_attention, columns=Columns(*columns), part=part, **options)
+    return functools.partial(attend_pattern, pattern_of(columns, part), **options)
 
 
 def assert_means(attention, expected, **options):
@@ -64,9 +69,7 @@ def test_the_group_does_not_matter_to_the_local_part():
 def test_merged_weighs_near_and_far_keys_in_one_softmax():
     # Scores log 3, 0, 0 of a summary and two keys of the own block: weights 3/5, 1/5, 1/5.
     query, key = column([0, 0, 0, 1]), column([0, np.log(3), 0, 0])
-    attended = fixed_attention(
-        query, key, column([0, 10, 20, 30]), Columns(2, 1), "merged", causal=True, return_weights=True
-    )
+    attended = fixed((2, 1), "merged", causal=True, return_weights=True)(query, key, column([0, 10, 20, 30]))
     np.testing.assert_allclose(ops.convert_to_numpy(attended.weights)[0, 0, 3], [0, 0.6, 0.2, 0.2], rtol=1e-6)
     np.testing.assert_allclose(ops.convert_to_numpy(attended.output)[0, 0, 3, 0], 16, rtol=1e-6)
 
@@ -90,7 +93,7 @@ def test_a_sequence_without_summaries_gives_zeros_far_and_the_block_merged(causa
     inputs = tf.unstack(tf.constant(normal(3, 1, 2, 5, 4)))
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(inputs)
-        found = {part: fixed_attention(*inputs, Columns(8, 2), part, causal=causal).output for part in PARTS}
+        found = {part: fixed((8, 2), part, causal=causal)(*inputs).output for part in PARTS}
     np.testing.assert_array_equal(found["far"], 0)
     np.testing.assert_allclose(found["merged"], found["local"], rtol=1e-6, atol=1e-6)
     gradients = {part: np.stack(tape.gradient(found[part], inputs)) for part in PARTS}
@@ -138,7 +141,7 @@ def test_the_log_sum_exp_is_that_of_the_keys_seen(part):
     # Left out is the first query, which has no summary to see.
     counts = {"local": [2, 1, 2, 1, 2], "far": [1, 1, 2, 2, 3], "merged": [2, 2, 3, 3, 4]}
     zeros = column([0] * 6)
-    attended = fixed_attention(zeros, zeros, zeros, Columns(2, 1), part, causal=True, return_log_sum_exp=True)
+    attended = fixed((2, 1), part, causal=True, return_log_sum_exp=True)(zeros, zeros, zeros)
     np.testing.assert_allclose(ops.convert_to_numpy(attended.log_sum_exp)[0, 0, 1:], np.log(counts[part]), atol=1e-6)
 
 
@@ -148,8 +151,8 @@ def test_dropout_leaves_out_or_scales_up_single_weights(part):
     query, key = normal(2, 4, 2, 60, 8)
     unit = np.tile(np.eye(60, dtype="float32"), (4, 2, 1, 1))
     options = {"causal": True, "return_weights": True}
-    whole = fixed_attention(query, key, unit, Columns(6, 2), part, **options)
-    dropped = fixed_attention(query, key, unit, Columns(6, 2), part, dropout=Dropout(0.25, 1), **options)
+    whole = fixed((6, 2), part, **options)(query, key, unit)
+    dropped = fixed((6, 2), part, dropout=Dropout(0.25, 1), **options)(query, key, unit)
     weights, used = ops.convert_to_numpy(whole.weights), ops.convert_to_numpy(dropped.output)
     np.testing.assert_array_equal(ops.convert_to_numpy(dropped.weights), weights)
     seen, there = weights > 0, used > 0
@@ -168,7 +171,7 @@ def test_later_tokens_change_no_bit_and_get_no_gradient(part, cut):
         inputs = tf.unstack(tf.constant(numbers))
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            early = fixed_attention(*inputs, Columns(4, 2), part, causal=True).output[:, :, :cut]
+            early = fixed((4, 2), part, causal=True)(*inputs).output[:, :, :cut]
         for gradient in tape.gradient(early, inputs):
             assert np.abs(gradient.numpy()[:, :, cut:]).max() == 0
         outputs.append(early.numpy())

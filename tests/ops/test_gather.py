@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 
 tf = pytest.importorskip("tensorflow")

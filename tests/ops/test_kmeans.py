@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.ops import kmeans
 
 

@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
-from tests.ops.compare import differentiate
+from tests.programs import differentiate
 from tf_sparse_attention.ops import kmeans
 
 CASES = [

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.ops.forms import local_attention
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.grid import block_grid, window_grid
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
+from tf_sparse_attention.patterns import Blocks, Window
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 VALUES = [1, 2, 4, 8, 16, 32]
 
@@ -21,44 +22,44 @@ def column(x):
     return np.array(x, "float32").reshape(1, 1, -1, 1)
 
 
-def means(num_queries=6, values=VALUES, **options):
+def means(pattern, num_queries=6, values=VALUES, **options):
     """Attends with zero queries, for which the output is the plain mean of the values seen."""
     zeros = column([0] * num_queries)
-    output = local_attention(zeros, column([0] * len(values)), column(values), **options).output
+    output = attend_pattern(pattern, zeros, column([0] * len(values)), column(values), **options).output
     return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
 
 
 def test_a_causal_window_of_two_is_the_query_and_the_token_before():
-    assert means(window=2, causal=True) == pytest.approx([1, 1.5, 3, 6, 12, 24])
+    assert means(Window(2), causal=True) == pytest.approx([1, 1.5, 3, 6, 12, 24])
 
 
 def test_a_window_of_two_on_both_sides_is_three_tokens():
-    assert means(window=2, values=[3, 6, 9, 0, 0, 0]) == pytest.approx([4.5, 6, 5, 3, 0, 0])
+    assert means(Window(2), values=[3, 6, 9, 0, 0, 0]) == pytest.approx([4.5, 6, 5, 3, 0, 0])
 
 
 def test_a_window_of_one_is_the_token_itself():
-    assert means(window=1) == pytest.approx(VALUES)
-    assert means(window=1, causal=True) == pytest.approx(VALUES)
+    assert means(Window(1)) == pytest.approx(VALUES)
+    assert means(Window(1), causal=True) == pytest.approx(VALUES)
 
 
 def test_a_window_longer_than_the_sequence_is_full_attention():
-    assert means(window=100, values=[1, 2, 3, 4, 5, 6]) == pytest.approx([3.5] * 6)
-    assert means(window=100, causal=True, values=[2, 4, 6, 8, 10, 12]) == pytest.approx([2, 3, 4, 5, 6, 7])
+    assert means(Window(100), values=[1, 2, 3, 4, 5, 6]) == pytest.approx([3.5] * 6)
+    assert means(Window(100), causal=True, values=[2, 4, 6, 8, 10, 12]) == pytest.approx([2, 3, 4, 5, 6, 7])
 
 
 def test_causal_blocks_see_the_block_before_and_their_own_up_to_the_query():
     expected = [1, 1.5, 7 / 3, 15 / 4, 28 / 3, 15]
-    np.testing.assert_allclose(means(block_size=2, num_blocks_before=1, causal=True), expected, rtol=1e-6)
+    np.testing.assert_allclose(means(Blocks(2, 1), causal=True), expected, rtol=1e-6)
 
 
 def test_blocks_on_both_sides_see_whole_blocks():
     expected = [3.75, 3.75, 10.5, 10.5, 15, 15]
-    assert means(block_size=2) == pytest.approx(expected)
-    assert means(block_size=2, num_blocks_before=0, num_blocks_after=0) == pytest.approx([1.5, 1.5, 6, 6, 24, 24])
+    assert means(Blocks(2, 1)) == pytest.approx(expected)
+    assert means(Blocks(2, 0)) == pytest.approx([1.5, 1.5, 6, 6, 24, 24])
 
 
 def test_a_last_block_that_is_not_full_sees_no_padding():
-    assert means(num_queries=5, values=[1, 2, 4, 8, 16], block_size=2, num_blocks_before=0, num_blocks_after=0) == [
+    assert means(Blocks(2, 0), num_queries=5, values=[1, 2, 4, 8, 16]) == [
         1.5,
         1.5,
         6,
@@ -68,7 +69,7 @@ def test_a_last_block_that_is_not_full_sees_no_padding():
 
 
 def test_blocks_beyond_a_shorter_key_sequence_give_zeros():
-    assert means(num_queries=6, values=[1, 3], block_size=2, num_blocks_before=1, num_blocks_after=0) == [
+    assert means(Blocks(2, 1, 0), num_queries=6, values=[1, 3]) == [
         2,
         2,
         2,
@@ -81,7 +82,7 @@ def test_blocks_beyond_a_shorter_key_sequence_give_zeros():
 def test_the_softmax_weighs_by_the_score():
     # exp(1 log 3) against exp(0): weights 3/4 and 1/4.
     query, key = column([1, 1]), column([np.log(3), 0])
-    output, weights, _ = local_attention(query, key, column([8, 4]), window=2, return_weights=True)
+    output, weights, _ = attend_pattern(Window(2), query, key, column([8, 4]), return_weights=True)
     np.testing.assert_allclose(ops.convert_to_numpy(output).ravel(), [7, 7], rtol=1e-6)
     np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0], [[0.75, 0.25]] * 2, rtol=1e-6)
 
@@ -89,31 +90,31 @@ def test_the_softmax_weighs_by_the_score():
 def test_relative_positions_add_the_value_of_the_distance():
     # Distances -1 and 0 add 10 and 20; the first query sees itself alone, the others two tokens.
     position = Relative(np.zeros((3, 1), "float32"), np.array([[10], [20], [30]], "float32"))
-    assert means(window=2, causal=True, position=position) == pytest.approx([21, 16.5, 18, 21, 27, 39])
+    assert means(Window(2), causal=True, position=position) == pytest.approx([21, 16.5, 18, 21, 27, 39])
 
 
 def test_masked_keys_are_left_out_of_the_mean():
     masks = TokenMasks(key_mask=np.array([[True, False, True, False, False, True]]))
-    assert means(window=2, causal=True, masks=masks) == pytest.approx([1, 1, 4, 4, 0, 32])
+    assert means(Window(2), causal=True, masks=masks) == pytest.approx([1, 1, 4, 4, 0, 32])
 
 
 def test_a_masked_pair_is_left_out_of_the_mean():
     mask = np.ones((1, 1, 6, 6), bool)
     mask[0, 0, 3, 2] = False
     masks = TokenMasks(attention_mask=mask)
-    assert means(window=2, causal=True, masks=masks) == pytest.approx([1, 1.5, 3, 8, 12, 24])
+    assert means(Window(2), causal=True, masks=masks) == pytest.approx([1, 1.5, 3, 8, 12, 24])
 
 
 def test_documents_do_not_see_each_other():
     segments = np.array([[7, 7, -3, -3, -3, 7]])
     masks = TokenMasks(query_segments=segments, key_segments=segments)
-    assert means(window=2, causal=True, masks=masks) == pytest.approx([1, 1.5, 4, 6, 12, 32])
+    assert means(Window(2), causal=True, masks=masks) == pytest.approx([1, 1.5, 4, 6, 12, 32])
 
 
 def test_the_weights_returned_are_those_before_dropout():
     query, key, value = np.random.default_rng(0).normal(size=(3, 2, 2, 40, 4)).astype("float32")
-    whole, weights, _ = local_attention(query, key, value, window=9, return_weights=True)
-    dropped, same, _ = local_attention(query, key, value, window=9, dropout=Dropout(0.5, 3), return_weights=True)
+    whole, weights, _ = attend_pattern(Window(9), query, key, value, return_weights=True)
+    dropped, same, _ = attend_pattern(Window(9), query, key, value, dropout=Dropout(0.5, 3), return_weights=True)
     np.testing.assert_array_equal(ops.convert_to_numpy(weights), ops.convert_to_numpy(same))
     assert np.abs(ops.convert_to_numpy(whole) - ops.convert_to_numpy(dropped)).max() > 0.1
 
@@ -122,10 +123,10 @@ def test_the_gradient_from_later_tokens_is_exactly_zero():
     tf = pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     query, key, value = tf.unstack(tf.constant(rng.normal(size=(3, 1, 2, 50, 4)), tf.float32))
-    for options in ({"window": 7}, {"block_size": 8, "num_blocks_before": 2}):
+    for pattern in (Window(7), Blocks(8, 2)):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
-            early = local_attention(query, key, value, causal=True, **options)[0][:, :, :20]
+            early = attend_pattern(pattern, query, key, value, causal=True)[0][:, :, :20]
         for gradient in tape.gradient(early, [query, key, value]):
             assert np.abs(gradient.numpy()[:, :, 20:]).max() == 0
 

@@ -9,30 +9,37 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.ops import twins
-from tests.ops.compare import differentiate
-from tests.ops.forms import local_attention_2d
 from tests.ops.small_cases import column, means
+from tests.oracle import definitions
+from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.images import ORDERS, Image
 from tf_sparse_attention.ops.local_2d import ImageGrid, image_grid
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi
+from tf_sparse_attention.patterns import ImageBlocks
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 OWN = {"num_blocks_before": (0, 0), "num_blocks_after": (0, 0)}
 
 
+def attend_image(query, key, value, image, num_blocks_before=(1, 1), num_blocks_after=(1, 1), **options):
+    around = num_blocks_before, num_blocks_after
+    pattern = ImageBlocks(image.width, image.block_shape, *around, image.order, image.height)
+    return attend_pattern(pattern, query, key, value, **options)
+
+
 def assert_means(image, expected, values, num_queries=None, **options):
-    attention = functools.partial(local_attention_2d, image=image, **options)
+    attention = functools.partial(attend_image, image=image, **options)
     np.testing.assert_allclose(means(attention, values, num_queries), expected, rtol=1e-6)
 
 
 def seen_from(pixel, shape=(4, 4), block_shape=(2, 2), order="raster", **options):
     """Returns a picture of the pixels that one pixel of an image sees, a string for each row: x where it does."""
     image, size = Image(shape[1], block_shape, order, shape[0]), shape[0] * shape[1]
-    pixels = twins.pixels(size, shape[1], block_shape, order, shape[0])
+    pixels = definitions.pixels(size, shape[1], block_shape, order, shape[0])
     same = column([0] * size)
-    weights = local_attention_2d(same, same, same, image, **options, return_weights=True).weights
+    weights = attend_image(same, same, same, image, **options, return_weights=True).weights
     picture = np.full(shape, ".")
     for place, weight in zip(pixels, ops.convert_to_numpy(weights)[0, 0, pixels.index(pixel)], strict=True):
         picture[place] = "x" if weight > 0 else "."
@@ -127,7 +134,7 @@ def test_distances_are_those_of_the_sequence():
     # A slope of 1/256 a place: the pixel above is three places away, the one to the left one.
     same = column([0] * 6)
     options = {"num_blocks_before": (1, 1), "causal": True, "return_weights": True, "position": Alibi(1)}
-    weights = local_attention_2d(same, same, same, Image(3, (1, 1)), **options).weights
+    weights = attend_image(same, same, same, Image(3, (1, 1)), **options).weights
     scores = np.log(ops.convert_to_numpy(weights)[0, 0, 4, [0, 1, 3, 4]])
     np.testing.assert_allclose(scores - scores[-1], np.array([-4, -3, -1, 0]) / 256, atol=1e-6)
 
@@ -135,8 +142,8 @@ def test_distances_are_those_of_the_sequence():
 def test_dropout_leaves_the_weights_returned_alone():
     query, key, value = np.random.default_rng(0).normal(size=(3, 2, 2, 40, 4)).astype("float32")
     image = Image(6, (2, 2))
-    whole = local_attention_2d(query, key, value, image, return_weights=True)
-    dropped = local_attention_2d(query, key, value, image, dropout=Dropout(0.5, 3), return_weights=True)
+    whole = attend_image(query, key, value, image, return_weights=True)
+    dropped = attend_image(query, key, value, image, dropout=Dropout(0.5, 3), return_weights=True)
     np.testing.assert_array_equal(ops.convert_to_numpy(dropped.weights), ops.convert_to_numpy(whole.weights))
     assert np.abs(ops.convert_to_numpy(dropped.output) - ops.convert_to_numpy(whole.output)).max() > 0.1
 
@@ -177,7 +184,7 @@ def test_the_grid_puts_pixels_into_their_blocks_and_back(length, width, block_sh
         assert sorted(placed[placed > 0]) == x.tolist()
         blocks = [
             (row // image.block_height) * image.num_columns + column // image.block_width
-            for row, column in twins.pixels(length, width, block_shape, order, height)
+            for row, column in definitions.pixels(length, width, block_shape, order, height)
         ]
         assert [np.flatnonzero((placed == i).any(1)).item() for i in x] == blocks
 

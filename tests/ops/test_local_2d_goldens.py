@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
-from tests.ops import twins
-from tests.ops.compare import differentiate
-from tests.ops.forms import local_attention_2d
+from tests.oracle import definitions
+from tests.programs import differentiate
 from tf_sparse_attention.ops.images import Image
+from tf_sparse_attention.patterns import ImageBlocks
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 FORMS = ["7x6_q2x4_f2x4", "8x8_q4x2_f4x0", "8x8_q4x4_f4x4", "8x8_q4x4_f4x4_rel5"]
 CASES = [f"{kind}_{form}" for kind in ("masked", "full") for form in FORMS]
@@ -27,7 +28,7 @@ class Case:
         self.settings, self.arrays = read_case(goldens, name)
         (height, width), block_shape = self.settings["shape_q"], tuple(self.settings["query_shape"])
         self.image = Image(width, block_shape, "blocks", height)
-        pixels = twins.pixels(height * width, width, block_shape, "blocks", height)
+        pixels = definitions.pixels(height * width, width, block_shape, "blocks", height)
         self.pixels = tuple(np.array(pixels).T)
         self.blocks = tuple(
             flange // size for flange, size in zip(self.settings["memory_flange"], block_shape, strict=True)
@@ -48,9 +49,9 @@ class Case:
         return shifted_position(x, (below * self.image.num_columns + self.blocks[1]) * self.image.block_size)
 
     def attend(self, x):
-        heads, around = (x["q"], x["k"], x["v"]), (self.blocks, self.blocks)
-        masked = self.settings["masked"]
-        return (local_attention_2d(*heads, self.image, *around, causal=masked, position=self.position(x)).output,)
+        pattern = ImageBlocks(self.image.width, self.image.block_shape, self.blocks, self.blocks, self.image.order)
+        options = {"causal": self.settings["masked"], "position": self.position(x)}
+        return (attend_pattern(pattern, x["q"], x["k"], x["v"], **options).output,)
 
 
 def test_no_case_is_left_out(goldens):

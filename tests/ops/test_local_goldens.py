@@ -11,10 +11,11 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
-from tests.ops import twins
-from tests.ops.compare import differentiate
-from tests.ops.forms import local_attention
+from tests.oracle import definitions
+from tests.programs import differentiate
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.patterns import Blocks
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 FORMS = [
     f"{kind}_f{flange}_{table}"
@@ -62,14 +63,11 @@ class Case:
             bias = np.broadcast_to(bias[:, None, :, None], (*key.shape[:3], 1))
             query, key = ops.concatenate([query, np.ones_like(bias)], -1), ops.concatenate([key, bias], -1)
         blocks = self.flange // self.block
-        attended = local_attention(
+        attended = attend_pattern(
+            Blocks(self.query_block, blocks, blocks, self.block),
             query,
             key,
             x["v"],
-            self.query_block,
-            blocks,
-            blocks,
-            key_block_size=self.block,
             causal=self.settings["masked"],
             masks=TokenMasks(key_mask=ops.convert_to_tensor(self.exists)),
             position=self.position(x),
@@ -81,9 +79,12 @@ class Case:
         if "padding_bias" not in self.arrays or self.query_block != self.block:
             return np.ones(self.arrays["q"].shape[::2], bool), np.ones(self.arrays["k"].shape[::2], bool)
         lengths, blocks = (self.arrays["q"].shape[2], self.arrays["k"].shape[2]), self.flange // self.block
-        seen = twins.local_blocks(*lengths, self.block, blocks, blocks, self.settings["masked"]) & self.exists[:, None]
+        seen = (
+            definitions.local_blocks(*lengths, self.block, blocks, blocks, self.settings["masked"])
+            & self.exists[:, None]
+        )
         queries = seen.any(-1)
-        reached = twins.local_blocks(*lengths, self.block, blocks, blocks, causal=False) & ~queries[..., None]
+        reached = definitions.local_blocks(*lengths, self.block, blocks, blocks, causal=False) & ~queries[..., None]
         return queries, ~reached.any(1)
 
 

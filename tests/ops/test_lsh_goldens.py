@@ -11,11 +11,14 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
-from tests.ops.compare import differentiate
-from tests.ops.forms import chunk_attention
+from tests.programs import differentiate
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.attend import combine_attended
+from tf_sparse_attention.ops.chunks import ChunkedRounds
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.patterns import Union
+from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.hashed import HashedChunk
 
 # Without `nodup` (no duplicates) a key counts as often as it is seen; with `nocross` no other bucket is seen.
 LUCIDRAINS = ["lsh_1round", "lsh_1round_causal", "lsh_2round_causal", "lsh_2round_mask"]
@@ -57,7 +60,11 @@ class Case:
         groups = [ops.convert_to_tensor(x.astype("int32") + 1) for x in buckets]
         pairs = ops.convert_to_tensor(pairs | np.eye(self.length, dtype=bool))
         options = {"causal": self.settings["causal"], "masks": TokenMasks(attention_mask=pairs)}
-        return chunk_attention(*heads, groups, groups, self.size, **options, return_log_sum_exp=True)
+        chunks = tuple(HashedChunk(2, self.size, number) for number in range(len(groups)))
+        pattern = chunks[0] if len(chunks) == 1 else Union(chunks, count_each=True)
+        known = [ChunkedRounds(groups, groups, self.size)] * len(chunks)
+        options |= {"hide_self": "unless_alone", "return_log_sum_exp": True}
+        return attend_pattern(pattern, *heads, known=known, **options)
 
 
 class Lucidrains(Case):

@@ -1,7 +1,5 @@
 """The dense masks of the library equal the twins, and masks are read at pairs of positions without being expanded."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +7,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.ops import strategies, twins
-from tests.ops.oracle import allowed_pairs, parts_of
-from tests.ops.plans import Plan, draw
+from tests.oracle import definitions
 from tf_sparse_attention.ops import masks
 from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.patterns import Blocks, Call, Hashed, ImageBlocks, Stride, Summary, Window
@@ -30,31 +26,41 @@ def assert_same(mask, twin):
 @draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
 def test_the_dense_window_equals_its_twin(num_queries, num_keys, window, causal):
-    expected = twins.window(num_queries, num_keys, window, causal)
+    expected = definitions.window(num_queries, num_keys, window, causal)
     assert_same(dense(Window(window), num_queries, num_keys, causal), expected)
 
 
 @draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3), st.booleans())
 def test_dense_blocks_equal_their_twin(num_queries, num_keys, block_size, before, after, causal):
-    expected = twins.local_blocks(num_queries, num_keys, block_size, before, after, causal)
+    expected = definitions.local_blocks(num_queries, num_keys, block_size, before, after, causal)
     assert_same(dense(Blocks(block_size, before, after), num_queries, num_keys, causal), expected)
 
 
+PAIR = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
 @draws(33, 100)
-@given(strategies.local_2d_plans())
-def test_the_dense_blocks_of_an_image_equal_their_twin(plan):
-    lengths, around = (plan.num_queries % 40 + 1, plan.num_keys % 40 + 1), (plan.before, plan.after)
-    image = dataclasses.replace(plan.image, height=plan.image.height and max(lengths) // plan.image.width + 1)
-    own = image.width, image.block_shape, *around, plan.causal, image.order, image.height
-    pattern = ImageBlocks(image.width, image.block_shape, *around, image.order, image.height)
-    assert_same(dense(pattern, *lengths, plan.causal), twins.image_blocks(*lengths, *own))
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 12),
+    st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    st.tuples(PAIR, PAIR),
+    st.sampled_from(["raster", "blocks"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_dense_blocks_of_an_image_equal_their_twin(num_queries, num_keys, width, shape, around, order, cut, causal):
+    height = max(num_queries, num_keys) // width + 1 if cut else None
+    expected = definitions.image_blocks(num_queries, num_keys, width, shape, *around, causal, order, height)
+    assert_same(dense(ImageBlocks(width, shape, *around, order, height), num_queries, num_keys, causal), expected)
 
 
 @draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
 def test_the_dense_stride_equals_its_twin(num_queries, num_keys, stride, causal):
-    expected = twins.strided(num_queries, num_keys, stride, "far", causal)
+    expected = definitions.strided(num_queries, num_keys, stride, "far", causal)
     assert_same(dense(Stride(stride), num_queries, num_keys, causal), expected)
 
 
@@ -63,7 +69,7 @@ def test_the_dense_stride_equals_its_twin(num_queries, num_keys, stride, causal)
 def test_the_dense_summaries_equal_their_twin(num_queries, num_keys, count, num_groups, number, before, causal):
     group = number % num_groups
     block_size = before + num_groups * count
-    expected = twins.fixed(num_queries, num_keys, block_size, count, group, "far", causal)
+    expected = definitions.fixed(num_queries, num_keys, block_size, count, group, "far", causal)
     assert_same(dense(Summary(block_size, count, group), num_queries, num_keys, causal), expected)
 
 
@@ -74,7 +80,7 @@ def test_the_dense_band_equals_its_twin(num_queries, num_keys, num_groups, band,
     asking, answering = rng.integers(num_groups, size=num_queries), rng.integers(num_groups, size=num_keys)
     exists = rng.random(num_keys) < 0.7 if masked else np.ones(num_keys, bool)
     groups = [group if there else None for group, there in zip(answering.tolist(), exists, strict=True)]
-    expected, _ = twins.bands(asking.tolist(), groups, band, causal)
+    expected, _ = definitions.bands(asking.tolist(), groups, band, causal)
     # With leading axes.
     asking, answering = np.tile(asking, (2, 3, 1)), np.tile(answering, (2, 3, 1))
     groups = groups_of(asking, num_groups), groups_of(answering, num_groups, exists[None] if masked else None)
@@ -93,17 +99,15 @@ def test_a_token_sees_itself_only_when_alone():
 
 
 def test_the_masks_of_a_call_are_merged_by_and():
-    plan = Plan("local", num_queries=7, num_keys=9, key_mask=True, segments=True, attention_mask=(2, 1, 7, 9))
-    _, numbers, _ = draw(plan, seed=3)
-    pattern = twins.local_blocks(7, 9, 4, 1, 0, True)
-    call = masks.TokenMasks(**numbers)
-    merged = ops.convert_to_numpy(masks.dense_mask(pattern, call))
-    for b in range(plan.batch):
-        for n in range(plan.heads):
-            expected = allowed_pairs(plan, numbers, b, n, parts_of(plan, numbers, b, n)[0])
-            np.testing.assert_array_equal(
-                np.broadcast_to(merged, (2, 2, 7, 9))[b, n], expected & numbers["query_mask"][b][:, None]
-            )
+    rng = np.random.default_rng(3)
+    pairs, exists = rng.random((2, 1, 7, 9)) < 0.7, [rng.random((2, length)) < 0.7 for length in (7, 9)]
+    segments = [rng.integers(-1, 2, (2, length)) for length in (7, 9)]
+    pattern = definitions.local_blocks(7, 9, 4, 1, 0, True)
+    call = masks.TokenMasks(*exists, pairs, *segments)
+    merged = np.broadcast_to(ops.convert_to_numpy(masks.dense_mask(pattern, call)), (2, 2, 7, 9))
+    for b, n, i, j in np.ndindex(2, 2, 7, 9):
+        seen = pattern[i, j] and exists[0][b, i] and exists[1][b, j] and pairs[b, 0, i, j]
+        assert merged[b, n, i, j] == (seen and segments[0][b, i] == segments[1][b, j])
 
 
 def test_a_call_without_masks_leaves_the_pattern_alone():

@@ -11,11 +11,13 @@ import pytest
 from keras import ops
 
 from tests.goldens import block_by_block, names_of_cases, read_case
-from tests.ops.compare import differentiate
-from tests.ops.forms import strided_attention, top_k_attention
+from tests.ops.small_cases import attend_members
+from tests.programs import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
+from tf_sparse_attention.patterns import Stride
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 STRIDED_CLUSTERS = [
     f"{kind}_{form}" for kind in ("masked", "full") for form in ("len32_norel", "len32_rel3", "len36_norel")
@@ -57,7 +59,7 @@ class Case:
 
     def clusters(self, query, key, value, members, position=NoPosition()):
         options = {"causal": "rank" if self.causal else None, "position": position, "extra_count": 0.01}
-        return top_k_attention(query, key, value, *members, **options)[0]
+        return attend_members(query, key, value, *members, **options)[0]
 
 
 class StridedClusters(Case):
@@ -137,7 +139,7 @@ class Strides(Case):
         length = x["q"].shape[2]
         filled = [ops.pad(x[side], [(0, 0), (0, 0), (0, -length % self.stride), (0, 0)]) for side in "qkv"]
         options = {"causal": self.causal, "position": self.position(x)}
-        output = strided_attention(*filled, self.stride, "far", **options).output
+        output = attend_pattern(Stride(self.stride), *filled, **options).output
         padding = (self.flat(self.arrays["v"]) == 0).all((1, 3)).any(0)
         if padding.any():
             lost = np.arange(output.shape[2]) // self.stride >= np.argmax(padding) // self.stride

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops import twins
+from tests.oracle import attention
 from tf_sparse_attention.ops.positions import (
     Alibi,
     Distances,
@@ -82,7 +82,7 @@ def test_rotary_equals_its_twin_with_any_base_and_position():
     positions = np.array([0, 7, 300, 1, 8191], "int32")
     turned = numbers(Rotary(base=100.0).rotate(x[None, None], positions))[0, 0]
     # 8191 radians are known to 5e-4 in float32.
-    np.testing.assert_allclose(turned, twins.rotate(x, positions, base=100.0), rtol=0, atol=2e-3)
+    np.testing.assert_allclose(turned, attention.rotate(x, positions, base=100.0), rtol=0, atol=2e-3)
 
 
 def test_rotary_keeps_the_dtype():
@@ -92,7 +92,7 @@ def test_rotary_keeps_the_dtype():
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 5, 8, 12, 16])
 def test_alibi_slopes_equal_their_twin(num_heads):
-    np.testing.assert_allclose(alibi_slopes(num_heads), twins.slopes(num_heads), rtol=1e-6)
+    np.testing.assert_allclose(alibi_slopes(num_heads), attention.slopes(num_heads), rtol=1e-6)
 
 
 def test_alibi_takes_away_the_slope_for_each_token_between():

@@ -5,18 +5,20 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.forms import nearest_attention, random_clusters, separate_attention
+from tests.ops.small_cases import attend_groups, column
 from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.merged import merge_orders
 from tf_sparse_attention.ops.positions import Alibi, Relative
+from tf_sparse_attention.ops.random_groups import random_groups
 
 VALUES = [1, 2, 4, 8, 16, 32]
 GROUPS = [1, 2, 1, 1, 2, 1]  # the sorted order is 0, 2, 3, 5 | 1, 4
 
 
-def column(x, dtype="float32"):
-    return np.array(x, dtype).reshape(1, 1, -1, 1)
+def random_clusters(num_heads, length, num_clusters, seed):
+    positions = ops.arange(length, dtype="int32")[None]
+    return ops.convert_to_numpy(random_groups(positions, num_heads, num_clusters, seed))
 
 
 def row(x):
@@ -25,15 +27,16 @@ def row(x):
 
 def shared_means(groups=GROUPS, cluster_size=2, **options):
     """Attends with zero queries, for which the output is the plain mean of the values seen."""
-    zeros = column([0] * len(groups))
-    output = nearest_attention(zeros, column(VALUES[: len(groups)]), row(groups), cluster_size, **options).output
+    zeros, groups = column([0] * len(groups)), row(groups)
+    values = column(VALUES[: groups.size])
+    output = attend_groups(zeros, None, values, groups, groups, cluster_size, **{"causal": True, **options}).output
     return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
 
 
 def separate_means(query_groups=GROUPS, key_groups=GROUPS, cluster_size=2, values=VALUES, **options):
     zeros = column([0] * len(query_groups)), column([0] * len(key_groups))
     groups = row(query_groups), row(key_groups)
-    output = separate_attention(*zeros, column(values), *groups, cluster_size, **options).output
+    output = attend_groups(*zeros, column(values), *groups, cluster_size, **{"causal": True, **options}).output
     return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()
 
 
@@ -77,9 +80,9 @@ def test_queries_and_keys_may_differ_in_number(num_queries, num_keys):
 
 def test_the_softmax_weighs_by_the_score_inside_the_band():
     # Token 2 scores log 3 with token 0 and, q = k, log 3 with itself; token 1 is of another cluster.
-    query = column([np.log(3), 5, 1])
-    output, weights, _ = nearest_attention(
-        query, column([4, 7, 8]), row([1, 2, 1]), 2, mask_self=False, return_weights=True
+    query, groups = column([np.log(3), 5, 1]), row([1, 2, 1])
+    output, weights, _ = attend_groups(
+        query, None, column([4, 7, 8]), groups, groups, 2, causal=True, return_weights=True
     )
     own = np.exp(1) / (np.exp(1) + 3)
     np.testing.assert_allclose(ops.convert_to_numpy(output).ravel(), [4, 7, 8 * own + 4 * (1 - own)], rtol=1e-6)
@@ -90,10 +93,8 @@ def test_relative_positions_go_by_rank_and_alibi_by_token():
     # Token 4 sees token 1 of its cluster: three tokens back, one rank back.
     by_rank = Relative(np.zeros((3, 1), "float32"), np.array([[100], [200], [300]], "float32"))
     assert shared_means(mask_self=True, position=by_rank)[4] == pytest.approx(102)
-    position, zeros = Alibi(1), column([0] * 6)
-    _, weights, _ = nearest_attention(
-        zeros, column(VALUES), row(GROUPS), 2, mask_self=False, position=position, return_weights=True
-    )
+    zeros, groups, options = column([0] * 6), row(GROUPS), {"causal": True, "return_weights": True}
+    _, weights, _ = attend_groups(zeros, None, column(VALUES), groups, groups, 2, position=Alibi(1), **options)
     weights = ops.convert_to_numpy(weights)[0, 0, 4]
     np.testing.assert_allclose(np.log(weights[4] / weights[1]), 3 / 256, rtol=1e-4)
 
@@ -140,16 +141,16 @@ def test_the_merged_order_puts_the_key_of_a_position_before_its_query():
 
 
 def test_random_clusters_depend_on_head_position_and_seed_alone():
-    long = ops.convert_to_numpy(random_clusters(4, 300, 7, seed=5))
+    long = random_clusters(4, 300, 7, seed=5)
     assert long.shape == (1, 4, 300)
-    np.testing.assert_array_equal(long[:, :2, :20], ops.convert_to_numpy(random_clusters(2, 20, 7, seed=5)))
-    assert (long != ops.convert_to_numpy(random_clusters(4, 300, 7, seed=6))).mean() > 0.7
+    np.testing.assert_array_equal(long[:, :2, :20], random_clusters(2, 20, 7, seed=5))
+    assert (long != random_clusters(4, 300, 7, seed=6)).mean() > 0.7
     assert (long[0, 0] != long[0, 1]).mean() > 0.7
 
 
 @pytest.mark.parametrize("seed", [0, 1, -3, 2**31 - 1, 2**40])
 def test_random_clusters_are_spread_evenly(seed):
-    drawn = ops.convert_to_numpy(random_clusters(2, 4000, 8, seed))
+    drawn = random_clusters(2, 4000, 8, seed)
     assert drawn.min() == 0
     assert drawn.max() == 7
     assert keras.backend.standardize_dtype(drawn.dtype) == "int32"
@@ -161,4 +162,4 @@ def test_random_clusters_are_spread_evenly(seed):
 
 
 def test_random_clusters_are_the_same_on_both_backends(on_jax):
-    assert on_jax["clusters"] == ops.convert_to_numpy(random_clusters(3, 40, 5, seed=123456789)).tolist()
+    assert on_jax["groups"] == random_clusters(3, 40, 5, seed=123456789).tolist()

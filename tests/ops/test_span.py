@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ops.compare import differentiate
-from tests.ops.forms import local_attention
+from tests.programs import differentiate
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.span import Span, closed_clip, needed_window
+from tf_sparse_attention.patterns import Window
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 
 def to_numpy(x):
@@ -71,7 +72,7 @@ def test_a_window_cut_to_what_is_needed_changes_nothing(causal):
     window = needed_window(0.4, 32, 4)
     assert window < 20
     whole, cut = (
-        to_numpy(local_attention(query, key, value, window=size, causal=causal, span=heads).output)
+        to_numpy(attend_pattern(Window(size), query, key, value, causal=causal, span=heads).output)
         for size in (32, window)
     )
     np.testing.assert_allclose(cut, whole, rtol=0, atol=1e-6)

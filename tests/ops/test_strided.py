@@ -9,18 +9,23 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.ops.forms import strided_attention
 from tests.ops.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.phases import PhaseGrid
 from tf_sparse_attention.ops.positions import Relative
+from tf_sparse_attention.patterns import Stride, Window
+from tf_sparse_attention.patterns.attending import attend_pattern
 
 PARTS = ["local", "far", "merged"]
 
 
+def pattern_of(stride, part):
+    return {"local": Window(stride), "far": Stride(stride), "merged": Window(stride) | Stride(stride)}[part]
+
+
 def strided(stride, part, **options):
-    return functools.partial(strided_attention, stride=stride, part=part, **options)
+    return functools.partial(attend_pattern, pattern_of(stride, part), **options)
 
 
 def assert_means(attention, expected, **options):
@@ -54,7 +59,7 @@ def test_on_both_sides_the_parts_reach_to_both_ends():
 def test_merged_weighs_near_and_far_keys_in_one_softmax():
     # Scores log 3, 0, 0 of a key a stride back and two in the window: weights 3/5, 1/5, 1/5.
     query, key = column([0, 0, 1]), column([np.log(3), 0, 0])
-    attended = strided_attention(query, key, column([10, 20, 30]), 2, "merged", causal=True, return_weights=True)
+    attended = strided(2, "merged", causal=True, return_weights=True)(query, key, column([10, 20, 30]))
     np.testing.assert_allclose(ops.convert_to_numpy(attended.weights)[0, 0, 2], [0.6, 0.2, 0.2], rtol=1e-6)
     np.testing.assert_allclose(ops.convert_to_numpy(attended.output)[0, 0, 2, 0], 16, rtol=1e-6)
 
@@ -112,7 +117,7 @@ def test_relative_distances_of_the_far_part_are_in_tokens_and_clipped():
 def test_the_log_sum_exp_is_that_of_the_keys_seen(part):
     counts = {"local": [1, 2, 2, 2, 2, 2], "far": [1, 1, 2, 2, 3, 3], "merged": [1, 2, 3, 3, 4, 4]}
     zeros = column([0] * 6)
-    attended = strided_attention(zeros, zeros, zeros, 2, part, causal=True, return_log_sum_exp=True)
+    attended = strided(2, part, causal=True, return_log_sum_exp=True)(zeros, zeros, zeros)
     np.testing.assert_allclose(ops.convert_to_numpy(attended.log_sum_exp)[0, 0], np.log(counts[part]), atol=1e-6)
 
 
@@ -122,8 +127,8 @@ def test_dropout_leaves_out_or_scales_up_single_weights(part):
     query, key = normal(2, 4, 2, 60, 8)
     unit = np.tile(np.eye(60, dtype="float32"), (4, 2, 1, 1))
     options = {"causal": True, "return_weights": True}
-    whole = strided_attention(query, key, unit, 8, part, **options)
-    dropped = strided_attention(query, key, unit, 8, part, dropout=Dropout(0.25, 1), **options)
+    whole = strided(8, part, **options)(query, key, unit)
+    dropped = strided(8, part, dropout=Dropout(0.25, 1), **options)(query, key, unit)
     weights, used = ops.convert_to_numpy(whole.weights), ops.convert_to_numpy(dropped.output)
     np.testing.assert_array_equal(ops.convert_to_numpy(dropped.weights), weights)
     seen, there = weights > 0, used > 0
@@ -141,7 +146,7 @@ def test_later_tokens_change_no_bit_and_get_no_gradient(part):
         inputs = tf.unstack(tf.constant(numbers))
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            early = strided_attention(*inputs, 7, part, causal=True).output[:, :, :23]
+            early = strided(7, part, causal=True)(*inputs).output[:, :, :23]
         for gradient in tape.gradient(early, inputs):
             assert np.abs(gradient.numpy()[:, :, 23:]).max() == 0
             assert np.abs(gradient.numpy()[:, :, :23]).max() > 0

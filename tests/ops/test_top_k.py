@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.forms import top_k_attention
-from tests.ops.oracle import parts_of
-from tests.ops.plans import Plan, draw
+from tests.ops.small_cases import attend_members, column
+from tests.oracle import definitions
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
@@ -20,10 +19,6 @@ VALUES = [1, 2, 4, 8, 16, 32]
 CLUSTERS = [[0, 2, 3], [2, 3, 5]]
 
 
-def column(x):
-    return np.array(x, "float32").reshape(1, 1, -1, 1)
-
-
 def members(clusters):
     return Members(ops.convert_to_tensor(np.array(clusters, "int32")[None, None]), None)
 
@@ -31,7 +26,7 @@ def members(clusters):
 def means(queries=CLUSTERS, keys=CLUSTERS, **options):
     """Attends with zero queries, for which every cluster gives the plain mean of the values it shows."""
     zeros = column([0] * 6)
-    output, _ = top_k_attention(zeros, zeros, column(VALUES), members(queries), members(keys), **options)
+    output, _ = attend_members(zeros, zeros, column(VALUES), members(queries), members(keys), **options)
     return ops.convert_to_numpy(output)[0, 0, :, 0]
 
 
@@ -119,7 +114,7 @@ def test_a_cluster_without_any_token_gives_zeros():
     exists = np.zeros((1, 6), bool)
     zeros, value = column([0] * 6), column(VALUES)
     found = best_members(np.zeros((1, 1, 6, 2), "float32"), 3, exists)
-    output, weights = top_k_attention(zeros, zeros, value, found, found, return_weights=True)
+    output, weights = attend_members(zeros, zeros, value, found, found, return_weights=True)
     assert np.abs(ops.convert_to_numpy(output)).max() == 0
     assert np.abs(ops.convert_to_numpy(weights)).max() == 0
 
@@ -142,24 +137,24 @@ def test_what_invalid_members_bring_is_not_averaged():
 def test_the_weights_are_averaged_like_the_output():
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 1, 6, 4)).astype("float32")
-    output, weights = top_k_attention(query, key, value, members(CLUSTERS), members(CLUSTERS), return_weights=True)
+    output, weights = attend_members(query, key, value, members(CLUSTERS), members(CLUSTERS), return_weights=True)
     np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0] @ value[0, 0], output[0, 0], rtol=0, atol=1e-6)
     np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0].sum(-1), [1, 0, 1, 1, 0, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [None, "position", "rank"])
-def test_the_dense_pattern_of_each_cluster_equals_its_twin(causal):
-    plan = Plan("top_k", causal=causal, num_queries=9, num_keys=12, cluster_size=4, key_mask=True)
-    for seed in range(5):
-        _, numbers, _ = draw(plan, seed)
-        queries = best_members(numbers["query_scores"], 4, numbers["query_mask"])
-        keys = best_members(numbers["key_scores"], 4, numbers["key_mask"])
-        masks = BestOfCluster(3, 4, hide_by_rank=causal == "rank").dense(
-            Call(2, 9, 12, causal is not None), (queries, keys)
-        )
-        pattern = ops.convert_to_numpy(masks)
-        for b, n in np.ndindex(plan.batch, plan.heads):
-            for cluster, part in enumerate(parts_of(plan, numbers, b, n)):
-                expected = np.zeros((9, 12), bool)
-                expected[np.ix_(part.queries, part.keys)] = part.allowed
-                np.testing.assert_array_equal(pattern[b, n, cluster], expected)
+def test_the_dense_pattern_of_each_cluster_shows_its_members(causal):
+    rng = np.random.default_rng(0)
+    scores = [np.round(rng.normal(size=(2, 1, length, 3))).astype("float32") for length in (9, 12)]
+    exists = [rng.random((2, length)) < 0.7 for length in (9, 12)]
+    members = [best_members(*side) for side in zip(scores, (4, 4), exists, strict=True)]
+    call = Call(2, 9, 12, causal is not None)
+    pattern = ops.convert_to_numpy(BestOfCluster(3, 4, hide_by_rank=causal == "rank").dense(call, members))
+    for b in range(2):
+        sides = [definitions.best_members(x[b, 0], 4, there[b]) for x, there in zip(scores, exists, strict=True)]
+        for cluster, (queries, keys) in enumerate(zip(*sides, strict=True)):
+            expected = np.zeros((9, 12), bool)
+            for rank, i in enumerate(queries):
+                shown = {"position": [j for j in keys if j <= i], "rank": keys[: rank + 1], None: keys}[causal]
+                expected[i, shown] = True
+            np.testing.assert_array_equal(pattern[b, 0, cluster], expected)

@@ -9,8 +9,8 @@ import pytest
 from keras import ops
 
 from tests.goldens import block_by_block, goldens_of, names_of_cases, read_case
-from tests.ops.compare import differentiate
-from tests.ops.forms import top_k_attention
+from tests.ops.small_cases import attend_members
+from tests.programs import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members
@@ -64,7 +64,7 @@ class Case:
     def attend(self, x):
         query = kmeans.normalize(x["q"])
         key = kmeans.normalize(x["k"]) if "k" in x else query
-        output, _ = top_k_attention(
+        output, _ = attend_members(
             query,
             key,
             x["v"],

@@ -52,7 +52,9 @@ class GroupBand(Pattern):
         _, key_ranks = stable_order(key_groups)
         query_ranks = key_ranks
         if query_groups is not key_groups:
-            batch = ops.maximum(shape(query_groups)[0], shape(key_groups)[0])
+            sizes = shape(query_groups)[0], shape(key_groups)[0]
+            known = all(isinstance(size, int) for size in sizes)
+            batch = max(sizes) if known else ops.maximum(*sizes)  # a number, as compiling for JAX needs it
             merged = merge_orders(*(_with_batch(x, batch) for x in (query_groups, key_groups)))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0: the group of no query

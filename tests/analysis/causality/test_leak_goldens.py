@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, read_case
-from tests.ops.forms import nearest_attention, separate_attention, top_k_attention
+from tests.ops.small_cases import attend_groups, attend_members
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members
 
@@ -26,16 +26,15 @@ def sides(arrays, settings, ending):
 def published(arrays, settings, ending):
     query, key, value = sides(arrays, settings, ending)
     members = [best_members(kmeans.scores(x, arrays["means"]), settings["w"]) for x in (query, key)]
-    output, _ = top_k_attention(query, key, value, *members, causal="rank", extra_count=0.01)
+    output, _ = attend_members(query, key, value, *members, causal="rank", extra_count=0.01)
     return np.asarray(output), members
 
 
 def causal(arrays, settings, ending):
     query, key, value = sides(arrays, settings, ending)
-    groups = [kmeans.nearest(x, arrays["means"]) for x in (query, key)]
-    if settings["share_qk"]:
-        return np.asarray(nearest_attention(query, value, groups[0], settings["w"], causal=True).output)
-    return np.asarray(separate_attention(query, key, value, *groups, settings["w"], causal=True).output)
+    groups, shared = [kmeans.nearest(x, arrays["means"]) for x in (query, key)], settings["share_qk"]
+    tokens = (query, None, value, groups[0], groups[0]) if shared else (query, key, value, *groups)
+    return np.asarray(attend_groups(*tokens, settings["w"], causal=True, mask_self=shared).output)
 
 
 def test_members_and_outputs_are_published_before_and_after_the_last_token_changes(case):

@@ -1,5 +1,7 @@
 """Attention under any pattern as a Keras layer."""
 
+import dataclasses
+
 import keras
 
 from tf_sparse_attention import checks
@@ -99,7 +101,11 @@ class SparseAttention(AttentionLayer):
     @property
     def position_encoding(self):
         position = super().position_encoding
-        return position.by_tokens() if self.position == "relative" and self.pattern.by_content else position
+        if self.position != "relative":
+            return position
+        if self.share_qk:  # queries that serve as keys come with half of the scale, the table with the other half
+            position = dataclasses.replace(position, key_table=position.key_table * self.key_dim**-0.25)
+        return position.by_tokens() if self.pattern.by_content else position
 
     def hide_self(self, causal):
         hides = self.share_qk if self.mask_self is None else self.mask_self

@@ -1,7 +1,7 @@
 """The attention layers by the book: NumPy, float64, one head of one sequence after the other.
 
-Reads the weights of a layer by name and computes what its docstring says, with the dense twins of
-`tests/ops/twins.py`. Nothing of the library's own arithmetic is used.
+Reads the weights of a layer by name and computes what its docstring says, with the patterns of `definitions.py` and
+the attention of `attention.py`. Nothing of the library's own arithmetic is used.
 """
 
 import dataclasses
@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from tests.layers.dense_clustered import clustered
-from tests.ops import twins
-from tests.ops.forms import random_clusters
-from tests.patterns.compositions import visible
+from tests.oracle import attention, compositions, definitions
+from tests.oracle.clustered import clustered
 from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
@@ -27,9 +25,11 @@ from tf_sparse_attention.layers import (
     SparseAttention,
     StridedAttention,
 )
+from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.patterns import Hashed
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
-PROJECTIONS = ("query", "key", "value", "attention_output")
+PARENTS = ("query", "key", "value", "attention_output", "clusters_")  # of weights whose own name says too little
 
 
 class Dense(NamedTuple):
@@ -57,17 +57,21 @@ class Head:
     segments: Any  # of queries and of keys, (T,) each, or None
 
 
-def arrays_of(layer):
-    """Returns the weights of a layer as float64 arrays by the end of their path: "query/kernel", "relative_key"."""
+def as_array(weight):
+    """Returns a weight as a float64 array."""
+    return np.asarray(keras.ops.convert_to_numpy(weight), "float64")
+
+
+def arrays_of(layer, read):
+    """Returns the weights of a layer by the end of their path: "query/kernel", "relative_key" ..."""
     found = {}
     for weight in layer.weights:
         *_, parent, name = weight.path.split("/")
-        array = np.asarray(keras.ops.convert_to_numpy(weight), "float64")
-        found[f"{parent}/{name}" if parent in PROJECTIONS else name] = array
+        found[f"{parent}/{name}" if parent.startswith(PARENTS) else name] = read(weight)
     return found
 
 
-def dense_call(layer, query, value=None, key=None, causal=False, **masks):
+def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, **masks):
     """Returns the `Dense` result of calling an attention layer, without dropout.
 
     Args:
@@ -76,12 +80,13 @@ def dense_call(layer, query, value=None, key=None, causal=False, **masks):
         value: array (B, S, D), or None for self-attention.
         key: array (B, S, D), or None for `value`.
         causal: `use_causal_mask` of the call.
+        read: function of a weight to the array to compute with, float64.
         **masks: `query_mask` (B, T), `key_mask` (B, S), `attention_mask` (B, N, T, S), `segment_ids` (B, T).
     """
     if isinstance(layer, MixedAttention):
-        return _mixed(layer, query, value, key, causal, **masks)
+        return _mixed(layer, query, value, key, causal, read, **masks)
     results = []
-    weights = arrays_of(layer)
+    weights = arrays_of(layer, read)
     source = query if value is None else value
     queries, values = _project(weights, "query", query), _project(weights, "value", source)
     keys = _project(weights, "key", source if key is None else key) if "key/kernel" in weights else queries
@@ -100,11 +105,11 @@ def dense_call(layer, query, value=None, key=None, causal=False, **masks):
     return Dense(output + weights.get("attention_output/bias", 0.0), probabilities, pattern)
 
 
-def _mixed(layer, query, value, key, causal, attention_mask=None, **masks):
+def _mixed(layer, query, value, key, causal, read, attention_mask=None, **masks):
     results, first = [], 0
     for part in layer.parts:
         own = None if attention_mask is None else attention_mask[:, first : first + part.num_heads]
-        results.append(dense_call(part, query, value, key, causal, attention_mask=own, **masks))
+        results.append(dense_call(part, query, value, key, causal, read, attention_mask=own, **masks))
         first += part.num_heads
     outputs, weights, patterns = zip(*results, strict=True)
     return Dense(sum(outputs), np.concatenate(weights, 1), np.concatenate(patterns, 1))
@@ -129,7 +134,7 @@ def _masks_of(masks, b, num_queries, num_keys, self_attention):
 def _attend_head(head):
     if type(head.layer) not in CASES:
         raise ValueError(
-            "`layer` must have a case in `CASES` of tests/layers/dense.py, written from its definition. "
+            "`layer` must have a case in `CASES` of tests/oracle/layers.py, written from its definition. "
             f"Received: layer={head.layer}."
         )
     return CASES[type(head.layer)](head)
@@ -138,10 +143,10 @@ def _attend_head(head):
 def _local_pattern(head):
     layer, lengths = head.layer, (len(head.query), len(head.key))
     if layer.window is not None:
-        return twins.window(*lengths, layer.window, head.causal)
+        return definitions.window(*lengths, layer.window, head.causal)
     before = 1 if layer.num_blocks_before is None else layer.num_blocks_before
     after = before if layer.num_blocks_after is None else layer.num_blocks_after
-    return twins.local_blocks(*lengths, layer.block_size, before, after, head.causal, layer.key_block_size)
+    return definitions.local_blocks(*lengths, layer.block_size, before, after, head.causal, layer.key_block_size)
 
 
 def _global_local(head):
@@ -173,19 +178,19 @@ def _local_2d(head):
     before = layer.num_blocks_before or (1, 1)
     own = layer.width, layer.block_shape, before, layer.num_blocks_after or before
     lengths = len(head.query), len(head.key)
-    return _by_positions(head, twins.image_blocks(*lengths, *own, head.causal, layer.order, layer.height))
+    return _by_positions(head, definitions.image_blocks(*lengths, *own, head.causal, layer.order, layer.height))
 
 
 def _strided(head):
     part, _ = _part_of_head(head)
     lengths = len(head.query), len(head.key)
-    return _by_positions(head, twins.strided(*lengths, head.layer.stride, part, head.causal))
+    return _by_positions(head, definitions.strided(*lengths, head.layer.stride, part, head.causal))
 
 
 def _fixed(head):
     part, number = _part_of_head(head)
     columns = head.layer.block_size, head.layer.num_summary, number % head.layer.num_groups
-    return _by_positions(head, twins.fixed(len(head.query), len(head.key), *columns, part, head.causal))
+    return _by_positions(head, definitions.fixed(len(head.query), len(head.key), *columns, part, head.causal))
 
 
 def _all(head):
@@ -218,12 +223,12 @@ def _window_of_all(head):
     layer, first = head.layer, 0 if head.layer.see_self else 1
     positions = np.arange(len(head.query)), np.arange(len(head.key))
     distance, query, key = np.abs(_apart(*positions)), head.query * layer.key_dim**-0.5, head.key
-    pattern = twins.window(*distance.shape, layer.window + first, head.causal) & (distance >= first)
+    pattern = definitions.window(*distance.shape, layer.window + first, head.causal) & (distance >= first)
     scores = query @ key.T
     if layer.position == "rotary":
-        scores = twins.rotate(query, positions[0]) @ twins.rotate(key, positions[1]).T
+        scores = attention.rotate(query, positions[0]) @ attention.rotate(key, positions[1]).T
     if layer.position == "alibi":
-        scores = scores - twins.slopes(layer.num_heads)[head.index] * distance
+        scores = scores - attention.slopes(layer.num_heads)[head.index] * distance
     if layer.position == "relative":
         reach = (len(head.weights["relative_key"]) - 1) // 2
         rows = np.clip(_apart(*positions), -reach, reach) + reach
@@ -271,8 +276,8 @@ def _counts_of_rounds(head, tokens_apart):
         for rotation in head.weights["rotations"][:, head.index]
     ]
     if layer.selection == "band":
-        return [twins.bands(*groups, layer.bucket_size, head.causal) for groups in rounds]
-    counts = twins.chunks(*zip(*rounds, strict=True), layer.bucket_size)
+        return [definitions.bands(*groups, layer.bucket_size, head.causal) for groups in rounds]
+    counts = definitions.chunks(*zip(*rounds, strict=True), layer.bucket_size)
     if head.causal:
         counts = counts * (tokens_apart <= 0)
     if head.segments is not None:
@@ -286,9 +291,13 @@ def _sides(head):
 
 def _buckets(head, x, exists, rotation):
     turned = x @ rotation
-    buckets = np.argmax(np.concatenate([turned, -turned], 1), 1)
-    documents = np.zeros(len(x), int) if head.segments is None else head.segments
-    return [(int(documents[i]), int(buckets[i])) if exists[i] else None for i in range(len(x))]
+    return _named(head, np.argmax(np.concatenate([turned, -turned], 1), 1), exists)
+
+
+def _named(head, groups, exists):
+    """Returns (document, group) of each token, None for one that does not exist."""
+    documents = np.zeros(len(groups), int) if head.segments is None else head.segments
+    return [(int(documents[i]), int(groups[i])) if exists[i] else None for i in range(len(groups))]
 
 
 def _scores_of_round(head, positions, places_apart):
@@ -297,10 +306,10 @@ def _scores_of_round(head, positions, places_apart):
     query = head.query * layer.key_dim**-0.5
     key = head.key / np.linalg.norm(head.key, axis=1, keepdims=True)
     if layer.position == "rotary":
-        query, key = twins.rotate(query, positions[0]), twins.rotate(key, positions[1])
+        query, key = attention.rotate(query, positions[0]), attention.rotate(key, positions[1])
     scores = query @ key.T
     if layer.position == "alibi":
-        scores = scores - twins.slopes(layer.num_heads)[head.index] * np.abs(apart)
+        scores = scores - attention.slopes(layer.num_heads)[head.index] * np.abs(apart)
     if layer.position != "relative":
         return scores, np.zeros((*apart.shape, head.value.shape[-1]))
     table = head.weights["relative_key"]
@@ -317,12 +326,14 @@ def _part_of_head(head):
     return "merged" if layer.heads == "merged" else ("local", "far")[layer.layer_index % 2], head.index
 
 
-def _by_positions(head, pattern, extra=0.0):
-    """Returns attention where positions alone make the pattern, once the masks of the call are in it."""
+def _by_positions(head, pattern, extra=0.0, mask_self=False):
+    """Returns attention with true distances and scaled scores under a pattern, once the call's masks are in it."""
     pattern = pattern & head.allowed & head.key_exists
     if head.segments is not None:
         pattern = pattern & (head.segments[:, None] == head.segments[None, :])
     positions = np.arange(len(head.query)), np.arange(len(head.key))
+    if mask_self:
+        pattern = definitions.without_self(pattern, *positions)
     scale = head.layer.key_dim**-0.5
     return (*_attend(head, *positions, pattern, _apart(*positions), scale, extra), pattern)
 
@@ -339,14 +350,25 @@ def _routing(head):
 
 
 def _sparse(head):
-    """A composition without heads side by side and with at most one part in which content decides."""
+    pattern, index, first_leaf = compositions.of_head(head.layer.pattern, head.index, head.layer.num_heads)
     segments = np.zeros(len(head.query), int) if head.segments is None else head.segments
-    groups = [None] * len(head.layer.pattern.leaves())
-    for index, leaf in enumerate(head.layer.pattern.leaves()):
-        if leaf.by_content:
-            sides = (head.query, head.query_exists), (head.key, head.key_exists)
-            groups[index] = [[_groups(head, "nearest", _normalize(x), exists) for x, exists in sides]]
-    return _by_positions(head, visible(head.layer.pattern, len(head.query), head.causal, groups, segments)[0])
+    groups = [_groups_of_leaf(head, leaf, first_leaf + i, index) for i, leaf in enumerate(pattern.leaves())]
+    seen = compositions.visible(pattern, len(head.query), head.causal, groups, segments)
+    mask_self = head.layer.share_qk if head.layer.mask_self is None else head.layer.mask_self
+    return _by_positions(head, seen, mask_self=mask_self)
+
+
+def _groups_of_leaf(head, leaf, number, index):
+    """Returns the groups of queries and of keys, or None for a pattern of positions alone; `index` is the head's."""
+    if not leaf.by_content:
+        return None
+    sides = [(_normalize(x), exists) for x, exists in _sides(head)]
+    if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no group
+        sides = [(x, head.query_exists & head.key_exists) for x, _ in sides]
+    if isinstance(leaf, Hashed):
+        return [_buckets(head, x, exists, head.weights[f"axes_{number}"][index]) for x, exists in sides]
+    centroids = head.weights[f"clusters_{number}/centroids"][index]
+    return [_named(head, np.argmax(x @ centroids.T, axis=1), exists) for x, exists in sides]
 
 
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
@@ -365,7 +387,7 @@ CASES = {
 
 
 def _nearest(head, selection, mask_self):
-    pattern, ranks_apart = twins.bands(
+    pattern, ranks_apart = definitions.bands(
         _groups(head, selection, head.query, head.query_exists),
         _groups(head, selection, head.key, head.key_exists),
         head.layer.cluster_size,
@@ -374,18 +396,18 @@ def _nearest(head, selection, mask_self):
     pattern = pattern & head.allowed
     positions = np.arange(len(head.query)), np.arange(len(head.key))
     if mask_self:
-        pattern = twins.without_self(pattern, *positions)
+        pattern = definitions.without_self(pattern, *positions)
     return (*_attend(head, *positions, pattern, ranks_apart), pattern)
 
 
 def _groups(head, selection, x, exists):
     if selection == "random":  # any partition will do: the layer's own
         layer = head.layer
-        clusters = np.asarray(random_clusters(layer.num_heads, len(x), layer.num_clusters, layer.seed))[0, head.index]
+        positions = np.arange(len(x), dtype="int32")[None]
+        clusters = np.asarray(random_groups(positions, layer.num_heads, layer.num_clusters, layer.seed))[0, head.index]
     else:
         clusters = np.argmax(x @ head.weights["centroids"][head.index].T, axis=-1)
-    documents = np.zeros(len(x), int) if head.segments is None else head.segments
-    return [(int(clusters[i]), int(documents[i])) if exists[i] else None for i in range(len(x))]
+    return _named(head, clusters, exists)
 
 
 def _members(head, x, exists):
@@ -393,8 +415,8 @@ def _members(head, x, exists):
     layer = head.layer
     if layer.selection == "hash":
         buckets = (x @ head.weights["planes"][head.index].T > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
-        return twins.bucket_members(buckets, layer.num_clusters, layer.cluster_size, exists)
-    choose = twins.strided_members if layer.selection == "strided" else twins.best_members
+        return definitions.bucket_members(buckets, layer.num_clusters, layer.cluster_size, exists)
+    choose = definitions.strided_members if layer.selection == "strided" else definitions.best_members
     return choose(x @ head.weights["centroids"][head.index].T, layer.cluster_size, exists)
 
 
@@ -413,7 +435,7 @@ def _of_all_tokens(head, mask_self):
         if head.segments is not None:
             pattern = pattern & (head.segments[queries][:, None] == head.segments[keys][None, :])
         if mask_self:
-            pattern = twins.without_self(pattern, queries, keys)
+            pattern = definitions.without_self(pattern, queries, keys)
         got, shares = _attend(head, queries, keys, pattern, ranks_apart)
         output[queries] += got
         probabilities[pairs] += shares
@@ -432,9 +454,9 @@ def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0):
     query, key, value = scale * head.query[queries], head.key[keys], head.value[keys]
     bias, tables = 0.0, {}
     if layer.position == "alibi":
-        bias = -twins.slopes(layer.num_heads)[head.index] * np.abs(tokens_apart)
+        bias = -attention.slopes(layer.num_heads)[head.index] * np.abs(tokens_apart)
     if layer.position == "rotary":
-        query, key = twins.rotate(query, queries), twins.rotate(key, keys)
+        query, key = attention.rotate(query, queries), attention.rotate(key, keys)
     if layer.position == "relative":
         reach = (len(head.weights["relative_key"]) - 1) // 2
         by_token = getattr(layer, "distance", "rank") == "token"
@@ -443,9 +465,7 @@ def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0):
             "key_table": head.weights["relative_key"],
             "value_table": head.weights.get("relative_value"),
         }
-    bias = bias + extra
-    attended = twins.attend(query, key, value, pattern, np.zeros((len(query), value.shape[-1])), bias, **tables)
-    return attended.output, attended.weights
+    return attention.attend(query, key, value, pattern, bias + extra, **tables)
 
 
 def _only_existing(exists, output, probabilities, pattern):

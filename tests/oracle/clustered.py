@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.ops import twins
+from tests.oracle import attention
 
 
 def clustered(head):
@@ -13,7 +13,7 @@ def clustered(head):
     layer, positions = head.layer, (np.arange(len(head.query)), np.arange(len(head.key)))
     query, key = head.query, head.key
     if layer.position == "rotary":
-        query, key = twins.rotate(query, positions[0]), twins.rotate(key, positions[1])
+        query, key = attention.rotate(query, positions[0]), attention.rotate(key, positions[1])
     seen = np.broadcast_to(head.allowed, (len(query), len(key))) & head.key_exists
     weights = np.zeros(seen.shape)
     clusters = _clusters(query, head.query_exists, head.weights["planes"], layer)

@@ -1,0 +1,261 @@
+"""The table of attention layers that the tests draw from: how each is made, how it is called, and what it promises.
+
+A new layer joins with one entry in `CASES`, and one in `HEADS` of `tests/oracle/layers.py`, which computes its heads in
+NumPy from its definition. The contracts, decoding, programs, JAX, files and pictures take their layers from here.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from tf_sparse_attention.layers import (
+    AllAttention,
+    ClusteredAttention,
+    FixedAttention,
+    GlobalLocalAttention,
+    LocalAttention,
+    LocalAttention2D,
+    LSHAttention,
+    MixedAttention,
+    RoutingAttention,
+    SparseAttention,
+    StridedAttention,
+)
+from tf_sparse_attention.patterns import (
+    Blocks,
+    Dilated,
+    First,
+    Hashed,
+    Heads,
+    ImageBlocks,
+    Nearest,
+    Stride,
+    Summary,
+    Window,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """How to make one kind of attention layer, and what it promises.
+
+    Attributes:
+        make: takes the keyword arguments that all attention layers have (dropout, use_bias, value_dim, output_shape,
+            seed, dtype ...) and returns a layer.
+        causal: whether the checks call it with `use_causal_mask=True`.
+        crosses: whether it takes a value and a key that are not the query, of other lengths too.
+        packs: whether a packed document gets what it gets alone.
+        can_be_causal: whether later positions can be hidden at all; one where they cannot says so in an error.
+        pairs: whether it takes masks of pairs of tokens; one that does not takes attention masks of keys alone.
+        vectors: whether every query also sees persistent vectors, whose weights are not among those returned.
+    """
+
+    make: Callable
+    causal: bool = True
+    crosses: bool = False
+    packs: bool = True
+    can_be_causal: bool = True
+    pairs: bool = True
+    vectors: bool = False
+
+
+def local(**own):
+    return lambda **common: LocalAttention(2, 4, **own, **common)
+
+
+def local_2d(**own):
+    return lambda **common: LocalAttention2D(2, 4, width=5, **own, **common)
+
+
+def all_attention(**own):
+    return lambda **common: AllAttention(2, 4, num_persistent=3, window=4, **own, **common)
+
+
+def strided(num_heads, **own):
+    return lambda **common: StridedAttention(num_heads, 4, **own, **common)
+
+
+def fixed(num_heads, **own):
+    return lambda **common: FixedAttention(num_heads, 4, **own, **common)
+
+
+def global_local(**own):
+    return lambda **common: GlobalLocalAttention(2, 4, num_global=3, **own, **common)
+
+
+def clustered(**own):
+    options = {"num_clusters": 3, "num_bits": 16, "num_iterations": 3, **own}
+    return lambda **common: ClusteredAttention(2, 4, **options, **{"seed": 5, **common})
+
+
+def lsh(**own):
+    options = {"num_buckets": 4, "bucket_size": 3, **own}
+    return lambda **common: LSHAttention(2, 4, **options, **{"seed": 5, **common})
+
+
+def routing(**own):
+    options = {"num_clusters": 3, "cluster_size": 4, **own}
+    return lambda **common: RoutingAttention(2, 4, **options, **{"seed": 5, **common})
+
+
+def sparse(pattern, num_heads=2, **own):
+    return lambda **common: SparseAttention(num_heads, 4, pattern, **own, **{"seed": 5, **common})
+
+
+def mixed(**common):
+    parts = [make(**common) for make in (local(window=3, position="relative"), routing(position="rotary"))]
+    return MixedAttention(parts, dtype=common.get("dtype"))
+
+
+SINKS, ROUTED = Window(4) | First(2), Window(2) | Nearest(3, 4)
+OF_TWO_KINDS = Heads([(1, Dilated(3, 4) | First(1)), (2, Blocks(6, 1) | Stride(5) | Hashed(4, 3))])
+NEVER_CAUSAL = {"causal": False, "can_be_causal": False}
+CLUSTERED = {**NEVER_CAUSAL, "crosses": True, "packs": False, "pairs": False}
+CASES = {
+    "sparse_sinks": Case(sparse(SINKS, position="relative")),
+    "sparse_sinks_both_sides": Case(sparse(SINKS, position="alibi"), causal=False),
+    "sparse_routed": Case(sparse(ROUTED, position="rotary")),
+    "sparse_routed_shared": Case(sparse(Dilated(2, 3) | Nearest(3, 4) | Hashed(4, 2), share_qk=True), causal=False),
+    "sparse_heads": Case(sparse(OF_TWO_KINDS, num_heads=3, position="alibi"), packs=False),
+    "sparse_image": Case(sparse(ImageBlocks(6, (2, 3)) | Summary(8, 2), position="rotary"), packs=False),
+    "local_blocks": Case(local(block_size=4, position="rotary"), crosses=True, packs=False),
+    "local_blocks_both_sides": Case(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
+    "local_blocks_of_two_sizes": Case(
+        local(block_size=3, key_block_size=4, position="rotary"), **NEVER_CAUSAL, crosses=True, packs=False
+    ),
+    "local_window": Case(local(window=5), crosses=True),
+    "local_window_relative": Case(local(window=4, position="relative", max_distance=2), crosses=True),
+    "local_window_alibi": Case(local(window=3, position="alibi"), causal=False, crosses=True),
+    "local_2d": Case(local_2d(block_shape=(2, 2), position="rotary"), crosses=True, packs=False),
+    "local_2d_both_sides": Case(
+        local_2d(block_shape=(1, 2), num_blocks_after=(2, 0), position="alibi"), causal=False, crosses=True, packs=False
+    ),
+    "local_2d_blocks": Case(
+        local_2d(block_shape=(4, 3), height=15, order="blocks", position="relative", max_distance=6),
+        crosses=True,
+        packs=False,
+    ),
+    "local_2d_blocks_both_sides": Case(
+        local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
+    ),
+    "global_window": Case(global_local(window=3, first_global=2), **NEVER_CAUSAL, packs=False),
+    "global_window_relative": Case(
+        global_local(window=3, first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
+    ),
+    "global_window_span": Case(
+        global_local(window=4, first_global=1, position="alibi", adaptive_span={"ramp": 2, "initial": 0.3}),
+        **NEVER_CAUSAL,
+        packs=False,
+    ),
+    "global_blocks": Case(global_local(block_size=4, first_global=1), **NEVER_CAUSAL, packs=False),
+    "all": Case(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
+    "all_span": Case(
+        all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True
+    ),
+    "all_split": Case(all_attention(variant="split", position="alibi"), causal=False, crosses=True, vectors=True),
+    "all_head_split": Case(all_attention(variant="head_split"), crosses=True, vectors=True),
+    "local_span": Case(
+        local(window=5, position="relative", adaptive_span={"ramp": 2, "initial": 0.3}), causal=False, crosses=True
+    ),
+    "clustered": Case(clustered(), **CLUSTERED),
+    "improved_clustered": Case(clustered(top_k=4, position="rotary"), **CLUSTERED),
+    "strided": Case(strided(3, stride=4, position="relative", max_distance=6), crosses=True),
+    "strided_merged": Case(strided(2, stride=3, heads="merged", position="rotary"), causal=False, crosses=True),
+    "strided_far": Case(strided(2, stride=4, heads="interleaved", layer_index=1, position="alibi"), crosses=True),
+    "fixed": Case(fixed(4, block_size=4, num_groups=2, num_summary=1, position="alibi"), crosses=True, packs=False),
+    "fixed_merged": Case(
+        fixed(4, block_size=5, num_groups=2, num_summary=2, heads="merged", position="relative"),
+        crosses=True,
+        packs=False,
+    ),
+    "fixed_far": Case(
+        fixed(2, block_size=4, num_summary=3, heads="interleaved", layer_index=3, position="rotary"),
+        causal=False,
+        crosses=True,
+        packs=False,
+    ),
+    "nearest": Case(routing(position="relative")),
+    "nearest_both_sides": Case(routing(selection="nearest", position="alibi"), causal=False),
+    "nearest_token_distance": Case(routing(position="relative", distance="token", mask_self=False)),
+    "nearest_separate": Case(routing(share_qk=False, position="rotary")),
+    "nearest_separate_relative": Case(routing(share_qk=False, position="relative", mask_self=True)),
+    "lsh": Case(lsh(num_rounds=2, position="relative")),
+    "lsh_both_sides": Case(lsh(num_rounds=3, position="alibi", mask_self=False), causal=False),
+    "lsh_separate": Case(lsh(num_rounds=2, share_qk=False, position="rotary")),
+    "lsh_chunks": Case(lsh(selection="chunks", num_rounds=2, position="relative"), packs=False),
+    "lsh_chunks_both_sides": Case(lsh(selection="chunks", num_rounds=3, position="alibi"), causal=False, packs=False),
+    "lsh_chunks_separate": Case(
+        lsh(selection="chunks", num_rounds=2, share_qk=False, position="rotary"), causal=False, packs=False
+    ),
+    "random": Case(routing(selection="random", position="alibi"), packs=False),
+    "top_k": Case(routing(position="relative"), causal=False, packs=False),
+    "top_k_separate": Case(
+        routing(share_qk=False, selection="top_k", position="alibi"), causal=False, crosses=True, packs=False
+    ),
+    "top_k_published": Case(routing(selection="top_k", reproduce_reference=True, position="relative"), packs=False),
+    "strided_clusters": Case(routing(selection="strided", position="relative"), packs=False),
+    "strided_clusters_separate": Case(
+        routing(share_qk=False, selection="strided", position="alibi"), causal=False, crosses=True, packs=False
+    ),
+    "hash_buckets": Case(routing(selection="hash", num_clusters=4, cluster_size=9, position="rotary"), packs=False),
+    "hash_buckets_separate": Case(
+        routing(share_qk=False, selection="hash", num_clusters=2, cluster_size=9, position="relative"),
+        causal=False,
+        crosses=True,
+        packs=False,
+    ),
+    "mixed": Case(mixed),
+}
+
+
+# One layer of each class, for what takes long.
+OF_EACH_CLASS = (
+    "sparse_routed",
+    "local_window_relative",
+    "local_2d",
+    "global_window_relative",
+    "all_span",
+    "improved_clustered",
+    "strided_merged",
+    "fixed",
+    "nearest_separate",
+    "top_k_separate",
+    "lsh",
+    "mixed",
+)
+# And one of each way to arrange tokens, for what is quick.
+OF_EACH_KIND = (
+    *OF_EACH_CLASS,
+    "sparse_sinks",
+    "sparse_routed",
+    "sparse_routed_shared",
+    "local_blocks",
+    "all",
+    "nearest",
+)
+OF_EACH_KIND += ("lsh_chunks",)
+# For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
+FEW = ("fixed", "top_k_separate", "mixed")
+
+
+def marks(name, by_default):
+    """Returns the marks of a case: those not named are left to the full run."""
+    return () if name in by_default else pytest.mark.full
+
+
+def every_layer(*, by_default=OF_EACH_KIND, **wanted):
+    """Parametrises a test over the cases, or those with certain attributes, as `case`.
+
+    Args:
+        by_default: names of the cases of the default run; the others are left to the full one.
+        **wanted: attributes of the cases to take.
+    """
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, id=name, marks=marks(name, by_default))
+            for name, case in CASES.items()
+            if all(getattr(case, attribute) == value for attribute, value in wanted.items())
+        ],
+    )

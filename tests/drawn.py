@@ -1,0 +1,194 @@
+"""Layers whose arguments Hypothesis draws, over every switch: pairs of a class and its keyword arguments.
+
+What a layer computes, `tests/layers/drawn_layers.py`, and how it decodes, `tests/layers/decoded.py`, draw from here.
+"""
+
+from hypothesis import strategies as st
+
+from tf_sparse_attention import layers
+from tf_sparse_attention.patterns import (
+    Blocks,
+    Dilated,
+    First,
+    Hashed,
+    Heads,
+    ImageBlocks,
+    Nearest,
+    Stride,
+    Summary,
+    Union,
+    Window,
+)
+
+LONGEST = 60  # the longest sequence drawn
+POSITIONS = st.sampled_from([None, "relative", "rotary", "alibi"])
+FEW_HEADS = st.integers(1, 3)
+REACH = st.integers(1, 12) | st.integers(13, 70)  # of windows and bands: within a block, over several, over everything
+BLOCK = st.integers(1, 9) | st.integers(10, 70)
+SPAN = st.sampled_from([None, {"ramp": 3}, {"ramp": 9, "initial": 0.7}])
+PAIR = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
+def common(draw, num_heads=FEW_HEADS, **own):
+    """Draws what all layers have."""
+    sizes = {"num_heads": draw(num_heads), "key_dim": draw(st.sampled_from([2, 4]))}
+    return sizes | {"position": draw(POSITIONS), "value_dim": draw(st.sampled_from([None, 3])), "seed": 1} | own
+
+
+@st.composite
+def local(draw):
+    own = {"window": draw(REACH), "adaptive_span": draw(SPAN)}
+    blocks = {"block_size": draw(BLOCK), "num_blocks_before": draw(st.integers(0, 3))}
+    blocks |= {"num_blocks_after": draw(st.none() | st.integers(0, 3))}
+    return layers.LocalAttention, common(draw) | draw(st.sampled_from([own, blocks]))
+
+
+@st.composite
+def unequal_blocks(draw):
+    own = {"block_size": draw(BLOCK), "key_block_size": draw(BLOCK)}
+    own |= {"num_blocks_before": draw(st.integers(0, 2)), "num_blocks_after": draw(st.integers(0, 2))}
+    return layers.LocalAttention, common(draw) | own
+
+
+@st.composite
+def local_2d(draw):
+    width = draw(st.integers(1, 12))
+    heights = st.none() | st.integers(-(-LONGEST // width), LONGEST)
+    own = {"width": width, "height": draw(heights), "order": draw(st.sampled_from(["raster", "blocks"]))}
+    own |= {"block_shape": draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))}
+    own |= {"num_blocks_before": draw(st.none() | PAIR), "num_blocks_after": draw(st.none() | PAIR)}
+    return layers.LocalAttention2D, common(draw) | own
+
+
+@st.composite
+def global_local(draw):
+    own = {"num_global": draw(st.integers(1, 6)), "first_global": draw(st.integers(0, 5))}
+    own["first_global"] = min(own["first_global"], own["num_global"])
+    near = {"window": draw(REACH), "adaptive_span": draw(SPAN)}, {"block_size": draw(BLOCK)}
+    return layers.GlobalLocalAttention, common(draw) | own | draw(st.sampled_from(near))
+
+
+@st.composite
+def all_attention(draw, variants=("all", "all", "split", "head_split")):
+    # "single_head" has no case in NumPy but a test of its own: its vectors ask with all heads joined.
+    variant = draw(st.sampled_from(variants))
+    own = {"variant": variant, "num_persistent": draw(st.integers(1, 6)), "window": draw(REACH)}
+    own |= {"see_self": draw(st.booleans()), "adaptive_span": draw(SPAN)}
+    return layers.AllAttention, common(draw, st.sampled_from([2, 4]) if variant == "head_split" else FEW_HEADS) | own
+
+
+def heads_of_factorized(draw):
+    """Draws how heads share out the near and the far part."""
+    heads = draw(st.sampled_from(["split", "merged", "interleaved"]))
+    return {"heads": heads, "layer_index": draw(st.integers(0, 1)) if heads == "interleaved" else None}
+
+
+@st.composite
+def strided(draw):
+    return layers.StridedAttention, common(draw, st.integers(2, 3)) | {"stride": draw(BLOCK)} | heads_of_factorized(
+        draw
+    )
+
+
+@st.composite
+def fixed(draw):
+    groups, summaries = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    size = groups * summaries + draw(st.integers(0, 9) | st.integers(10, 70))
+    own = {"num_groups": groups, "num_summary": summaries, "block_size": size}
+    return layers.FixedAttention, common(draw, st.just(4)) | own | heads_of_factorized(draw)
+
+
+# Vectors of 2 channels are (1, -1) or (-1, 1) once they are normalised, and so are all centroids.
+NORMALIZED = {"key_dim": 4}
+
+
+@st.composite
+def routing(draw, selections=(None, "nearest", "random")):
+    own = {"num_clusters": draw(st.integers(1, 6)), "cluster_size": draw(REACH)}
+    own |= {"selection": draw(st.sampled_from(selections)), "share_qk": draw(st.booleans())}
+    own |= {"mask_self": draw(st.sampled_from([None, True, False]))}
+    if own["selection"] == "hash":
+        own["num_clusters"] = 2 ** draw(st.integers(1, 3))
+    shared = common(draw) | NORMALIZED
+    distances = ["rank", "token"] if shared["position"] == "relative" else ["rank"]
+    return layers.RoutingAttention, shared | own | {"distance": draw(st.sampled_from(distances))}
+
+
+def of_all_tokens():
+    """Routing that chooses each cluster's tokens among all of a sequence."""
+    return routing(selections=("top_k", "strided", "hash"))
+
+
+@st.composite
+def lsh(draw, selection="band"):
+    own = {"num_buckets": 2 * draw(st.integers(1, 4)), "bucket_size": draw(REACH), "selection": selection}
+    own |= {"num_rounds": draw(st.integers(1, 3)), "share_qk": draw(st.booleans())}
+    return layers.LSHAttention, common(draw) | own | {"mask_self": draw(st.sampled_from([None, True, False]))}
+
+
+def chunks():
+    """Hashing in the published chunks."""
+    return lsh(selection="chunks")
+
+
+@st.composite
+def clustered(draw):
+    own = {"num_clusters": draw(st.integers(1, 9)), "num_bits": draw(st.integers(8, 40))}
+    own |= {"num_iterations": draw(st.integers(1, 5)), "top_k": draw(st.sampled_from([None, 1, 3, 8]))}
+    return layers.ClusteredAttention, common(draw) | own | {"position": draw(st.sampled_from([None, "rotary"]))}
+
+
+@st.composite
+def leaves(draw):
+    """Patterns that are no compositions."""
+    size, small = draw(st.integers(1, 20)), draw(st.integers(1, 5))
+    kinds = [
+        lambda: Window(size),
+        lambda: Blocks(size, draw(st.integers(0, 2)), draw(st.sampled_from([None, 0, 1]))),
+        lambda: Stride(size),
+        lambda: Summary(size + small - 1, small),
+        lambda: First(small),
+        lambda: Dilated(small, draw(st.integers(1, 6))),
+        lambda: ImageBlocks(draw(st.integers(2, 9)), (2, 3), (1, 1), (1, 0)),
+        lambda: Nearest(small, size),
+        lambda: Hashed(2 * draw(st.integers(1, 3)), size),
+    ]
+    return draw(st.sampled_from(kinds))()
+
+
+@st.composite
+def compositions(draw):
+    """Pairs of a pattern and its number of heads."""
+
+    def one():
+        parts = draw(st.lists(leaves(), min_size=1, max_size=3))
+        return parts[0] if len(parts) == 1 else Union(tuple(parts))
+
+    if draw(st.booleans()):
+        return one(), draw(st.integers(1, 2))
+    counts = draw(st.lists(st.integers(1, 2), min_size=2, max_size=3))
+    return Heads(tuple((count, one()) for count in counts)), sum(counts)
+
+
+@st.composite
+def sparse(draw):
+    pattern, num_heads = draw(compositions())
+    own = {"pattern": pattern, "num_heads": num_heads, "share_qk": draw(st.booleans())}
+    return layers.SparseAttention, common(draw, st.just(num_heads)) | NORMALIZED | own
+
+
+KINDS = {
+    "local": local,
+    "unequal_blocks": unequal_blocks,
+    "local_2d": local_2d,
+    "global_local": global_local,
+    "all_attention": all_attention,
+    "strided": strided,
+    "fixed": fixed,
+    "routing": routing,
+    "of_all_tokens": of_all_tokens,
+    "lsh": lsh,
+    "chunks": chunks,
+    "clustered": clustered,
+    "sparse": sparse,
+}

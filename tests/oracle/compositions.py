@@ -1,0 +1,84 @@
+"""Which keys a composition of patterns shows a query: in NumPy, from definitions alone."""
+
+import numpy as np
+
+from tests.oracle import definitions
+from tf_sparse_attention.patterns import (
+    Blocks,
+    Dilated,
+    Hashed,
+    Heads,
+    ImageBlocks,
+    Nearest,
+    Stride,
+    Summary,
+    Window,
+)
+
+
+def of_head(pattern, index, num_heads):
+    """Returns what one head attends under.
+
+    Returns:
+        Its pattern without `Heads`, its number among the heads that have that pattern, and that of the first leaf.
+    """
+    if not isinstance(pattern, Heads):
+        return pattern, index, 0
+    first_leaf = 0
+    for count, part in pattern.groups:
+        if index < count:
+            return part, index, first_leaf
+        index, first_leaf = index - count, first_leaf + len(part.leaves())
+    raise ValueError(f"`index` must be below {num_heads}.")
+
+
+def visible(pattern, length, causal, groups, segments):
+    """Returns which keys a head sees, bool (T, T), before padding and documents are left out.
+
+    Args:
+        pattern: a pattern without `Heads`.
+        length: T.
+        causal: bool.
+        groups: for each leaf the groups of queries and of keys, with None for tokens that do not exist and another
+            group for each document.
+        segments: int (T,), the document of each token.
+    """
+    leaves = zip(pattern.leaves(), groups, strict=True)
+    return np.any([_leaf(leaf, length, causal, own, segments) for leaf, own in leaves], axis=0)
+
+
+def _leaf(leaf, length, causal, groups, segments):
+    both = length, length
+    if isinstance(leaf, Window):
+        return definitions.window(*both, leaf.size, causal)
+    if isinstance(leaf, Blocks):
+        after = leaf.before if leaf.after is None else leaf.after
+        return definitions.local_blocks(*both, leaf.size, leaf.before, after, causal)
+    if isinstance(leaf, Stride):
+        return definitions.strided(*both, leaf.stride, "far", causal)
+    if isinstance(leaf, Summary):
+        return definitions.fixed(*both, leaf.block_size, leaf.num_summary, leaf.group, "far", causal)
+    if isinstance(leaf, ImageBlocks):
+        around = leaf.before, leaf.after
+        return definitions.image_blocks(*both, leaf.width, leaf.block_shape, *around, causal, leaf.order)
+    if isinstance(leaf, Nearest | Hashed):
+        size = leaf.cluster_size if isinstance(leaf, Nearest) else leaf.bucket_size
+        return definitions.bands(*groups, size, causal)[0]
+    allowed = np.zeros(both, bool)
+    for i in range(length):
+        for j in range(i + 1 if causal else length):
+            allowed[i, j] = _near(leaf, i, j, segments)
+    return allowed
+
+
+def _near(leaf, i, j, segments):
+    """Whether a dilated window or the first tokens of the query's document show key j to query i."""
+    if isinstance(leaf, Dilated):
+        return any(abs(i - j) == step * leaf.dilation for step in range(leaf.window))
+    begin = i
+    while begin > 0 and segments[begin - 1] == segments[i]:
+        begin -= 1
+    end = i
+    while end + 1 < len(segments) and segments[end + 1] == segments[i]:
+        end += 1
+    return begin <= j <= end and j - begin < leaf.count
