@@ -44,7 +44,7 @@ class AttentionCall:
 
     def weights(self, gradients):
         """Returns the gradients of the values, (B, N, S, Hv) each, as (B, N, Hv, S); a query attends to one of them."""
-        return np.moveaxis(sum(to_numpy(gradient) for gradient in gradients), -1, -2)
+        return np.moveaxis(np.sum([to_numpy(gradient) for gradient in gradients], axis=0), -1, -2)
 
 
 @dataclasses.dataclass
@@ -112,7 +112,7 @@ def record_attentions(model: keras.layers.Layer, inputs: Any) -> list[Attention]
     """
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     owners = {id(part): layer for layer in layers if isinstance(layer, MixedAttention) for part in layer.parts}
-    found = []
+    found: list[Attention] = []
 
     def recording(layer):
         compute_attention = layer.compute_attention

@@ -1,6 +1,7 @@
 """The two checks of the causality audit: gradients must be exactly zero, and replacing later inputs must not show."""
 
 import bisect
+import functools
 from typing import NamedTuple
 
 import keras
@@ -45,10 +46,16 @@ def gradient_check(subject, inputs, cuts, atol, rng):
         if size and not leak:
             # The gradient grows with the number of outputs: the first output that makes it nonzero is the leak.
             ends = range(1, cut + 1)
-            position = bisect.bisect_left(ends, True, key=lambda end, cut=cut: bool(largest(end)[cut:].any()))
+            leaks = functools.partial(_leaks, largest, cut)
+            position = bisect.bisect_left(ends, True, key=leaks)
             layer = _leaking_layer(subject, inputs, inputs.replace_from(cut, rng), cut, atol)
             leak = Leak("gradient", cut, position, size, layer)
     return Finding(worst, leak, has_power), embeddings
+
+
+def _leaks(largest, cut, end):
+    """Returns whether the outputs before `end` see an input from `cut` on."""
+    return bool(largest(end)[cut:].any())
 
 
 def perturbation_check(subject, inputs, base, cuts, num_draws, atol, rng):

@@ -72,9 +72,10 @@ class Replacement:
             raise ValueError(
                 f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
             )
-        remarks = []
-        if sliding_window_of(dense) is not None:
-            layer, remarks = limit_window(layer, sliding_window_of(dense))
+        remarks: list[str] = []
+        window = sliding_window_of(dense)
+        if window is not None:
+            layer, remarks = limit_window(layer, window)
         try:
             layer.copy_projections(dense)
         except ValueError as error:
@@ -89,7 +90,8 @@ class Replacement:
     def replace_sublayers(self, model):
         """Replaces dense attention inside other layers, in place; returns the model itself."""
         known = {**self.replaced, **self.skipped}
-        sites, by_dense = find_layer_sites(model), {}
+        sites = find_layer_sites(model)
+        by_dense: dict[int, SwappedAttention] = {}
         for site in sites:
             if site.path in known or not isinstance(site.layer, keras.layers.MultiHeadAttention):
                 continue
