@@ -128,7 +128,7 @@ def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | No
     return HeadDivergence(rows, num_runs)
 
 
-def jensen_shannon(first, second):
+def jensen_shannon(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Returns the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
     return _divergence(first, second, _entropy(first), _entropy(second))
 

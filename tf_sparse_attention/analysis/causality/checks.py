@@ -2,14 +2,16 @@
 
 import bisect
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.analysis.causality.inputs import AuditInputs
 from tf_sparse_attention.analysis.causality.report import Leak
-from tf_sparse_attention.analysis.causality.target import to_numpy
+from tf_sparse_attention.analysis.causality.target import AuditTarget, to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 
 
@@ -21,7 +23,9 @@ class Finding(NamedTuple):
     has_power: bool
 
 
-def gradient_check(subject, inputs, cuts, atol, rng):
+def gradient_check(
+    subject: AuditTarget, inputs: AuditInputs, cuts: Sequence[int], atol: float, rng: np.random.Generator
+) -> tuple[Finding, tuple[str, ...]]:
     """Takes the gradient of a random projection of the outputs before each cut, one backward pass a cut.
 
     Args:
@@ -58,7 +62,15 @@ def _leaks(largest, cut, end):
     return bool(largest(end)[cut:].any())
 
 
-def perturbation_check(subject, inputs, base, cuts, num_draws, atol, rng):
+def perturbation_check(
+    subject: AuditTarget,
+    inputs: AuditInputs,
+    base: Sequence[np.ndarray],
+    cuts: Sequence[int],
+    num_draws: int,
+    atol: float,
+    rng: np.random.Generator,
+) -> Finding:
     """Replaces the inputs from each cut on, `num_draws` times, and compares the outputs before it.
 
     Args:
@@ -88,7 +100,7 @@ def perturbation_check(subject, inputs, base, cuts, num_draws, atol, rng):
     return Finding(worst, leak, has_power)
 
 
-def outputs_of(subject, inputs):
+def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
     """Returns the outputs as arrays (B, T, ...), each a figure for every position.
 
     Raises:

@@ -77,7 +77,7 @@ def span_of_call(layer: keras.layers.Layer, training: bool | None) -> Span | Non
 class UnitInterval(keras.constraints.Constraint):
     """Keeps a weight between 0 and 1."""
 
-    def __call__(self, w):
+    def __call__(self, w: Tensor) -> Tensor:
         return ops.clip(w, 0, 1)
 
 
