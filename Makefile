@@ -72,9 +72,10 @@ test-large: $(READY) ## Run the slow proofs, that some process survives being ki
 	$(RUN) -m pytest -q -m large $(ARGS)
 
 .PHONY: lint
-lint: $(READY) ## Check the code's form and find likely mistakes
+lint: $(READY) ## Check the code's form and types and find likely mistakes
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
 
 .PHONY: format
 format: $(READY) ## Bring the code into form and mend what can be mended by machine

@@ -6,6 +6,7 @@ import tf_sparse_attention as tsa
 from tests.source_rules import (
     DEFERRED_BACKEND_FILES,
     LIBRARY,
+    NOT_YET_ANNOTATED,
     PORTABLE_PARTS,
     RANKS,
     assertions,
@@ -13,6 +14,7 @@ from tests.source_rules import (
     foreign_imports,
     imports_that_point_up,
     more_than_exports,
+    not_annotated,
     ordered_sources,
     sources,
     uses_of_keras_internals,
@@ -58,6 +60,12 @@ def test_no_file_reaches_into_keras_internals():
 
 def test_assert_is_for_tests():
     assert not offences({path: assertions(source) for path, source in sources(LIBRARY, "trainers").items()})
+
+
+def test_public_functions_carry_types():
+    everything = sources(LIBRARY, "trainers").items()
+    annotated = {path: source for path, source in everything if not path.startswith(NOT_YET_ANNOTATED)}
+    assert not offences({path: not_annotated(source) for path, source in annotated.items()})
 
 
 def test_init_files_only_re_export():
@@ -128,6 +136,22 @@ def test_an_init_file_that_defines_something_is_found():
     exports = '"""Doc."""\nfrom tf_sparse_attention.ops.masks import causal_mask\n__all__ = ["causal_mask"]\n'
     assert more_than_exports(exports) == []
     assert more_than_exports(exports + "import keras\nx = 1\ndef f(): pass") == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def f(x: int) -> None: pass\ndef _g(x): pass\nclass _C:\n    def f(self): pass", []),
+        ("def f(x) -> None: pass\ndef g(x: int): pass\ndef h(*, x: int = 0, **y) -> None: pass", ["f", "g", "h"]),
+        ("class C:\n    def __init__(self): pass\n    def f(self) -> int: pass", ["C.__init__"]),
+        (
+            "class C:\n    @staticmethod\n    def f(x) -> int: pass\n    @classmethod\n    def g(cls) -> int: pass",
+            ["C.f"],
+        ),
+    ],
+)
+def test_a_public_function_without_types_is_found(source, found):
+    assert not_annotated(source) == found
 
 
 def test_an_assertion_is_found():

@@ -5,20 +5,25 @@ What needs TensorFlow (`convert`, `data`, `export`) is imported on first use: on
 """
 
 import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tf_sparse_attention import analysis, generation, layers, models, ops, optimizers, patterns
 from tf_sparse_attention.version import __version__
 
 __all__ = ["__version__", "analysis", "generation", "layers", "models", "ops", "optimizers", "patterns"]
 
+if TYPE_CHECKING:
+    from tf_sparse_attention import convert, data, export  # noqa: F401
+
 _ON_FIRST_USE = ("convert", "data", "export")
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> ModuleType:
     if name in _ON_FIRST_USE:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *_ON_FIRST_USE})

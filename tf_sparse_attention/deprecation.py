@@ -3,7 +3,9 @@
 import functools
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def renamed(old: str, new: str, stacklevel: int = 3) -> None:
@@ -22,7 +24,7 @@ def renamed_keys(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[
     return {names.get(name, name): value for name, value in settings.items()}
 
 
-def renamed_arguments(**names: str) -> Callable:
+def renamed_arguments(**names: str) -> Callable[[Function], Function]:
     """Returns a decorator of a function that may also be called with old names of its arguments: `old="new"`."""
 
     def decorate(function):
@@ -41,7 +43,7 @@ def renamed_arguments(**names: str) -> Callable:
     return decorate
 
 
-def renamed_method(old: str, new: str) -> Callable:
+def renamed_method(old: str, new: str) -> Callable[..., Any]:
     """Returns a method under its old name, which calls the one under the new name."""
 
     def method(self, *args, **kwargs):

@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import keras
+
 Tensor: TypeAlias = Any  # a tensor of the backend, a NumPy array, or what converts to one
+DType: TypeAlias = Any  # a name such as "float32", or what a backend has for it
+Size: TypeAlias = int | Tensor  # a length: an integer where it is known, else a scalar integer tensor
+Seed: TypeAlias = int | keras.random.SeedGenerator
 Shape: TypeAlias = Sequence[int | None]
 Masks: TypeAlias = Mapping[str, Tensor]
 Config: TypeAlias = dict[str, Any]  # what `get_config` returns

@@ -22,7 +22,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    model = adoption.adopt(CONFIG.value, MODEL.value, WORKDIR.value)
+    model = adoption.adopt(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
     logging.info("%d weights of %s are in %s.", model.count_params(), MODEL.value, WORKDIR.value)
 
 

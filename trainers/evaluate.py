@@ -24,7 +24,7 @@ flags.adopt_module_key_flags(evaluation)  # so that --help lists them
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    result = evaluation.evaluate(WORKDIR.value, SPLIT.value, CHANGES())
+    result = evaluation.evaluate(WORKDIR.value, SPLIT.value, CHANGES())  # type: ignore[arg-type]  # required
     print(evaluation.as_text(result), flush=True)
     logging.info("Written to %s.", result["path"])
 

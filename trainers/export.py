@@ -21,7 +21,7 @@ JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is comp
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)
+    result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)  # type: ignore[arg-type]  # required
     logging.info("Written to %s.", result["path"])
     print(
         f"loaded in a process without the library, {result['line']!r} has {result['bits_per_byte']:.4f} bits per byte "

@@ -76,7 +76,7 @@ def make_sample_source() -> Any:
     tokenizer = tokenizers.make_tokenizer(TOKENIZER.value, VOCABULARY.value, ("--tokenizer", "--vocabulary"))
     if MODEL.value is not None:
         return sample_sources.from_file(MODEL.value, tokenizer)
-    return sample_sources.from_preset(PRESET.value, tokenizer)
+    return sample_sources.from_preset(PRESET.value, tokenizer)  # type: ignore[arg-type]  # one of the four is given
 
 
 class Progress:
@@ -91,7 +91,7 @@ class Progress:
         self._printed = 0
         self._started = self._last_log = time.monotonic()
 
-    def __call__(self, samples):
+    def __call__(self, samples: list[dict[str, Any]]) -> None:
         if self._num_samples == 1:
             text = sampling.printable(samples[0]["text"])
             sys.stdout.write(text[self._printed :])
@@ -110,9 +110,9 @@ class Progress:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    sys.stdout.reconfigure(encoding="utf-8")
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     source, progress = make_sample_source(), Progress(NUM_SAMPLES.value)
-    path = OUTPUT.value
+    path: str | pathlib.Path | None = OUTPUT.value
     if path is None and WORKDIR.value is not None:
         path = workdir.open_workdir(WORKDIR.value) / sampling.SAMPLES
     settings = {flag.name: flag.value for flag in SETTINGS}

@@ -23,7 +23,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    outcome = training.train(CONFIG.value, WORKDIR.value)
+    outcome = training.train(CONFIG.value, WORKDIR.value)  # type: ignore[arg-type]  # required
     if outcome.signal is None:
         logging.info("Trained to step %d; the model is in %s.", outcome.step, WORKDIR.value)
         return

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     source = components.make_text_source(CONFIG.value)
     documents = source.documents(CONFIG.value.data.train_split)
     tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
-    tokenizer.to_file(OUTPUT.value)
+    tokenizer.to_file(OUTPUT.value)  # type: ignore[arg-type]  # required
     logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, source.name, OUTPUT.value)
 
 

@@ -258,6 +258,10 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
             {"attention": [ROUTING], "num_local_layers": 1},
             "`num_local_layers` must be 0 unless .* Received: num_local_layers=1",
         ),
+        (
+            {"attention": [LOCAL, {"layer": "LSHAttention", "key_dim": 16}], "num_local_layers": 1},
+            "`attention` must have parts with `num_heads` where .* Received: num_local_layers=1",
+        ),
         ({"attention": [ROUTING, LOCAL], "norm": "none"}, "`norm` must be one of"),
         ({"attention": [[LOCAL]]}, r"one for each of the 2 blocks. Received: attention=\[\[{'layer': 'Local"),
         ({"attention": [[LOCAL], []]}, "one for each of the 2 blocks"),

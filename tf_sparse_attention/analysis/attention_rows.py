@@ -1,7 +1,7 @@
 """The attention weights of a model for a few queries at a time, in O(T H) memory."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ from keras import ops
 from tf_sparse_attention.analysis.causality.target import replaced, to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 from tf_sparse_attention.layers import AttentionLayer, MixedAttention
+from tf_sparse_attention.types import Tensor
 
 
 @dataclasses.dataclass
@@ -30,11 +31,11 @@ class AttentionCall:
     causal: bool
 
     @property
-    def values(self):
+    def values(self) -> list[Tensor]:
         """The values of the heads, (B, N, S, Hv); a layer may have several."""
         return list(self.heads[2::3])
 
-    def attend(self, values):
+    def attend(self, values: Sequence[Tensor]) -> Tensor:
         """Returns the attended heads (B, N, T, Hv) for other values."""
         heads = list(self.heads)
         heads[2::3] = values
@@ -42,9 +43,9 @@ class AttentionCall:
         mask = self.masks.query_mask
         return output if mask is None else ops.where(mask[:, None, :, None], output, 0)
 
-    def weights(self, gradients):
+    def weights(self, gradients: Sequence[Tensor]) -> np.ndarray:
         """Returns the gradients of the values, (B, N, S, Hv) each, as (B, N, Hv, S); a query attends to one of them."""
-        return np.moveaxis(sum(to_numpy(gradient) for gradient in gradients), -1, -2)
+        return np.moveaxis(np.sum([to_numpy(gradient) for gradient in gradients], axis=0), -1, -2)
 
 
 @dataclasses.dataclass
@@ -60,7 +61,7 @@ class Attention:
     parts: list[AttentionCall]
 
     @property
-    def kinds(self):
+    def kinds(self) -> list[str]:
         """The pattern of each head: "local", "routing" ..."""
         names = [type(part.layer).__name__.removesuffix("Attention").lower() for part in self.parts]
         return [name for name, part in zip(names, self.parts, strict=True) for _ in range(part.layer.num_heads)]
@@ -112,7 +113,7 @@ def record_attentions(model: keras.layers.Layer, inputs: Any) -> list[Attention]
     """
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     owners = {id(part): layer for layer in layers if isinstance(layer, MixedAttention) for part in layer.parts}
-    found = []
+    found: list[Attention] = []
 
     def recording(layer):
         compute_attention = layer.compute_attention

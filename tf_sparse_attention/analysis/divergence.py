@@ -128,7 +128,7 @@ def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | No
     return HeadDivergence(rows, num_runs)
 
 
-def jensen_shannon(first, second):
+def jensen_shannon(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Returns the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
     return _divergence(first, second, _entropy(first), _entropy(second))
 
@@ -158,8 +158,8 @@ def _sums_of_pairs(attention, max_queries):
         sees = mass[..., 0] > 0  # (B, N, t)
         both = np.stack([sees[:, i] & sees[:, j] for i, j in pairs]) if pairs else np.zeros((0, len(sees), 1), bool)
         entropies = _entropy(weights)  # (B, N, t)
-        divergences = [_divergence(*(x[:, head] for x in (weights, entropies) for head in pair)) for pair in pairs]
-        divergences = np.where(both, np.stack(divergences), 0).sum(axis=-1) if pairs else np.zeros((0, len(sees)))
+        of_pairs = [_divergence(*(x[:, head] for x in (weights, entropies) for head in pair)) for pair in pairs]
+        divergences = np.where(both, np.stack(of_pairs), 0).sum(axis=-1) if pairs else np.zeros((0, len(sees)))
         totals = divergences if totals is None else totals + divergences
         counts = both.sum(axis=-1) if counts is None else counts + both.sum(axis=-1)
     return totals, counts

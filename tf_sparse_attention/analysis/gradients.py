@@ -1,11 +1,16 @@
 """Gradients on TensorFlow and JAX, which `keras.ops` does not have."""
 
 import importlib
+from collections.abc import Callable
 
 import keras
 
+from tf_sparse_attention.types import Tensor
 
-def vector_jacobian_product(function, sources):
+
+def vector_jacobian_product(
+    function: Callable[[list[Tensor]], list[Tensor]], sources: list[Tensor]
+) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
     """Runs `function` once, ready for any number of backward passes.
 
     A backward pass computes `sum_k cotangent_k * d output_k / d source`, for all sources at once.

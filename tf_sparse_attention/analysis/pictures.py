@@ -1,5 +1,6 @@
 """Pictures of attention: which keys each query sees, and how much of each."""
 
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -127,7 +128,7 @@ def _axes(axes, count):
     return axes
 
 
-def import_pyplot():
+def import_pyplot() -> ModuleType:
     """Returns `matplotlib.pyplot`.
 
     Raises:
@@ -145,7 +146,7 @@ def _colored(seen, show_groups):
     return np.where(seen, groups[:, None] % len(COLORS) + 1, 0)
 
 
-def groups_of(seen):
+def groups_of(seen: np.ndarray) -> np.ndarray:
     """Numbers the tokens by the group they belong to: those that see one another, directly or through others.
 
     Args:
@@ -166,7 +167,7 @@ def groups_of(seen):
     return groups
 
 
-def one_color_a_head(pattern):
+def one_color_a_head(pattern: np.ndarray) -> np.ndarray:
     """Returns heads (N, T, S) in one panel, int (T, S): the number, from 1, of the first that sees a key; 0: none."""
     return np.where(pattern.any(axis=0), np.argmax(pattern, axis=0) % len(COLORS) + 1, 0)
 

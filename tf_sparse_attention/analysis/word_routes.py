@@ -158,7 +158,8 @@ def _words(tokenizer, ids):
 
 def _clusters(attention):
     """Returns the clusters of the tokens by the number of each routed head, {head: int (T,)}."""
-    clusters, first = {}, 0
+    clusters: dict[int, np.ndarray] = {}
+    first = 0
     for part in attention.parts:
         layer = part.layer
         if isinstance(layer, RoutingAttention) and layer.centroids is not None:

@@ -53,15 +53,15 @@ def export_onnx(
         >>> nats = session.run(["nats"], {"token_ids": token_ids})[0]
     """
     packages = _packages()
-    path = _checked_path(path)
+    folder: pathlib.Path = _checked_path(path)
     functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
     contents = {name: _convert(packages, model, function) for name, function in functions.items()}
     check_outputs(model, functions, "ONNX", _make_runner(packages, model, contents))
-    with atomic_folder(path) as temporary:
+    with atomic_folder(folder) as temporary:
         temporary.mkdir()
         for name, content in contents.items():
             (temporary / f"{name}.onnx").write_bytes(content)
-    return path
+    return folder
 
 
 def _packages():

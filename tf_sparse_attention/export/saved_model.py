@@ -75,7 +75,7 @@ def export_saved_model(
     checks.check_count("batch_size", batch_size)
     checks.check_switch("jit_compile", jit_compile)
     checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
-    path = _checked_path(path)
+    folder: pathlib.Path = _checked_path(path)
     # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
     # finds in attributes, among them the tables of a tokenizer.
     served = tf.Module(name="language_model")
@@ -85,8 +85,8 @@ def export_saved_model(
     served.score = score_function(model, tokenizer, *windows)
     served.generate = generate_function(model, tokenizer, weights, jit_compile)
     served.embed = embed_function(model, tokenizer, *windows)
-    _write(served, path, make_readme(model, tokenizer, weights, sequence_length, path.name))
-    return path
+    _write(served, folder, make_readme(model, tokenizer, weights, sequence_length, folder.name))
+    return folder
 
 
 def _check_model(model, tokenizer):

@@ -69,7 +69,8 @@ def check_outputs(
         empty = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
         own, other = dict(empty), dict(empty)  # each continues from its own outputs
         for step in range(CHECKED_STEPS if name == "decode" else 1):
-            given = {"token_ids": draw(model.backbone.vocabulary_size, size=empty["token_ids"].shape, dtype="int32")}
+            given: dict[str, Any] = {}
+            given["token_ids"] = draw(model.backbone.vocabulary_size, size=empty["token_ids"].shape, dtype="int32")
             if name == "decode":
                 given["index"] = np.full_like(empty["index"], step)
             own, other = {**own, **given}, {**other, **given}
@@ -188,7 +189,7 @@ def _at(cache, path):
 
 def _nested(paths, tensors):
     """Inverse of `_paths`: returns the nested cache of tensors."""
-    cache = {}
+    cache: dict[str, Any] = {}
     for path, tensor in zip(paths, tensors, strict=True):
         inner = cache
         for name in path[:-1]:

@@ -23,7 +23,7 @@ class Weights(tf.Module):
         dtype: "int8", or `None` for no quantization. Default: `None`.
     """
 
-    def __init__(self, model: keras.Model, dtype: str | None = None):
+    def __init__(self, model: keras.Model, dtype: str | None = None) -> None:
         super().__init__(name="weights")
         large = [variable for variable in model.trainable_variables if _is_large(variable)] if dtype == "int8" else []
         chosen = {id(variable) for variable in large}

@@ -157,11 +157,12 @@ def check_settings(
     min_p: float | Tensor | None = None,
 ) -> None:
     """Raises a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
-    if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):
+    # Tensors are not looked at. Numbers of other libraries are numbers here, which types cannot say.
+    if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):  # type: ignore[operator]
         raise ValueError(f"`temperature` must be a number of at least 0. Received: temperature={temperature!r}.")
-    if isinstance(top_k, numbers.Real) and not (isinstance(top_k, numbers.Integral) and top_k > 0):
+    if isinstance(top_k, numbers.Real) and not (isinstance(top_k, numbers.Integral) and top_k > 0):  # type: ignore[operator]
         raise ValueError(f"`top_k` must be a positive integer. Received: top_k={top_k!r}.")
-    if isinstance(top_p, numbers.Real) and not 0 < top_p <= 1:
+    if isinstance(top_p, numbers.Real) and not 0 < top_p <= 1:  # type: ignore[operator]
         raise ValueError(f"`top_p` must be a number in (0, 1]. Received: top_p={top_p!r}.")
-    if isinstance(min_p, numbers.Real) and not 0 <= min_p <= 1:
+    if isinstance(min_p, numbers.Real) and not 0 <= min_p <= 1:  # type: ignore[operator]
         raise ValueError(f"`min_p` must be a number in [0, 1]. Received: min_p={min_p!r}.")

@@ -7,6 +7,7 @@ other values need no new program.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -219,7 +220,7 @@ def get_strategy(strategy: str | DecodingConfig | Callable) -> DecodingConfig | 
 
 def __getattr__(name):
     """Returns what has another name now; `tf_sparse_attention.generation` has this function too."""
-    old_names = {"Repetition": DecodingConfig, "strategy_of": get_strategy}
+    old_names: dict[str, Any] = {"Repetition": DecodingConfig, "strategy_of": get_strategy}
     if name not in old_names:
         raise AttributeError(f"module 'tf_sparse_attention.generation' has no attribute {name!r}")
     renamed(name, old_names[name].__name__)

@@ -9,13 +9,17 @@ Imports TensorFlow, as no other layer does, and only inside its functions.
 
 import contextlib
 import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import keras
+
+from tf_sparse_attention.types import Tensor
 
 _LOCAL = threading.local()  # each replica runs in a thread of its own
 
 
-def replica_count():
+def replica_count() -> int:
     """Returns how many TensorFlow replicas the current strategy has; 1 on other backends, whose arrays are global."""
     if keras.backend.backend() != "tensorflow":
         return 1
@@ -24,7 +28,7 @@ def replica_count():
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def in_several_replicas():
+def in_several_replicas() -> bool:
     """Returns whether this code runs as one of several replicas."""
     if replica_count() == 1:
         return False
@@ -34,7 +38,7 @@ def in_several_replicas():
 
 
 @contextlib.contextmanager
-def deferred_updates():
+def deferred_updates() -> Iterator[None]:
     """Declares that whoever calls the layers inside will call `apply_deferred` after them."""
     before = is_deferring()
     _LOCAL.deferring = True
@@ -44,12 +48,12 @@ def deferred_updates():
         _LOCAL.deferring = before
 
 
-def is_deferring():
+def is_deferring() -> bool:
     """Returns whether a training step has promised to call `apply_deferred`."""
     return getattr(_LOCAL, "deferring", False)
 
 
-def check_deferring(layer):
+def check_deferring(layer: keras.layers.Layer) -> None:
     """Raises unless a training step has promised to add the sums of `layer` over the replicas."""
     if not is_deferring():
         raise RuntimeError(
@@ -60,7 +64,7 @@ def check_deferring(layer):
         )
 
 
-def apply_deferred(layers):
+def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
     """Adds the pending sums of all `layers` over the replicas, in one reduction, and lets each layer advance.
 
     Args:
@@ -77,7 +81,7 @@ def apply_deferred(layers):
         layer.advance(sums)
 
 
-def has_several_workers():
+def has_several_workers() -> bool:
     """Returns whether the current strategy is one of several processes, `tf.distribute.MultiWorkerMirroredStrategy`."""
     if replica_count() == 1:
         return False
@@ -88,14 +92,14 @@ def has_several_workers():
     return many and bool(strategy.cluster_resolver.cluster_spec().jobs)
 
 
-def logs_to_average(logs):
+def logs_to_average(logs: Any) -> Any:
     """Returns what a training step reports in the shape in which Keras averages it over workers: of rank 1."""
     if not has_several_workers():
         return logs
     return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), logs)
 
 
-def local_part(step_and_batches):
+def local_part(step_and_batches: tuple[int, int, Iterator[Any]]) -> Any:
     """Returns the next batch of the first replica of this worker.
 
     Args:
@@ -110,7 +114,7 @@ def local_part(step_and_batches):
 class SeedGenerator(keras.random.SeedGenerator):
     """A seed generator whose draws differ between replicas, where Keras's own gives all of them the same."""
 
-    def next(self, ordered=True):
+    def next(self, ordered: bool = True) -> Tensor:
         seed = super().next(ordered)
         if not in_several_replicas():
             return seed

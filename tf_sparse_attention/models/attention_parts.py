@@ -26,7 +26,7 @@ class Part:
         is_config: whether the arguments are a complete config.
     """
 
-    kind: type
+    kind: type[keras.layers.Layer]
     arguments: dict
     num_heads: int | None
     is_config: bool = False
@@ -134,7 +134,7 @@ def part_of(part: Any) -> Part:
 def merge_into_local(parts: Sequence[Part]) -> list[Part]:
     """Returns the local part alone with the heads of all `parts`."""
     local = next(part for part in parts if part.kind is layers.LocalAttention)
-    return [local.with_heads(sum(part.num_heads for part in parts))]
+    return [local.with_heads(sum(part.num_heads or 0 for part in parts))]
 
 
 def make_attention(
@@ -184,6 +184,11 @@ def _check_num_local_layers(num_local_layers, num_layers, differ, parts, attenti
         raise ValueError(
             "`num_local_layers` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
             f"num_local_layers={num_local_layers}, num_layers={num_layers}."
+        )
+    if num_local_layers and any(part.num_heads is None for part in parts):
+        raise ValueError(
+            "`attention` must have parts with `num_heads` where `num_local_layers` is given, for the local one to take "
+            f"them over. Received: num_local_layers={num_local_layers}, attention={attention!r}."
         )
     if num_local_layers and not any(part.kind is layers.LocalAttention for part in parts):
         raise ValueError(

@@ -18,7 +18,7 @@ from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
 from tf_sparse_attention.types import Config, Tensor
 
-ARGUMENTS_OF_BLOCKS = (
+ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
     "attention",
     "num_layers",
     "num_local_layers",
@@ -154,14 +154,14 @@ class Backbone(BackboneCache, Model):
     def _make_embedding(self):
         arguments = self._arguments
         common = {"dtype": self.dtype_policy, "name": "embedding"}
-        sizes = arguments["vocabulary_size"], self.embedding_dim
+        vocabulary_size, size = arguments["vocabulary_size"], self.embedding_dim
         if "cutoffs" in self._embedding_options:
             clusters = {
                 name: value for name, value in self._embedding_options.items() if name in ("cutoffs", "div_value")
             }
-            return layers.AdaptiveEmbedding(*sizes, **clusters, seed=arguments["seed"], **common)
+            return layers.AdaptiveEmbedding(vocabulary_size, size, **clusters, seed=arguments["seed"], **common)
         start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=arguments["seed"])
-        return keras.layers.Embedding(*sizes, embeddings_initializer=start, **common)
+        return keras.layers.Embedding(vocabulary_size, size, embeddings_initializer=start, **common)
 
     @property
     def causal(self) -> bool:
@@ -238,9 +238,9 @@ class Backbone(BackboneCache, Model):
             Pair of the vectors (B, T, D) and the memory for the next segment.
         """
         unpacked = unpack(inputs, further_masks=self.further_masks)
-        memory = SegmentMemory(memory, *unpacked[:3])
-        x = self._run(*unpacked, training, memory)
-        return x, memory.after()
+        segments = SegmentMemory(memory, *unpacked[:3])
+        x = self._run(*unpacked, training, segments)
+        return x, segments.after()
 
     read_on = renamed_method("read_on", "forward_with_memory")
 

@@ -156,7 +156,7 @@ class Encoder(Model):
         mask = None if inputs["padding_mask"] is None else ops.cast(inputs["padding_mask"], "bool")
         further = {name: inputs[name] for name in self.further_masks if inputs[name] is not None}
         if self.global_block:
-            further["global_mask"] = self._global_blocks(inputs["token_ids"])
+            further["global_mask"] = self._global_blocks(inputs["token_ids"], self.global_block)
         starts = None if inputs["segment_ids"] is None else document_starts(inputs["segment_ids"])
         x = self._embed(inputs["token_ids"], inputs["token_type_ids"], starts)
         x = self.embedding_dropout(self.embedding_norm(x), training=training)
@@ -187,8 +187,8 @@ class Encoder(Model):
                 f'`inputs` must have "token_ids" and nothing else than {sorted(names)}. Received: {sorted(inputs)}.'
             )
         checked = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in names}
-        checked["token_ids"] = ops.cast(checked["token_ids"], "int32")
-        length, longest = checked["token_ids"].shape[1], self.max_length
+        token_ids = checked["token_ids"] = ops.cast(checked["token_ids"], "int32")
+        length, longest = token_ids.shape[1], self.max_length
         longest -= 0 if self.padding_id is None else self.padding_id + 1
         if isinstance(length, int) and length > longest:
             raise ValueError(f"`token_ids` must have at most {longest} positions. Received: {length}.")
@@ -222,15 +222,16 @@ class Encoder(Model):
         positions = ops.broadcast_to(ops.arange(shape(ids)[1], dtype="int32"), shape(ids))
         return positions if starts is None else positions - starts
 
-    def _global_blocks(self, ids):
+    def _global_blocks(self, ids, size):
         """Returns how often each token counts as global, int (B, T): those of the first and last block."""
         positions = ops.arange(shape(ids)[1], dtype="int32")
-        last = (shape(ids)[1] - 1) // self.global_block
-        counts = ops.where(positions // self.global_block == last, 1, 0)
-        counts = ops.where(positions < self.global_block, self.first_block_count, counts)
+        last = (shape(ids)[1] - 1) // size
+        counts = ops.where(positions // size == last, 1, 0)
+        counts = ops.where(positions < size, self.first_block_count, counts)
         return ops.broadcast_to(counts, shape(ids))
 
     def get_config(self) -> Config:
+        names: tuple[str, ...]
         names = ("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "attention", "max_length")
         names += (
             "num_token_types",

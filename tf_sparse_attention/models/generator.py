@@ -97,7 +97,8 @@ class Generator:
         self.model = model
         self.run_eagerly = run_eagerly
         self.decoder = make_decoder(model)
-        self._programs, self._weights = {}, ()
+        self._programs: dict[tuple, Callable] = {}
+        self._weights: tuple[int, ...] = ()
 
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def generate(
@@ -188,7 +189,7 @@ class Generator:
             )
 
         beams = self._program((*task.kind, size), lambda: search)(*task.prompts, task.stop_token_ids, strategy.values)
-        return _rows(*(x[:, 0] for x in (beams.inputs[:, :, 1:], beams.lengths, beams.log_probs)), task)
+        return _rows(beams.inputs[:, 0, 1:], beams.lengths[:, 0], beams.log_probs[:, 0], task)
 
     def _program(self, kind, make):
         """Returns the program of a kind, for the windows that layers with an adaptive span compute now."""

@@ -35,7 +35,7 @@ def initialize_by_depth(model: keras.Model, seed: int | None = None) -> None:
 
 def _stddev(weight, backbone):
     """Returns the standard deviation of the initial values of a weight, 0 for zeros, None to leave it as it is."""
-    *_, owner, name = ("", *weight.path.split("/"))
+    owner, name = ["", *weight.path.split("/")][-2:]
     sizes = tuple(weight.shape)
     if name == "bias":
         return 0.0

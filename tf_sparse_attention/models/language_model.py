@@ -154,7 +154,7 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
 
     def nats(self, x: Tensor, targets: Tensor) -> Tensor:
         """Returns -log p of the targets, int (B, T), given vectors (B, T, D) of the backbone: float32 (B, T)."""
-        if not self.is_adaptive:
+        if self.to_vocabulary is None or not self.is_adaptive:
             return nats_of(targets, self.logits(x))
         return self.to_vocabulary.loss(x if self.to_embedding is None else self.to_embedding(x), targets)
 

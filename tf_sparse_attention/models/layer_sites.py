@@ -79,7 +79,7 @@ def find_layer_sites(model: keras.layers.Layer) -> list[LayerSite]:
     return found
 
 
-def _sites_in(parent, path, index_path) -> Iterator[LayerSite]:
+def _sites_in(parent: keras.layers.Layer, path: str, index_path: str) -> Iterator[LayerSite]:
     nodes = parent.layers if isinstance(parent, keras.Function | keras.Sequential) else []
     for index, layer in enumerate(nodes):
         yield LayerSite(path + layer.name, f"{index_path}layers[{index}]", layer, parent)

@@ -1,6 +1,7 @@
 """The base of the library's models: a `keras.Model` whose training step updates averaged state of layers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -13,13 +14,13 @@ from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 class TrainStepMixin:
     """The training step of `Model`; a class of its own, since Keras changes the bases of a class made functional."""
 
-    def train_step(self, *args, **kwargs):
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
         with replicas.deferred_updates():
             result = super().train_step(*args, **kwargs)
         replicas.apply_deferred(self._flatten_layers())
         return replicas.logs_to_average(result)
 
-    def test_step(self, *args, **kwargs):
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
         return replicas.logs_to_average(super().test_step(*args, **kwargs))
 
     def shrink_windows(self, margin: int = 0) -> int | None:
@@ -62,13 +63,13 @@ class TrainStepMixin:
     # Programs hold the windows they were traced with, and other models may share the layers. Keras calls these methods
     # before each use of a program, so one with other windows is traced again here.
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Any:
         return super().make_train_function(force or self._windows_changed("_windows_of_training"))
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> Any:
         return super().make_test_function(force or self._windows_changed("_windows_of_testing"))
 
-    def make_predict_function(self, force=False):
+    def make_predict_function(self, force: bool = False) -> Any:
         return super().make_predict_function(force or self._windows_changed("_windows_of_prediction"))
 
     def _windows_changed(self, name):
@@ -106,7 +107,7 @@ class Model(TrainStepMixin, keras.Model):
         >>> model = tsa.models.Model(inputs, outputs)
     """
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> keras.Model:
         named = {"inputs", "outputs"} & set(kwargs)
         if cls is Model and len(args) + len(named) >= 2:
             # Keras would put its functional class under `Model` itself, and so under every subclass of it.

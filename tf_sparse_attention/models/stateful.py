@@ -63,7 +63,7 @@ class StatefulModel(TargetsAsInputs, Model):
         self.reset_state()
 
     @property
-    def loss_from_targets(self) -> bool:
+    def loss_from_targets(self) -> bool:  # type: ignore[override]  # computed, where others keep it
         """Whether training is cheaper with targets as inputs."""
         return self.model.loss_from_targets
 

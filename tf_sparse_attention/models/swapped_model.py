@@ -23,7 +23,8 @@ class SwappedModel:
     """
 
     def get_config(self) -> Config:
-        first_paths, swapped = {}, {}
+        first_paths: dict[int, str] = {}
+        swapped: dict[str, Any] = {}
         for site in find_layer_sites(self):
             if not isinstance(site.layer, SwappedAttention):
                 continue
@@ -65,7 +66,7 @@ def wrap_for_saving(model: keras.layers.Layer) -> keras.layers.Layer:
 
 def _wrap_class(layer):
     if not isinstance(layer, SwappedModel):
-        layer.__class__ = _swapped_class(type(layer))
+        layer.__class__ = _swapped_class(type(layer))  # type: ignore[arg-type]  # its type is `Any`
 
 
 @functools.cache

@@ -41,10 +41,10 @@ class TargetsAsInputs:
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
-    def train_step(self, *state_and_data):
+    def train_step(self, *state_and_data: Any) -> Any:
         return super().train_step(*self._with_targets(*state_and_data))
 
-    def test_step(self, *state_and_data):
+    def test_step(self, *state_and_data: Any) -> Any:
         return super().test_step(*self._with_targets(*state_and_data))
 
     def _with_targets(self, *state_and_data):

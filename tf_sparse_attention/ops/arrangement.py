@@ -1,6 +1,15 @@
 """What every arrangement offers: queries and keys side by side in groups, and what each slot of a group holds."""
 
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+
 from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.types import Size, Tensor
+
+# What is known of queries and of keys beside their positions, by name: documents, groups, ranks.
+Numbers: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
 class Arrangement:
@@ -19,32 +28,33 @@ class Arrangement:
         sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
     """
 
-    offsets = None
+    key_length: Size
+    offsets: np.ndarray | None = None
     is_exact = False
     keeps_token_masks = False
     sorts_tokens = False
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         """Returns the queries in groups: (..., T, ...) to (..., G, t, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `queries`.")
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         """Returns the keys beside each group of queries: (..., S, ...) to (..., G, s, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `keys`.")
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         """Returns groups of queries in the order of the sequence: (..., G, t, ...) to (..., T, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `restore`.")
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         """Returns which query each slot holds, int32 (G, t) or (B, N, G, t)."""
         raise NotImplementedError(f"{type(self).__name__} must define `query_positions`.")
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         """Returns which key each slot holds, int32 (G, s) or (B, N, G, s), anything outside the sequence."""
         raise NotImplementedError(f"{type(self).__name__} must define `key_positions`.")
 
-    def rule_positions(self, period):
+    def rule_positions(self, period: int | None) -> tuple[Tensor, Tensor]:
         """Returns the positions that a rule is asked of, (..., t, 1) and (..., 1, s).
 
         Args:
@@ -53,30 +63,30 @@ class Arrangement:
         """
         return self.query_positions()[..., :, None], self.key_positions()[..., None, :]
 
-    def inside(self):
+    def inside(self) -> Tensor | None:
         """Returns where a key slot is inside the sequence, bool broadcastable to (B, N, G, 1, s); None: everywhere."""
         return None
 
-    def past(self):
+    def past(self) -> Tensor:
         """Returns where a key is not after the query, broadcastable to (B, N, G, t, s), for pairs the rule allows."""
         return self.apart() <= 0 if self.offsets is None else self.offsets <= 0
 
-    def apart(self):
+    def apart(self) -> Tensor:
         """Returns key position minus query position, int32 (..., t, s)."""
         return self.key_positions()[..., None, :] - self.query_positions()[..., :, None]
 
-    def own_key(self):
+    def own_key(self) -> Tensor:
         """Returns where a query meets the key of its own position, broadcastable to (B, N, G, t, s)."""
         return self.apart() == 0 if self.offsets is None else self.offsets == 0
 
-    def distances(self):
+    def distances(self) -> Distances:
         """Returns the `Distances` of the slots."""
         if self.offsets is None:
             apart = self.apart()
             return Distances(ranks=apart, tokens=apart)
         return Distances(self.offsets, tokens=self.apart() if self.sorts_tokens else None)
 
-    def known(self, numbers):
+    def known(self, numbers: Numbers) -> Numbers:
         """Returns what is known of queries and of keys beside their positions, by name, in their slots.
 
         Args:
@@ -91,10 +101,10 @@ class Arrangement:
             {name: self.keys(x, -1)[..., None, :] for name, x in other.items()},
         )
 
-    def counts(self):
+    def counts(self) -> Tensor | None:
         """Returns how often each key slot counts, int broadcastable to (B, N, G, 1, s); None: once."""
         return None
 
-    def row_has_key(self):
+    def row_has_key(self) -> Tensor | None:
         """Returns where a query is known to see a key, (B, N, G, t, 1), if no mask of pairs says otherwise; or None."""
         return None

@@ -1,13 +1,15 @@
 """The one masked softmax of the library."""
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.random_bits import pair_uniform
+from tf_sparse_attention.types import DType, Seed, Tensor
 
 
 class Dropout(NamedTuple):
@@ -22,15 +24,15 @@ class Dropout(NamedTuple):
     """
 
     rate: float
-    seed: Any
-    queries: Any = None
-    keys: Any = None
+    seed: Seed
+    queries: Tensor | None = None
+    keys: Tensor | None = None
 
-    def by_position(self, queries, keys):
+    def by_position(self, queries: Tensor, keys: Tensor) -> Self:
         """Returns this dropout with the positions of queries and keys."""
         return self._replace(queries=queries, keys=keys)
 
-    def of_persistent(self):
+    def of_persistent(self) -> "Dropout":
         """Returns the dropout for persistent vectors, which have no positions."""
         # A seed that is a number would drop the same slots as it does of the keys.
         seed = self.seed + 1 if isinstance(self.seed, int) else self.seed
@@ -44,11 +46,11 @@ class Attended(NamedTuple):
     (..., t) is float32 (float64 for float64 inputs), the dtype's minimum where a row has nothing to attend to.
     """
 
-    output: Any
-    weights: Any = None
-    log_sum_exp: Any = None
+    output: Tensor
+    weights: Tensor | None = None
+    log_sum_exp: Tensor | None = None
 
-    def restored(self, rows, dense):
+    def restored(self, rows: Callable[[Tensor], Tensor], dense: Callable[[Tensor], Tensor]) -> "Attended":
         """Returns these results in the order of the sequence.
 
         Args:
@@ -60,29 +62,29 @@ class Attended(NamedTuple):
         return Attended(rows(self.output), weights, log_sum_exp)
 
 
-def score_dtype(dtype):
+def score_dtype(dtype: DType) -> str:
     """Returns the dtype of scores and softmax: float32, or float64 for float64 inputs."""
     return "float64" if dtype == "float64" else "float32"
 
 
-def lowest(dtype):
+def lowest(dtype: DType) -> float:
     """Returns the most negative finite number of a floating dtype, which stands for a masked score."""
     return -1.7976931348623157e308 if dtype == "float64" else -3.4028234663852886e38
 
 
 def attend(
-    query,
-    key,
-    value,
-    mask=None,
-    bias=None,
-    span=None,
-    dropout=None,
-    value_bias=None,
-    row_has_key=None,
-    return_weights=False,
-    return_log_sum_exp=False,
-):
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    span: Tensor | None = None,
+    dropout: Dropout | None = None,
+    value_bias: Callable[[Tensor], Tensor] | None = None,
+    row_has_key: Tensor | None = None,
+    return_weights: bool = False,
+    return_log_sum_exp: bool = False,
+) -> Attended:
     """Computes softmax attention of every query over the keys of its group.
 
     out_t = sum_s p_ts v_s with p_t = softmax(q_t . k_s + bias_ts) over the s that `mask` allows. Scores are not
@@ -139,7 +141,7 @@ def _products(query, key):
     return ops.swapaxes(ops.matmul(key, ops.swapaxes(query, -1, -2)), -1, -2)
 
 
-def drop_weights(weights, dropout):
+def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
     """Returns weights with those dropped that a `Dropout` says; None drops nothing."""
     if dropout is None or dropout.rate == 0:
         return weights
@@ -176,7 +178,9 @@ def _softmax_with_sum(scores, span):
     return exponentials * (1 / total), log_sum_exp[..., 0]
 
 
-def attend_shared_keys(query, key, value, dropout=None, return_log_sum_exp=False):
+def attend_shared_keys(
+    query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None = None, return_log_sum_exp: bool = False
+) -> Attended:
     """Computes attention of all rows to the same keys.
 
     Args:
@@ -189,18 +193,18 @@ def attend_shared_keys(query, key, value, dropout=None, return_log_sum_exp=False
     Returns:
         An `Attended`: output (B, N, T, Hv).
     """
-    options = {"dropout": dropout, "return_log_sum_exp": return_log_sum_exp}
     if query.shape[2] != 1 or len(key.shape) == 4:
         key, value = (ops.broadcast_to(x, (*shape(query)[:2], *shape(x)[-2:])) for x in (key, value))
-        return attend(query, key, value, **options)
+        return attend(query, key, value, dropout=dropout, return_log_sum_exp=return_log_sum_exp)
     # Of one query a row, as in decoding, a copy of the keys for each row would be more than all the rest: here the
     # rows are queries beside each other.
-    attended = attend(ops.swapaxes(query[:, :, 0], 0, 1), key, value, **options)  # (N, B, H)
+    query = ops.swapaxes(query[:, :, 0], 0, 1)  # (N, B, H)
+    attended = attend(query, key, value, dropout=dropout, return_log_sum_exp=return_log_sum_exp)
     output, _, log_sum_exp = (None if x is None else ops.swapaxes(x, 0, 1)[:, :, None] for x in attended)
     return Attended(output, log_sum_exp=log_sum_exp)
 
 
-def combine_attended(parts):
+def combine_attended(parts: Sequence[Attended]) -> Attended:
     """Merges attention to several sets of keys into attention to all of them; a key of several sets counts as often.
 
     Args:
@@ -219,7 +223,7 @@ def combine_attended(parts):
     )
 
 
-def combine(outputs, log_sum_exps):
+def combine(outputs: Sequence[Tensor], log_sum_exps: Sequence[Tensor]) -> Tensor:
     """Merges attention over disjoint sets of keys into attention over their union, exactly.
 
     out = sum_r exp(l_r) out_r / sum_r exp(l_r), where l_r is the log-sum-exp of part r.

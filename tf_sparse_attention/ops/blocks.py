@@ -3,13 +3,15 @@
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.types import Size, Tensor
 
-def shape(x):
+
+def shape(x: Tensor) -> tuple[Size, ...]:
     """Returns the shape of a tensor: integers where they are known, scalar tensors where they are not."""
     return tuple(ops.shape(x))
 
 
-def slice_axis(x, axis, start, stop):
+def slice_axis(x: Tensor, axis: int, start: Size, stop: Size) -> Tensor:
     """Returns `x[..., start:stop, ...]` along the (negative) `axis`; the bounds may be tensors, but must lie inside."""
     # Not by indexing: TensorFlow's gradient of that costs more than the attention around it.
     sizes = list(shape(x))
@@ -20,7 +22,7 @@ def slice_axis(x, axis, start, stop):
     return ops.slice(x, begins, sizes)
 
 
-def pad_axis(x, axis, before, after):
+def pad_axis(x: Tensor, axis: int, before: Size, after: Size) -> Tensor:
     """Returns `x` with `before` and `after` zeros (False) on the (negative) `axis`; both may be tensors."""
     if is_zero(before) and is_zero(after):
         return x
@@ -29,23 +31,23 @@ def pad_axis(x, axis, before, after):
     return ops.pad(x, widths)
 
 
-def is_zero(number):
+def is_zero(number: Size) -> bool:
     """Returns whether a length is known to be zero; a tensor is not known."""
     return isinstance(number, int) and number == 0
 
 
-def in_range(index, length):
+def in_range(index: Tensor, length: Size) -> Tensor:
     """Returns an int tensor with what lies outside 0 .. length - 1 at the nearer end of it."""
     # Not by `ops.clip`: LiteRT's converter takes one to 0 .. 6 for an activation, which it has for floats alone.
     return ops.minimum(ops.maximum(index, 0), length - 1)
 
 
-def at_least_zero(number):
+def at_least_zero(number: Size) -> Size:
     """Returns `max(number, 0)` of an integer or a scalar tensor."""
     return max(number, 0) if isinstance(number, int) else ops.maximum(number, 0)
 
 
-def split(x, block_size, axis, num_blocks):
+def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
     """Cuts an axis into `num_blocks` blocks, padding the end with zeros and dropping what is too long.
 
     Args:
@@ -63,7 +65,7 @@ def split(x, block_size, axis, num_blocks):
     return ops.reshape(x, sizes[:axis] + (num_blocks, block_size) + sizes[len(sizes) + axis + 1 :])
 
 
-def join(x, axis, length):
+def join(x: Tensor, axis: int, length: Size) -> Tensor:
     """Undoes `split`: merges the axes (`axis` - 1, `axis`) and keeps the first `length` positions.
 
     Args:
@@ -81,6 +83,6 @@ def join(x, axis, length):
     return slice_axis(x, axis, 0, length)
 
 
-def positions_of(length):
+def positions_of(length: Size) -> Tensor:
     """Returns 0 .. length - 1 as int32: a NumPy constant where the length is known, else a tensor."""
     return np.arange(length, dtype="int32") if isinstance(length, int) else ops.arange(length, dtype="int32")

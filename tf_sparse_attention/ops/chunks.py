@@ -1,13 +1,15 @@
 """Chunks of the tokens sorted by hash bucket, as published (Kitaev et al. 2020, "Reformer")."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
 from tf_sparse_attention.ops.groups import NO_GROUP
+from tf_sparse_attention.types import Size, Tensor
 
 
 class Chunks(NamedTuple):
@@ -20,13 +22,13 @@ class Chunks(NamedTuple):
         groups: (B, N, G, w), its group, 0 beyond the end.
     """
 
-    order: Any
-    inverse: Any
-    positions: Any
-    groups: Any
+    order: Tensor
+    inverse: Tensor
+    positions: Tensor
+    groups: Tensor
 
     @classmethod
-    def of(cls, groups, size):
+    def of(cls, groups: Tensor, size: Size) -> Self:
         """Returns the chunks of `size` slots of tokens in groups (B, N, T) as `groups_of` numbers them."""
         num_chunks = (shape(groups)[-1] + size - 1) // size
         order, inverse = stable_order(groups)
@@ -34,20 +36,20 @@ class Chunks(NamedTuple):
         return cls(order, inverse, *numbers)
 
     @property
-    def present(self):
+    def present(self) -> Tensor:
         """Where a slot holds a token that exists, bool (B, N, G, w)."""
         return ops.logical_and(self.groups > 0, self.groups != NO_GROUP)
 
-    def arrange(self, x):
+    def arrange(self, x: Tensor) -> Tensor:
         """Returns tokens in chunks: (B, N, T, H) to (B, N, G, w, H)."""
         num_chunks, size = shape(self.positions)[-2:]
         return split(permute_rows(x, self.order, self.inverse), size, -2, num_chunks)
 
-    def restore(self, x):
+    def restore(self, x: Tensor) -> Tensor:
         """Returns chunks in the order of the tokens: (B, N, G, w, H) to (B, N, T, H)."""
         return permute_rows(join(x, -2, shape(self.order)[-1]), self.inverse, self.order)
 
-    def last(self):
+    def last(self) -> list[Tensor]:
         """Returns positions of the slots of the last chunk with tokens that exist, and whether each exists: (B, N, w).
 
         Not those of chunk G - 1, where padding may be: a row must not know how long its batch is.
@@ -67,19 +69,19 @@ class KeyChunks(NamedTuple):
     """
 
     own: Chunks
-    last: Any
+    last: list[Tensor]
 
     @property
-    def positions(self):
+    def positions(self) -> Tensor:
         """The token at each slot, int32 (B, N, G, 2 w)."""
         return _look_back(self.own.positions, self.last[0], -2)
 
     @property
-    def present(self):
+    def present(self) -> Tensor:
         """Where a slot holds a token that exists, bool (B, N, G, 2 w)."""
         return _look_back(ops.cast(self.own.present, "int32"), self.last[1], -2) > 0
 
-    def arrange(self, x):
+    def arrange(self, x: Tensor) -> Tensor:
         """Returns keys beside the queries: (B, N, T, H) to (B, N, G, 2 w, H)."""
         return _look_back(self.own.arrange(x), take_rows(x, self.last[0]), -3)
 
@@ -101,29 +103,29 @@ class ChunkGrid(Arrangement):
     is_exact = True
     sorts_tokens = True
 
-    def __init__(self, queries, keys):
+    def __init__(self, queries: Chunks, keys: KeyChunks) -> None:
         self._queries, self._keys = queries, keys
         self.key_length = shape(keys.own.order)[-1]
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._numbers(x, self._queries) if axis == -1 else self._queries.arrange(x)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._numbers(x, self._keys) if axis == -1 else self._keys.arrange(x)
 
     def _numbers(self, x, side):
         return take_member_numbers(ops.broadcast_to(x, shape(self._queries.order)), side.positions)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._queries.restore(x)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return self._queries.positions
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return self._keys.positions
 
-    def inside(self):
+    def inside(self) -> Tensor:
         return ops.logical_and(self._queries.present[..., :, None], self._keys.present[..., None, :])
 
 
@@ -136,7 +138,7 @@ class ChunkedRounds:
         chunk_size: w, slots of a chunk.
     """
 
-    def __init__(self, query_groups, key_groups, chunk_size):
+    def __init__(self, query_groups: Sequence[Tensor], key_groups: Sequence[Tensor], chunk_size: int) -> None:
         length = shape(query_groups[0])[-1]
         size = min(chunk_size, length) if isinstance(length, int) else chunk_size
         self._queries = [Chunks.of(groups, size) for groups in query_groups]
@@ -144,11 +146,11 @@ class ChunkedRounds:
         self._keys = self._queries if shared else [Chunks.of(groups, size) for groups in key_groups]
         self._groups, self._size = (query_groups, key_groups), size
 
-    def grid(self, number):
+    def grid(self, number: int) -> ChunkGrid:
         """Returns the `ChunkGrid` of a round."""
         return ChunkGrid(self._queries[number], KeyChunks(self._keys[number], self._keys[number - 1].last()))
 
-    def numbers(self, number):
+    def numbers(self, number: int) -> Numbers:
         """Returns what the rule of a round reads of queries and keys, a pair of dictionaries of int32 (B, N, T).
 
         "chunk" is the number of a token's chunk, "is_last" whether, in the round before, it is in the last chunk that

@@ -1,11 +1,12 @@
 """Tokens by cluster, each cluster filled up to whole blocks, so that a block attends to what its cluster chose."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, join, shape
 from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.types import Tensor
 
 BLOCK_SIZE = 32
 
@@ -21,14 +22,14 @@ class ClusterBlocks(NamedTuple):
         cluster_of_block: (B, N, G), in 0 .. C - 1; any in a block without tokens.
     """
 
-    tokens: Any
-    present: Any
-    slots: Any
-    exists: Any
-    cluster_of_block: Any
+    tokens: Tensor
+    present: Tensor
+    slots: Tensor
+    exists: Tensor
+    cluster_of_block: Tensor
 
     @classmethod
-    def of(cls, clusters, num_clusters, block_size=BLOCK_SIZE):
+    def of(cls, clusters: Tensor, num_clusters: int, block_size: int = BLOCK_SIZE) -> Self:
         """Returns the blocks of clusters (B, N, T), numbers from 0 to C; C is padding.
 
         Every cluster wastes less than a block, so T / b + C + 1 blocks are enough.
@@ -51,19 +52,19 @@ class ClusterBlocks(NamedTuple):
         nearest = ops.minimum(cluster_of_block, num_clusters - 1)
         return cls(take_numbers(order, rank), held, own_slot, clusters < num_clusters, nearest)
 
-    def arrange(self, x):
+    def arrange(self, x: Tensor) -> Tensor:
         """Returns tokens in blocks: (B, N, T, H) to (B, N, G, b, H)."""
         # Empty slots are read for nothing: no output is taken from them, so the gradient may skip them.
         num_blocks = shape(self.cluster_of_block)[-1]
         rows = pick_rows(x, self.tokens, self.slots)
         return ops.reshape(rows, (*shape(rows)[:2], num_blocks, -1, shape(rows)[-1]))
 
-    def of_clusters(self, x):
+    def of_clusters(self, x: Tensor) -> Tensor:
         """Returns what each block's cluster has: (B, N, C, ...) to (B, N, G, ...)."""
         rows = take_rows(ops.reshape(x, (*shape(x)[:3], -1)), self.cluster_of_block)
         return ops.reshape(rows, (*shape(rows)[:3], *shape(x)[3:]))
 
-    def restore(self, x):
+    def restore(self, x: Tensor) -> Tensor:
         """Returns blocks in the order of the tokens, zeros for padding: (B, N, G, b, H) to (B, N, T, H)."""
         rows = join(x, -2, shape(self.tokens)[-1])
         rows = pick_rows(rows, self.slots, self.tokens, self.present)

@@ -1,18 +1,28 @@
 """Clustered attention (Vyas et al. 2020): queries that are alike attend together."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, attend, drop_weights, score_dtype
+from tf_sparse_attention.ops.attend import Attended, Dropout, attend, drop_weights, score_dtype
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_members
 from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.types import Tensor
 
 
-def clustered_attention(query, key, value, clusters, num_clusters, key_mask=None, dropout=None, return_weights=False):
+def clustered_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    clusters: Tensor,
+    num_clusters: int,
+    key_mask: Tensor | None = None,
+    dropout: Dropout | None = None,
+    return_weights: bool = False,
+) -> Attended:
     """Computes attention of the mean query of each cluster, which all its members get, in O((T + S) C).
 
     out_i = sum_j A_cj v_j with A_c = softmax(mean query of i's cluster . k_j) (Vyas et al. 2020, equations 3 to 5).
@@ -37,8 +47,16 @@ def clustered_attention(query, key, value, clusters, num_clusters, key_mask=None
 
 
 def improved_clustered_attention(
-    query, key, value, clusters, num_clusters, top_k, key_mask=None, dropout=None, return_weights=False
-):
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    clusters: Tensor,
+    num_clusters: int,
+    top_k: int,
+    key_mask: Tensor | None = None,
+    dropout: Dropout | None = None,
+    return_weights: bool = False,
+) -> Attended:
     """Computes clustered attention whose queries weigh the best keys of their cluster themselves.
 
     The k keys J of largest A_c get the weights that query i itself gives them, of the same sum r = sum_{j in J} A_cj:
@@ -81,11 +99,11 @@ def improved_clustered_attention(
 class Best(NamedTuple):
     """The keys of largest weight of each cluster: int32 (B, N, C, k) `positions`, and bool `valid` of those found."""
 
-    positions: Any
-    valid: Any
+    positions: Tensor
+    valid: Tensor
 
 
-def best_keys(weights, key_mask, top_k):
+def best_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> Best:
     """Returns the `Best` keys of clusters by their weights (B, N, C, S); keys that do not exist are never taken."""
     exists = ops.ones_like(weights, dtype="bool")
     exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
@@ -98,7 +116,7 @@ def best_keys(weights, key_mask, top_k):
     return Best(ops.minimum(ops.cast(positions, "int32"), length - 1), best >= 0)
 
 
-def mean_queries(query, clusters, num_clusters):
+def mean_queries(query: Tensor, clusters: Tensor, num_clusters: int) -> Tensor:
     """Returns the mean query of each cluster, (B, N, C, H); zeros where it has no member."""
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
     members = ops.swapaxes(ops.one_hot(clusters, num_clusters, dtype=dtype), -1, -2)
@@ -106,7 +124,7 @@ def mean_queries(query, clusters, num_clusters):
     return ops.cast(ops.matmul(members, ops.cast(query, dtype)) / counts, query.dtype)
 
 
-def rows_of_clusters(x, clusters):
+def rows_of_clusters(x: Tensor, clusters: Tensor) -> Tensor:
     """Returns the row of each token's cluster, (B, N, C, H) to (B, N, T, H); zeros for padding."""
     # A product with zeros and ones, whose gradient is one too and not a scatter.
     return ops.matmul(ops.one_hot(clusters, shape(x)[2], dtype=x.dtype), x)

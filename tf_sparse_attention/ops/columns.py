@@ -1,13 +1,13 @@
 """A few chosen key columns, the same for a whole run of queries."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
+from tf_sparse_attention.types import Size, Tensor
 
 MAX_RUNS = 8  # of queries, whose keys end where they do: causal attention to summaries costs 9/16 of all pairs then
 
@@ -26,18 +26,18 @@ class Columns:
     first: int
     count: int
 
-    def take(self, x, axis):
+    def take(self, x: Tensor, axis: int) -> Tensor:
         """Returns the columns of a sequence: (..., S, ...) to (..., M, ...), M = ceil(S / l) c."""
         num_blocks = self.num_blocks(shape(x)[axis])
         blocks = split(x, self.block_size, axis, num_blocks)
         picked = slice_axis(blocks, axis, self.first, self.first + self.count)
         return join(picked, axis, num_blocks * self.count)
 
-    def num_blocks(self, length):
+    def num_blocks(self, length: Size) -> Size:
         """Returns the blocks of a sequence, the last of which may be cut."""
         return (length + self.block_size - 1) // self.block_size
 
-    def positions(self, num_blocks):
+    def positions(self, num_blocks: Size) -> Tensor:
         """Returns the positions of the columns of the first blocks, int32 (num_blocks c,)."""
         number = ops.arange(num_blocks * self.count, dtype="int32")
         return number // self.count * self.block_size + self.first + number % self.count
@@ -50,11 +50,12 @@ class TakenColumns:
         columns: a `Columns`.
     """
 
-    def __init__(self, columns):
+    def __init__(self, columns: Columns) -> None:
         self.columns = columns
-        self._taken = {}  # by identity; the tensors are held so that no other gets their number
+        # By identity; the tensors are held so that no other gets their number.
+        self._taken: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
-    def take(self, x, axis):
+    def take(self, x: Tensor, axis: int) -> Tensor:
         """Returns `Columns.take` of a tensor."""
         if (id(x), axis) not in self._taken:
             self._taken[id(x), axis] = x, self.columns.take(x, axis)
@@ -73,40 +74,40 @@ class ColumnGrid(Arrangement):
         key_length: S, likewise.
     """
 
-    start: Any
-    stop: Any
-    num_blocks: Any
-    taken: Any
-    key_length: Any
+    start: Size
+    stop: Size
+    num_blocks: Size
+    taken: TakenColumns
+    key_length: Size
 
     is_exact = True
 
     @property
-    def columns(self):
+    def columns(self) -> Columns:
         """The `Columns` that the keys are."""
         return self.taken.columns
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(slice_axis(x, axis, self.start, self.stop), axis - 1)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         columns = self.taken.take(x, axis)
         return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.columns.count), axis - 1)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.squeeze(x, axis - 1)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return ops.arange(self.start, self.stop, dtype="int32")[None]
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return self.columns.positions(self.num_blocks)[None]
 
-    def inside(self):
+    def inside(self) -> Tensor:
         return (self.key_positions() < self.key_length)[:, None, :]
 
 
-def column_runs(query_length, key_length, columns, causal):
+def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: bool) -> list[ColumnGrid]:
     """Returns the `ColumnGrid` of each run of queries: all in one, or, if causal, several whose keys end where they do.
 
     Args:
@@ -143,28 +144,28 @@ class FirstGrid(Arrangement):
         count: keys, an integer.
     """
 
-    query_length: Any
-    key_length: Any
+    query_length: Size
+    key_length: Size
     count: int
 
     is_exact = True
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(x, axis - 1)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return split(x, self.count, axis, 1)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.squeeze(x, axis - 1)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return ops.arange(self.query_length, dtype="int32")[None]
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return np.arange(self.count, dtype="int32")[None]
 
-    def inside(self):
+    def inside(self) -> Tensor | None:
         if isinstance(self.key_length, int) and self.key_length >= self.count:
             return None
         return (ops.convert_to_tensor(self.key_positions()) < self.key_length)[:, None, :]

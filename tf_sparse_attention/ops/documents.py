@@ -6,6 +6,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.grid import Grid
+from tf_sparse_attention.types import Size, Tensor
 
 BLOCK_SIZE = 32
 
@@ -23,7 +24,7 @@ class DocumentGrid(Arrangement):
         causal: whether later keys are hidden.
     """
 
-    def __init__(self, length, starts, count, causal):
+    def __init__(self, length: Size, starts: tuple[Tensor, Tensor], count: int, causal: bool) -> None:
         self.key_length = length
         after = 0 if causal else -(-(count - 1) // BLOCK_SIZE)
         self._grid = Grid(length, length, BLOCK_SIZE, 0, after)
@@ -33,10 +34,10 @@ class DocumentGrid(Arrangement):
         first = take_numbers(starts[0], begins)  # (B, 1, G), where the document of a block's first query begins
         self._first = first[..., None] + ops.arange(count, dtype="int32")  # (B, 1, G, count)
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._grid.queries(x, axis)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         batch, _, num_blocks, count = shape(self._first)
         heads = shape(x)[1]
         index = in_range(ops.broadcast_to(self._first, (batch, heads, num_blocks, count)), self.key_length)
@@ -48,16 +49,16 @@ class DocumentGrid(Arrangement):
             first = ops.reshape(take_rows(x, index), (batch, heads, num_blocks, count, shape(x)[-1]))
         return ops.concatenate([first, self._grid.keys(x, axis)], axis=axis)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._grid.restore(x, axis)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return self._grid.query_positions()
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return ops.concatenate([self._first, self._near(self._grid.key_positions())], axis=-1)
 
-    def inside(self):
+    def inside(self) -> Tensor:
         # What lies in the block itself is taken from there, so that no key counts twice.
         before = self._first < self._begins[:, None]
         return ops.concatenate([before, self._near(self._grid.inside()[:, 0])], axis=-1)[..., None, :]

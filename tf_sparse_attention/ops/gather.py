@@ -4,9 +4,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 
-def take_rows(x, index):
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Returns `x[b, n, index[b, n, i], :]`: one `ops.take` of whole rows on the flattened leading axes.
 
     Args:
@@ -21,14 +22,14 @@ def take_rows(x, index):
     return ops.take(ops.reshape(x, (batch * heads * length, size)), rows, axis=0)
 
 
-def take_members(x, positions):
+def take_members(x: Tensor, positions: Tensor) -> Tensor:
     """Returns rows (B, N, S, H) at positions (B, N, K, w): (B, N, K, w, H)."""
     batch, heads, groups, size = shape(positions)
     rows = take_rows(x, ops.reshape(positions, (batch, heads, -1)))
     return ops.reshape(rows, (batch, heads, groups, size, -1))
 
 
-def take_numbers(x, index):
+def take_numbers(x: Tensor, index: Tensor) -> Tensor:
     """Returns `x[b, n, index[b, n, i]]` of a tensor (B, N, S), without a gradient: for masks, groups and positions."""
     dtype = x.dtype
     x = ops.cast(x, "int32") if keras.backend.standardize_dtype(dtype) == "bool" else x
@@ -37,7 +38,7 @@ def take_numbers(x, index):
     return ops.cast(ops.take(ops.reshape(x, (batch * heads * length,)), rows, axis=0), dtype)
 
 
-def take_member_numbers(x, positions):
+def take_member_numbers(x: Tensor, positions: Tensor) -> Tensor:
     """Returns numbers (B, N, S) at positions (B, N, K, w): (B, N, K, w), without a gradient."""
     batch, heads, groups, size = shape(positions)
     return ops.reshape(take_numbers(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, groups, size))
@@ -53,7 +54,7 @@ def _permute(x, order, inverse):
     return take_rows(x, order), grad
 
 
-def permute_rows(x, order, inverse):
+def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
     """Returns `x[b, n, order[b, n, i], :]` for a permutation; its gradient is the gather by the inverse.
 
     Args:
@@ -77,7 +78,7 @@ def _pick(x, index, back, present):
     return take_rows(x, index), grad
 
 
-def pick_rows(x, index, back, present=None):
+def pick_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | None = None) -> Tensor:
     """Returns `x[b, n, index[b, n, i], :]` where each row is wanted once; its gradient is a gather and not a scatter.
 
     Args:
@@ -93,7 +94,7 @@ def pick_rows(x, index, back, present=None):
     return _permute(x, index, back) if present is None else _pick(x, index, back, present)
 
 
-def stable_order(groups):
+def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the permutation that sorts by (group, position), and its inverse.
 
     Args:

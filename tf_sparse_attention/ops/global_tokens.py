@@ -1,12 +1,13 @@
 """Global tokens: which they are, beside all queries, and as queries beside all keys."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import pick_rows, take_numbers
+from tf_sparse_attention.types import Tensor
 
 
 class GlobalTokens(NamedTuple):
@@ -19,13 +20,13 @@ class GlobalTokens(NamedTuple):
         slots: int (B, T), the slot among M of each token that is global.
     """
 
-    marks: Any
-    positions: Any
-    counts: Any
-    slots: Any
+    marks: Tensor
+    positions: Tensor
+    counts: Tensor
+    slots: Tensor
 
 
-def find_global(counts, key_mask, num_global):
+def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> GlobalTokens:
     """Returns the `GlobalTokens` of a batch, in O(T) and without a sort.
 
     Args:
@@ -55,29 +56,29 @@ class GlobalGrid(Arrangement):
 
     is_exact = True
 
-    def __init__(self, tokens):
+    def __init__(self, tokens: GlobalTokens) -> None:
         self._tokens = tokens
         self.key_length = shape(tokens.marks)[1]
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(x, axis - 1)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.squeeze(x, axis - 1)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return ops.arange(self.key_length, dtype="int32")[None]
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return _inside(self._tokens)[:, None, None]  # (B, 1, 1, M)
 
-    def inside(self):
+    def inside(self) -> Tensor:
         return (self._tokens.counts > 0)[:, None, None, None]
 
-    def counts(self):
+    def counts(self) -> Tensor:
         return self._tokens.counts[:, None, None, None]
 
 
@@ -90,25 +91,25 @@ class GlobalRows(Arrangement):
 
     is_exact = True
 
-    def __init__(self, tokens):
+    def __init__(self, tokens: GlobalTokens) -> None:
         self._tokens = tokens
         self.key_length = shape(tokens.marks)[1]
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(x, axis - 1)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         x, tokens = ops.squeeze(x, axis - 1), self._tokens
         index, back, exists = (_for_heads(each, x) for each in (tokens.slots, _inside(tokens), tokens.counts > 0))
         return ops.where(tokens.marks[:, None, :, None], pick_rows(x, index, back, exists), 0)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return _inside(self._tokens)[:, None, None]
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return ops.arange(self.key_length, dtype="int32")[None]
 
 

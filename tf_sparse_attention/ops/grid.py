@@ -1,13 +1,13 @@
 """Blocks of queries, each beside the blocks of keys around it."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import join, pad_axis, shape, slice_axis, split
+from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Grid(Arrangement):
                [-3, -2, -1,  0]])
     """
 
-    query_length: Any
-    key_length: Any
+    query_length: Size
+    key_length: Size
     block_size: int
     before: int
     after: int
@@ -43,22 +43,22 @@ class Grid(Arrangement):
     key_block_size: int | None = None
 
     @property
-    def key_size(self):
+    def key_size(self) -> int:
         """Positions in a block of keys."""
         return self.block_size if self.key_block_size is None else self.key_block_size
 
     @property
-    def num_blocks(self):
+    def num_blocks(self) -> Size:
         """G, the number of query blocks."""
         return (self.query_length + self.block_size - 1) // self.block_size
 
     @property
-    def width(self):
+    def width(self) -> int:
         """s, the key slots beside a query block."""
         return (self.before + 1 + self.after) * self.key_size
 
     @property
-    def offsets(self):
+    def offsets(self) -> np.ndarray | None:  # type: ignore[override]  # computed, where others keep it
         """Key position minus query position, a constant array (t, s); None if blocks differ in it."""
         if self.key_size != self.block_size:
             return None
@@ -70,10 +70,10 @@ class Grid(Arrangement):
         keys = np.arange(self.width) - self.before * self.key_size
         return np.arange(self.block_size)[:, None], keys[None, :]
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return split(x, self.block_size, axis, self.num_blocks)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         num_blocks, reach = self.num_blocks, self.before + 1 + self.after
         missing = self.before * self.key_size - self.lead
         x = pad_axis(x, axis, missing, 0) if missing >= 0 else slice_axis(x, axis, -missing, shape(x)[axis])
@@ -81,18 +81,18 @@ class Grid(Arrangement):
         shifted = [slice_axis(x, axis - 1, first, first + num_blocks) for first in range(reach)]
         return ops.concatenate(shifted, axis) if reach > 1 else x
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return join(x, axis, self.query_length)
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.key_size + self.lead
         return starts[:, None] + ops.arange(self.width, dtype="int32")
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         starts = ops.arange(self.num_blocks, dtype="int32") * self.block_size
         return starts[:, None] + ops.arange(self.block_size, dtype="int32")
 
-    def rule_positions(self, period):
+    def rule_positions(self, period: int | None) -> tuple[Tensor, Tensor]:
         if self._repeats(period):
             return self._positions_in_block()
         return self.query_positions()[..., :, None], (self.key_positions() - self.lead)[..., None, :]
@@ -103,12 +103,12 @@ class Grid(Arrangement):
             return True
         return isinstance(self.query_length, int) and self.num_blocks == 1
 
-    def inside(self):
+    def inside(self) -> Tensor:
         positions = self.key_positions()
         return ops.logical_and(positions >= 0, positions < self.key_length)[:, None, :]
 
 
-def window_grid(query_length, key_length, window, causal, lead=0):
+def window_grid(query_length: Size, key_length: Size, window: int, causal: bool, lead: int = 0) -> Grid:
     """Returns the `Grid` that covers an exact window at the least cost, whatever block size a user has in mind.
 
     Half the window to a block, between 16 and 128: smaller blocks waste fewer keys outside the band, larger ones make
@@ -121,7 +121,16 @@ def window_grid(query_length, key_length, window, causal, lead=0):
     return Grid(query_length, key_length, block_size, before, 0 if causal else before, lead)
 
 
-def block_grid(query_length, key_length, block_size, before, after, causal, lead=0, key_block_size=None):
+def block_grid(
+    query_length: Size,
+    key_length: Size,
+    block_size: int,
+    before: int,
+    after: int,
+    causal: bool,
+    lead: int = 0,
+    key_block_size: int | None = None,
+) -> Grid:
     """Returns the `Grid` of local blocks; a sequence known to be shorter than a block is one block of its own."""
     if key_block_size not in (None, block_size):
         return Grid(query_length, key_length, block_size, before, after, lead, key_block_size)

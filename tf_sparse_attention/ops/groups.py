@@ -6,12 +6,13 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
 NO_GROUP = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
 
 
-def segment_ranks(*segments):
+def segment_ranks(*segments: Tensor) -> list[Tensor]:
     """Numbers the documents of each row 0, 1, .. in the order of their ids, whatever the ids are.
 
     Args:
@@ -34,7 +35,9 @@ def segment_ranks(*segments):
     return parts
 
 
-def groups_of(clusters, num_clusters, token_mask=None, segment_rank=None):
+def groups_of(
+    clusters: Tensor, num_clusters: int, token_mask: Tensor | None = None, segment_rank: Tensor | None = None
+) -> Tensor:
     """Returns the group of each token, one for each pair of document and cluster: int32 (B, N, T), at least 1.
 
     Args:
@@ -49,7 +52,7 @@ def groups_of(clusters, num_clusters, token_mask=None, segment_rank=None):
     return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NO_GROUP)
 
 
-def with_self_bias(bias, own):
+def with_self_bias(bias: Tensor | None, own: Tensor) -> Tensor:
     """Returns the bias with `SELF_BIAS` added where a query meets the key of its position.
 
     Args:
@@ -61,7 +64,7 @@ def with_self_bias(bias, own):
     return own if bias is None else ops.cast(bias, dtype) + own
 
 
-def best_group(scores):
+def best_group(scores: Tensor) -> Tensor:
     """Returns the group of the highest score, the lowest of equals: int32 (...) of float (..., K).
 
     It is `ops.argmax` without its care for the sign of zeros, in operations that every runtime has, and faster: at 32

@@ -7,9 +7,10 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.products import matmul_last_axis
+from tf_sparse_attention.types import Size, Tensor
 
 
-def hash_bits(x, planes):
+def hash_bits(x: Tensor, planes: Tensor) -> Tensor:
     """Returns on which side of some planes vectors lie, bool (..., R).
 
     Args:
@@ -21,7 +22,7 @@ def hash_bits(x, planes):
     return matmul_last_axis(ops.cast(x, dtype), ops.transpose(normals)) > offsets
 
 
-def evenly_spaced(token_mask, num_clusters, length):
+def evenly_spaced(token_mask: Tensor, num_clusters: int, length: Size) -> Tensor:
     """Returns the positions that clusters start from: valid tokens, evenly spaced, int32 (B, C).
 
     A row's positions depend on its own tokens alone. Of fewer tokens than clusters some are taken more than once.
@@ -37,7 +38,9 @@ def evenly_spaced(token_mask, num_clusters, length):
     return take_numbers(order, ops.minimum(ranks, length - 1))[:, 0]
 
 
-def hamming_clusters(bits, num_clusters, num_iterations, starts, token_mask=None):
+def hamming_clusters(
+    bits: Tensor, num_clusters: int, num_iterations: int, starts: Tensor, token_mask: Tensor | None = None
+) -> Tensor:
     """Returns the cluster of each token after k-means in Hamming space, int32 (B, N, T), C for padding.
 
     Tokens go to the nearest centroid, of equal ones to the lowest. A bit of a centroid is that of the majority of its

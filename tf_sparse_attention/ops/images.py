@@ -5,6 +5,8 @@ import functools
 
 from keras import ops
 
+from tf_sparse_attention.types import Tensor
+
 ORDERS = ("raster", "blocks")
 
 
@@ -29,47 +31,47 @@ class Image:
     """
 
     width: int
-    block_shape: tuple = (8, 8)
+    block_shape: tuple[int, int] = (8, 8)
     order: str = "raster"
     height: int | None = None
 
     @property
-    def block_height(self):
+    def block_height(self) -> int:
         """h, no more than the image has rows."""
         return self.block_shape[0] if self.height is None else min(self.block_shape[0], self.height)
 
     @property
-    def block_width(self):
+    def block_width(self) -> int:
         """w, no more than the image has columns."""
         return min(self.block_shape[1], self.width)
 
     @property
-    def block_size(self):
+    def block_size(self) -> int:
         """t, the places of a block."""
         return self.block_height * self.block_width
 
     @property
-    def band_size(self):
+    def band_size(self) -> int:
         """Pixels of a band, a row of whole blocks."""
         return self.block_height * self.width
 
     @property
-    def num_columns(self):
+    def num_columns(self) -> int:
         """C, the blocks beside each other."""
         return -(-self.width // self.block_width)
 
     @property
-    def cut_height(self):
+    def cut_height(self) -> int:
         """Rows of pixels of the last band if its blocks are cut off and the order shows it, else 0."""
         return 0 if self.height is None or self.order == "raster" else self.height % self.block_height
 
-    def coordinates(self, positions):
+    def coordinates(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the row and the column of the pixel at each of some positions, int tensors like them."""
         if self.order == "raster":
             return positions // self.width, positions % self.width
         band, place = positions // self.band_size, positions % self.band_size
         rows = self.block_height
-        if self.cut_height:
+        if self.height is not None and self.cut_height:
             is_cut = band == self.height // self.block_height
             rows = ops.where(is_cut, self.cut_height, rows)
         column = place // (rows * self.block_width)
@@ -78,7 +80,9 @@ class Image:
         return band * self.block_height + place // columns, column * self.block_width + place % columns
 
 
-def near_pixels(queries, keys, image, num_blocks_before, num_blocks_after):
+def near_pixels(
+    queries: Tensor, keys: Tensor, image: Image, num_blocks_before: tuple[int, int], num_blocks_after: tuple[int, int]
+) -> Tensor:
     """Returns where a key is in one of the blocks around that of a query, bool (..., T, S).
 
     Args:

@@ -3,13 +3,14 @@
 Everything here is float32 (float64 for float64 inputs). Centroids are (N, K, H): each head has its own.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.groups import best_group
+from tf_sparse_attention.types import Seed, Tensor
 
 SMOOTHING = 1e-5  # of the counts, as published; keeps an unused centroid from dividing by zero
 
@@ -24,27 +25,27 @@ class State(NamedTuple):
         unused: int32 (N, K), training steps since a centroid last had a member.
     """
 
-    centroids: Any
-    sums: Any
-    counts: Any
-    unused: Any
+    centroids: Tensor
+    sums: Tensor
+    counts: Tensor
+    unused: Tensor
 
 
 class Statistics(NamedTuple):
     """Sums over the members of one step, to be added over replicas: float `sums` (N, K, H) and `counts` (N, K)."""
 
-    sums: Any
-    counts: Any
+    sums: Tensor
+    counts: Tensor
 
 
-def normalize(x, epsilon=1e-6):
+def normalize(x: Tensor, epsilon: float = 1e-6) -> Tensor:
     """Returns layer normalisation of the last axis without scale or bias, what is compared with centroids."""
     x = ops.cast(x, score_dtype(keras.backend.standardize_dtype(x.dtype)))
     x = x - ops.mean(x, axis=-1, keepdims=True)
     return x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon)
 
 
-def start(directions):
+def start(directions: Tensor) -> State:
     """Returns the state to start from: normalised `directions` (N, K, H) that count as one member each.
 
     Note: differs from the published code, whose counts start at 0 while its sums start at the centroids: its first
@@ -56,7 +57,7 @@ def start(directions):
     )
 
 
-def start_from_data(x, num_clusters, seed, token_mask=None):
+def start_from_data(x: Tensor, num_clusters: int, seed: Seed, token_mask: Tensor | None = None) -> State:
     """Returns a state whose centroids are `num_clusters` tokens drawn at random, one set a head.
 
     Args:
@@ -79,17 +80,17 @@ def start_from_data(x, num_clusters, seed, token_mask=None):
     return start(ops.take_along_axis(tokens, chosen[..., None], axis=1))
 
 
-def scores(x, centroids):
+def scores(x: Tensor, centroids: Tensor) -> Tensor:
     """Returns the scores of normalised tokens (B, N, T, H) against centroids that are not normalised: (B, N, T, K)."""
     return ops.einsum("BNTH,NKH->BNTK", x, ops.cast(centroids, x.dtype))
 
 
-def nearest(x, centroids):
+def nearest(x: Tensor, centroids: Tensor) -> Tensor:
     """Returns the centroid of the largest score, the lowest index of equals: int32 (B, N, T)."""
     return best_group(scores(x, centroids))
 
 
-def statistics(x, clusters, num_clusters, token_mask=None):
+def statistics(x: Tensor, clusters: Tensor, num_clusters: int, token_mask: Tensor | None = None) -> Statistics:
     """Returns the `Statistics` of one step, without a gradient.
 
     Args:
@@ -107,7 +108,7 @@ def statistics(x, clusters, num_clusters, token_mask=None):
     return Statistics(ops.stop_gradient(sums), ops.stop_gradient(ops.sum(members, axis=(0, 2))))
 
 
-def commitment(x, clusters, centroids, token_mask=None):
+def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tensor | None = None) -> Tensor:
     """Returns mean((x - stop(mu))^2) over batch, heads, tokens and channels, mu being the token's centroid; a scalar.
 
     Padding is left out of the mean. `x`, `clusters` and `token_mask` are as in `statistics`.
@@ -124,7 +125,7 @@ def commitment(x, clusters, centroids, token_mask=None):
     return ops.sum(distance) / ops.maximum(ops.sum(weights), 1)
 
 
-def update(state, seen, decay):
+def update(state: State, seen: Statistics, decay: float) -> State:
     """Returns the state after one step of the exponential moving average.
 
     counts += (1 - decay) (n - counts), sums += (1 - decay) (s - sums), centroids = sums / smoothed with
@@ -141,14 +142,14 @@ def update(state, seen, decay):
     return State(centroids_of(sums, counts), sums, counts, unused)
 
 
-def centroids_of(sums, counts):
+def centroids_of(sums: Tensor, counts: Tensor) -> Tensor:
     """Returns sums (N, K, H) divided by the smoothed counts (N, K)."""
     total = ops.sum(counts, axis=-1, keepdims=True)
     smoothed = (counts + SMOOTHING) / (total + counts.shape[-1] * SMOOTHING) * total
     return sums / ops.maximum(smoothed, 1e-12)[..., None]
 
 
-def revive(state, revive_after, noise):
+def revive(state: State, revive_after: int, noise: Tensor) -> State:
     """Returns the state with centroids unused for `revive_after` steps moved to the fullest ones.
 
     The i-th unused centroid of a head becomes the i-th fullest one in use plus noise, and both take half of that

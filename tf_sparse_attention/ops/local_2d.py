@@ -1,7 +1,7 @@
 """Blocks of an image, each beside the blocks around it."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from keras import ops
@@ -9,16 +9,17 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.images import Image
+from tf_sparse_attention.types import Size, Tensor
 
 
-def regroup(x, axis, count, sizes):
+def regroup(x: Tensor, axis: int, count: int, sizes: Sequence[Size]) -> Tensor:
     """Replaces the `count` axes that end at the negative `axis` by axes of `sizes`, the last of which is there then."""
     old = shape(x)
     end = len(old) + axis + 1
     return ops.reshape(x, old[: end - count] + tuple(sizes) + old[end:])
 
 
-def to_blocks(x, axis, image, num_bands):
+def to_blocks(x: Tensor, axis: int, image: Image, num_bands: Size) -> Tensor:
     """Cuts a sequence of pixels into the blocks of its image by reshapes, transposes and slices.
 
     Args:
@@ -38,7 +39,7 @@ def to_blocks(x, axis, image, num_bands):
         return regroup(ops.swapaxes(x, axis - 2, axis - 1), axis, 2, (image.block_size,))
     whole = _whole_bands(image, num_bands)
     blocks = _cut_bands(split(x, image.band_size, axis, whole), axis, image, image.block_height)
-    if not image.cut_height or num_bands == whole:
+    if image.height is None or not image.cut_height or num_bands == whole:
         return blocks
     x = split(x, image.height * image.width, axis, 1)  # of known length, which the sequence need not have
     rest = slice_axis(x, axis, whole * image.band_size, image.height * image.width)
@@ -46,7 +47,7 @@ def to_blocks(x, axis, image, num_bands):
     return ops.concatenate([blocks, pad_axis(rest, axis - 2, 0, num_bands - whole - 1)], axis - 2)
 
 
-def from_blocks(x, axis, image, length):
+def from_blocks(x: Tensor, axis: int, image: Image, length: Size) -> Tensor:
     """Undoes `to_blocks`: (..., R, C, t, ...) with t at the negative `axis` to (..., length, ...)."""
     num_bands = shape(x)[axis - 2]
     if image.order == "raster":
@@ -113,24 +114,25 @@ class ImageGrid(Arrangement):
                [ 2,  3,  6, -1]], dtype=int32)
     """
 
-    query_length: Any
-    key_length: Any
+    query_length: Size
+    key_length: Size
     image: Image
-    neighbors: tuple
+    neighbors: tuple[tuple[int, int], ...]
 
     is_exact = True
 
     @property
-    def num_bands(self):
+    def num_bands(self) -> Size:
         """R, the rows of blocks that hold queries."""
-        if self.image.cut_height and not isinstance(self.query_length, int):
-            return -(-self.image.height // self.image.block_height)  # a number of slices has to be known
+        height = self.image.height
+        if height is not None and self.image.cut_height and not isinstance(self.query_length, int):
+            return -(-height // self.image.block_height)  # a number of slices has to be known
         return (self.query_length + self.image.band_size - 1) // self.image.band_size
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._groups(to_blocks(x, axis, self.image, self.num_bands), axis)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         num_bands, num_columns = self.num_bands, self.image.num_columns
         above, left = (-min(0, *steps) for steps in zip(*self.neighbors, (0, 0), strict=True))
         below, right = (max(0, *steps) for steps in zip(*self.neighbors, (0, 0), strict=True))
@@ -146,22 +148,22 @@ class ImageGrid(Arrangement):
     def _groups(self, x, axis):
         return regroup(x, axis - 1, 2, (self.num_bands * self.image.num_columns,))
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         """Returns the position of each key slot, int32 (G, s): -1 outside the image or the sequence."""
         return self.keys(ops.arange(1, self.key_length + 1, dtype="int32"), -1) - 1
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         """Returns the position of each query slot, int32 (G, t): -1 outside the image or the sequence."""
         return self.queries(ops.arange(1, self.query_length + 1, dtype="int32"), -1) - 1
 
-    def inside(self):
+    def inside(self) -> Tensor:
         return (self.key_positions() >= 0)[:, None, :]
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         blocks = regroup(x, axis - 1, 1, (self.num_bands, self.image.num_columns))
         return from_blocks(blocks, axis, self.image, self.query_length)
 
-    def past(self):
+    def past(self) -> np.ndarray:
         """Returns which key slots do not come after a query, bool (t, s), the same for every block.
 
         Both orders compare two pixels by one thing after the other, all of which depend on their slots and on how
@@ -171,6 +173,7 @@ class ImageGrid(Arrangement):
         row, column = (x.reshape(-1, 1) for x in np.mgrid[:height, :width])
         down, along = np.repeat(np.array(self.neighbors), height * width, axis=0).T
         rows, columns = (np.tile(x.ravel(), len(self.neighbors)) - x for x in (row, column))  # key minus query
+        keys: tuple[np.ndarray, ...]
         if self.image.order == "raster":
             keys = (rows + down * height, columns + along * width)
         else:
@@ -181,7 +184,14 @@ class ImageGrid(Arrangement):
         return ~after
 
 
-def image_grid(query_length, key_length, image, num_blocks_before, num_blocks_after, causal):
+def image_grid(
+    query_length: Size,
+    key_length: Size,
+    image: Image,
+    num_blocks_before: tuple[int, int],
+    num_blocks_after: tuple[int, int],
+    causal: bool,
+) -> ImageGrid:
     """Returns the `ImageGrid` of local blocks, without neighbours that no query of the image could see.
 
     Args:

@@ -5,15 +5,16 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.groups import best_group
+from tf_sparse_attention.types import Tensor
 
 
-def unit(x):
+def unit(x: Tensor) -> Tensor:
     """Returns vectors of length 1, in float32 (float64 for float64 inputs); zeros stay zeros."""
     x = ops.cast(x, score_dtype(keras.backend.standardize_dtype(x.dtype)))
     return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=-1, keepdims=True), 1e-12))
 
 
-def buckets(x, rotations):
+def buckets(x: Tensor, rotations: Tensor) -> list[Tensor]:
     """Returns the bucket of each vector in each round: the axis it is nearest to after a rotation, or its opposite.
 
     A bucket depends on the direction of the vector alone.

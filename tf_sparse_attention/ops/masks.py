@@ -1,12 +1,13 @@
 """Boolean masks (True = may attend): merging them, picking them at sparse slots, and dense ones from positions."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Size, Tensor
 
 CONSTANT = bool | np.bool_ | np.ndarray  # masks that are known when a program is made
 MOST_AXES = 4  # that broadcast in a logical operation of LiteRT
@@ -25,20 +26,20 @@ class TokenMasks(NamedTuple):
         global_counts: int or bool (B, T), how often each token counts as a key of all queries, zero for most.
     """
 
-    query_mask: Any = None
-    key_mask: Any = None
-    attention_mask: Any = None
-    query_segments: Any = None
-    key_segments: Any = None
+    query_mask: Tensor | None = None
+    key_mask: Tensor | None = None
+    attention_mask: Tensor | None = None
+    query_segments: Tensor | None = None
+    key_segments: Tensor | None = None
     num_memory: int = 0
-    global_counts: Any = None
+    global_counts: Tensor | None = None
 
-    def of_heads(self, heads):
+    def of_heads(self, heads: slice) -> Self:
         """Returns the masks of some of the heads, a slice of theirs."""
         return self._replace(attention_mask=mask_of_heads(self.attention_mask, heads))
 
 
-def merge(*masks):
+def merge(*masks: Tensor | None) -> Tensor | None:
     """Returns the logical and of all masks that are not None, or None. NumPy masks stay constants among themselves."""
     constants = [np.asarray(mask) for mask in masks if isinstance(mask, CONSTANT)]
     others = [mask for mask in masks if mask is not None and not isinstance(mask, CONSTANT)]
@@ -50,7 +51,7 @@ def merge(*masks):
     return functools.reduce(_and, others) if others else None
 
 
-def negate(mask):
+def negate(mask: Tensor | None) -> Tensor:
     """Returns the logical not of a mask, a NumPy constant of one; None, which allows all, is a constant of False."""
     if mask is None:
         return np.zeros((), bool)
@@ -63,7 +64,9 @@ def _and(first, second):
     sizes = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in (first, second)]
     if rank <= MOST_AXES or sizes[0] == sizes[1] or None in sizes[0] + sizes[1]:
         return ops.logical_and(first, second)
-    result, joined, last = [], [], None
+    result: list[int] = []
+    joined: list[tuple[int, ...]] = []
+    last = None
     for pair in zip(*sizes, strict=True):
         result.append(max(pair))
         spread = tuple(size == 1 for size in pair)
@@ -75,7 +78,7 @@ def _and(first, second):
     return ops.reshape(ops.logical_and(first, second), result)
 
 
-def with_heads(attention_mask):
+def with_heads(attention_mask: Tensor | None) -> Tensor | None:
     """Returns an attention mask of rank 2 (T, S), 3 (B, T, S) or 4 as bool of rank 4, broadcastable to (B, N, T, S)."""
     if attention_mask is None:
         return None
@@ -86,7 +89,7 @@ def with_heads(attention_mask):
     return mask[:, None] if rank == 3 else mask
 
 
-def mask_of_heads(attention_mask, heads):
+def mask_of_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
     """Returns the part of an attention mask that is for some heads.
 
     Args:
@@ -102,7 +105,7 @@ def mask_of_heads(attention_mask, heads):
     return ops.take(attention_mask, ops.minimum(ops.convert_to_tensor(numbers, "int32"), size - 1), axis=1)
 
 
-def pick_pairs(attention_mask, query_positions, key_positions):
+def pick_pairs(attention_mask: Tensor | None, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
     """Reads an attention mask at pairs of positions, without expanding it.
 
     Args:
@@ -134,12 +137,12 @@ def _is_one(size):
     return isinstance(size, int) and size == 1
 
 
-def causal_mask(query_length, key_length):
+def causal_mask(query_length: Size, key_length: Size) -> Tensor:
     """Returns the dense causal mask j <= i, bool (T, S)."""
     return _differences(query_length, key_length) <= 0
 
 
-def document_starts(masks):
+def document_starts(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
     """Returns the position at which the document of each query and key begins, a pair of int32 (B, 1, T) and (B, 1, S).
 
     A document is a run of equal ids in `masks.query_segments` and `masks.key_segments`; None if nothing is packed.
@@ -161,7 +164,7 @@ def _run_starts(segments):
     return ops.reshape(ops.take(starts, index, axis=0), (batch, 1, length))
 
 
-def self_only_when_alone(mask):
+def self_only_when_alone(mask: Tensor) -> Tensor:
     """Returns a dense mask (..., T, S) in which a token sees itself only if it may see itself and nothing else."""
     own = ops.eye(*shape(mask)[-2:], dtype="bool")
     others = ops.logical_and(mask, ops.logical_not(own))
@@ -169,7 +172,7 @@ def self_only_when_alone(mask):
     return ops.logical_or(others, ops.logical_and(mask, ops.logical_and(own, alone)))
 
 
-def dense_mask(pattern, masks):
+def dense_mask(pattern: Tensor | None, masks: TokenMasks) -> Tensor | None:
     """Merges a dense pattern with the masks of a call.
 
     Args:
@@ -181,10 +184,15 @@ def dense_mask(pattern, masks):
     """
     segments = None
     if masks.query_segments is not None:
-        segments = (masks.query_segments[:, :, None] == masks.key_segments[:, None, :])[:, None]
+        segments = _equal_pairs(masks.query_segments, masks.key_segments)[:, None]
     queries = None if masks.query_mask is None else masks.query_mask[:, None, :, None]
     keys = None if masks.key_mask is None else masks.key_mask[:, None, None, :]
     return merge(pattern, segments, queries, keys, masks.attention_mask)
+
+
+def _equal_pairs(queries, keys):
+    """Returns where numbers (B, T) and (B, S) are equal, bool (B, T, S)."""
+    return queries[:, :, None] == keys[:, None, :]
 
 
 def _differences(query_length, key_length):

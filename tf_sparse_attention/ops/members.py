@@ -1,6 +1,6 @@
 """The best tokens of each cluster of a sequence, side by side, as routing attention was published."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -12,6 +12,7 @@ from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.types import Size, Tensor
 
 
 class Members(NamedTuple):
@@ -22,11 +23,11 @@ class Members(NamedTuple):
         valid: bool (B, N, K, w), False where a cluster found fewer than w tokens; or None: all are valid.
     """
 
-    positions: Any
-    valid: Any
+    positions: Tensor
+    valid: Tensor | None
 
 
-def best_members(scores, cluster_size, token_mask=None):
+def best_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = None) -> Members:
     """Returns the `Members` of each cluster: the w = min(cluster_size, T) tokens of the largest score.
 
     Args:
@@ -57,7 +58,7 @@ def _sorted_members(positions, found, beyond, length):
     return Members(ops.minimum(positions % beyond, length - 1), positions < beyond)
 
 
-def strided_members(scores, cluster_size, token_mask=None):
+def strided_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = None) -> Members:
     """Returns the `Members` of each cluster by strides: every max(T // w, 1)-th token by falling score, the best first.
 
     The published "strided" heads: w = `cluster_size` tokens, near and far alike. Of equal ones the token that comes
@@ -80,7 +81,7 @@ def strided_members(scores, cluster_size, token_mask=None):
     return _sorted_members(positions, ranks < count, length, length)
 
 
-def hash_scores(x, planes):
+def hash_scores(x: Tensor, planes: Tensor) -> Tensor:
     """Returns scores of which `best_members` makes hash buckets: 1 in the bucket of a token, else 0, (B, N, T, K).
 
     The bucket is the sum of 2^i over the planes i that a token lies above, x . p_i > 0. A cluster holds the first w
@@ -96,7 +97,7 @@ def hash_scores(x, planes):
     return ops.one_hot(buckets, 2**num_planes, dtype="float32")
 
 
-def scatter_mean(x, members, length, extra_count=0.0):
+def scatter_mean(x: Tensor, members: Members, length: Size, extra_count: float = 0.0) -> Tensor:
     """Averages what each token got from the clusters that hold it; zeros for a token in no cluster.
 
     Args:
@@ -135,7 +136,9 @@ class MemberGrid(Arrangement):
 
     is_exact = True
 
-    def __init__(self, queries, keys, lengths, hide_by_rank, extra_count=0.0):
+    def __init__(
+        self, queries: Members, keys: Members, lengths: tuple[Size, Size], hide_by_rank: bool, extra_count: float = 0.0
+    ) -> None:
         self._members = queries, keys
         self._num_queries, self.key_length = lengths
         self._hide_by_rank = hide_by_rank
@@ -147,29 +150,29 @@ class MemberGrid(Arrangement):
         batch, heads = shape(members.positions)[:2]
         return take_member_numbers(ops.broadcast_to(x, (batch, heads, shape(x)[-1])), members.positions)
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._take(x, axis, self._members[0])
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._take(x, axis, self._members[1])
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return scatter_mean(x, self._members[0], self._num_queries, self._extra_count)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return self._members[0].positions
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return self._members[1].positions
 
-    def inside(self):
+    def inside(self) -> Tensor | None:
         valid = self._members[1].valid
         return None if valid is None else valid[..., None, :]
 
-    def past(self):
+    def past(self) -> Tensor:
         return self._rank_offsets() <= 0 if self._hide_by_rank else self.apart() <= 0
 
-    def distances(self):
+    def distances(self) -> Distances:
         return Distances(self._rank_offsets(), tokens=self.apart())
 
     def _rank_offsets(self):
@@ -177,7 +180,9 @@ class MemberGrid(Arrangement):
         return np.arange(num_keys)[None, :] - np.arange(num_queries)[:, None]
 
 
-def cluster_masks(queries, keys, query_length, key_length, causal, hide_by_rank):
+def cluster_masks(
+    queries: Members, keys: Members, query_length: Size, key_length: Size, causal: bool, hide_by_rank: bool
+) -> Tensor:
     """Returns what each cluster lets a query see, the dense twin: bool (B, N, K, T, S).
 
     Args:
@@ -197,7 +202,7 @@ def cluster_masks(queries, keys, query_length, key_length, causal, hide_by_rank)
     return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
 
 
-def membership(members, length):
+def membership(members: Members, length: Size) -> Tensor:
     """Returns which tokens `Members` hold, bool (B, N, K, length)."""
     held = ops.ones_like(members.positions) if members.valid is None else members.valid
     return dense_scores(ops.cast(held, "float32"), members.positions, length) > 0

@@ -1,15 +1,16 @@
 """Tokens sorted by (group, position) where keys are tokens of their own: blocks on the merged order of both."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import join, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import window_grid
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.types import Size, Tensor
 
 
 class MergedOrder(NamedTuple):
@@ -22,13 +23,13 @@ class MergedOrder(NamedTuple):
         query_slots: (B, N, T), the slot of each query.
     """
 
-    positions: Any
-    is_query: Any
-    last_key: Any
-    query_slots: Any
+    positions: Tensor
+    is_query: Tensor
+    last_key: Tensor
+    query_slots: Tensor
 
 
-def merge_orders(query_groups, key_groups):
+def merge_orders(query_groups: Tensor, key_groups: Tensor) -> MergedOrder:
     """Returns the `MergedOrder` of queries (B, N, T) and keys (B, N, S) by their groups."""
     batch, heads, num_queries = shape(query_groups)
     num_keys = shape(key_groups)[-1]
@@ -61,13 +62,13 @@ class KeyBlocks(NamedTuple):
     """
 
     block_size: int
-    num_slots: Any
-    first: Any
+    num_slots: Size
+    first: Tensor
     before: int
     after: int
 
     @classmethod
-    def around(cls, merged, cluster_size, causal):
+    def around(cls, merged: MergedOrder, cluster_size: int, causal: bool) -> Self:
         """Returns the blocks for a band of `cluster_size`.
 
         A block of b slots passes at most b keys, and the first of them is at most b - 1 into its own block.
@@ -80,11 +81,11 @@ class KeyBlocks(NamedTuple):
         last = 2 * size - 2 if causal else 2 * size + cluster_size - 3
         return cls(size, num_slots, first, -(-cluster_size // size), last // size)
 
-    def slots(self, x, axis):
+    def slots(self, x: Tensor, axis: int) -> Tensor:
         """Returns the merged slots in blocks: (..., M, ...) to (..., G, t, ...)."""
         return split(x, self.block_size, axis, (self.num_slots + self.block_size - 1) // self.block_size)
 
-    def rows(self, x):
+    def rows(self, x: Tensor) -> Tensor:
         """Returns the rows of sorted keys beside each block: (B, N, S, H) to (B, N, G, s, H), zeros outside."""
         batch, heads, length, size = shape(x)
         num_blocks = (length + self.block_size - 1) // self.block_size
@@ -95,11 +96,11 @@ class KeyBlocks(NamedTuple):
         x = take_rows(x, ops.reshape(index, (batch, heads, -1)))
         return ops.reshape(x, (*shape(self.first), self._width, size))
 
-    def numbers(self, x):
+    def numbers(self, x: Tensor) -> Tensor:
         """Returns int32 (B, N, S) of sorted keys beside each block, (B, N, G, s), zeros outside."""
         return self.rows(x[..., None])[..., 0]
 
-    def ranks(self):
+    def ranks(self) -> Tensor:
         """Returns the rank of each key beside each block, int32 (B, N, G, s)."""
         ranks = self._index()[..., None] * self.block_size + ops.arange(self.block_size, dtype="int32")
         return ops.reshape(ranks, (*shape(self.first), self._width))
@@ -130,7 +131,7 @@ class MergedGrid(Arrangement):
     keeps_token_masks = True
     sorts_tokens = True
 
-    def __init__(self, known, batch, band, causal):
+    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool) -> None:
         query_groups, key_groups = (x["group"] for x in known)
         (_, heads, self._num_queries), num_keys = shape(query_groups), shape(key_groups)[-1]
         self._known = known
@@ -146,30 +147,30 @@ class MergedGrid(Arrangement):
         )
         self.key_length = num_keys
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
             x = ops.broadcast_to(x, self._sizes["queries"])
             return self._blocks.slots(take_numbers(x, self._rows), -1)
         # Rows in the slots of keys are read for nothing: no output is taken from them, so the gradient may skip them.
         return self._blocks.slots(pick_rows(x, self._rows, self._merged.query_slots), -2)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
             return self._blocks.numbers(take_numbers(ops.broadcast_to(x, self._sizes["keys"]), self._key_order))
         return self._blocks.rows(permute_rows(x, self._key_order, self._key_inverse))
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         merged = self._merged
         present = ops.logical_and(merged.is_query, merged.positions < self._num_queries)
         return pick_rows(join(x, axis, self._blocks.num_slots), merged.query_slots, self._rows, present)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return self._blocks.slots(self._merged.positions, -1)
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return self._blocks.numbers(self._key_order)
 
-    def known(self, numbers):
+    def known(self, numbers: Numbers) -> Numbers:
         if numbers is not self._known:
             return super().known(numbers)
         query_groups, key_groups = (x["group"] for x in numbers)
@@ -178,8 +179,8 @@ class MergedGrid(Arrangement):
         # A rule of ranks is one of their differences: those from each query, which are at hand.
         return {**own, "rank": 0}, {**other, "rank": self._ranks_apart}
 
-    def past(self):
+    def past(self) -> Tensor:
         return self._ranks_apart <= 0
 
-    def distances(self):
+    def distances(self) -> Distances:
         return Distances(ranks=self._ranks_apart, tokens=self.apart())

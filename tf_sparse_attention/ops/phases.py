@@ -1,7 +1,7 @@
 """Positions by phase: those a whole number of strides apart lie side by side."""
 
 import dataclasses
-from typing import Any
+from typing import Self
 
 import numpy as np
 from keras import ops
@@ -9,6 +9,7 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import join, positions_of, shape, split
 from tf_sparse_attention.ops.grid import Grid, window_grid
+from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,26 +31,26 @@ class PhaseGrid(Arrangement):
                [1, 3, 5]], dtype=int32)
     """
 
-    query_length: Any
-    key_length: Any
+    query_length: Size
+    key_length: Size
     stride: int
     rows_grid: Grid | None = None
 
     @classmethod
-    def of_window(cls, query_length, key_length, stride, window, causal):
+    def of_window(cls, query_length: Size, key_length: Size, stride: int, window: int, causal: bool) -> Self:
         """Returns the phases with a window of so many positions of a phase."""
-        rows = [num_rows(length, stride) for length in (query_length, key_length)]
-        return cls(query_length, key_length, stride, window_grid(*rows, window, causal))
+        queries, keys = (num_rows(length, stride) for length in (query_length, key_length))
+        return cls(query_length, key_length, stride, window_grid(queries, keys, window, causal))
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         rows = self._phases(x, axis, self.query_length)
         return rows if self.rows_grid is None else _join_groups(self.rows_grid.queries(rows, axis), axis)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         rows = self._phases(x, axis, self.key_length)
         return rows if self.rows_grid is None else _join_groups(self.rows_grid.keys(rows, axis), axis)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         if self.rows_grid is not None:
             sizes = shape(x)
             end = len(sizes) + axis - 1
@@ -60,10 +61,10 @@ class PhaseGrid(Arrangement):
     def _phases(self, x, axis, length):
         return ops.swapaxes(split(x, self.stride, axis, num_rows(length, self.stride)), axis - 1, axis)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return self._positions(self._query_rows())
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return self._positions(self._key_rows())
 
     def _query_rows(self):
@@ -82,29 +83,29 @@ class PhaseGrid(Arrangement):
         phases = np.arange(self.stride, dtype="int32")[:, None, None]
         return ops.reshape(phases + ops.convert_to_tensor(rows) * self.stride, (-1, shape(rows)[-1]))
 
-    def rule_positions(self, period):
+    def rule_positions(self, period: int | None) -> tuple[Tensor, Tensor]:
         if period != 1:
             return super().rule_positions(period)
         if self.rows_grid is not None:
             return tuple(rows * self.stride for rows in self.rows_grid.rule_positions(1))
         return self._query_rows()[0, :, None] * self.stride, self._key_rows()[0, None, :] * self.stride
 
-    def inside(self):
+    def inside(self) -> Tensor:
         inside = self.key_positions() < self.key_length
         if self.rows_grid is not None:
             inside = ops.logical_and(inside, self.key_positions() >= 0)
         return inside[:, None, :]
 
-    def past(self):
+    def past(self) -> Tensor:
         queries, keys = self.rule_positions(1)
         return keys <= queries
 
-    def own_key(self):
+    def own_key(self) -> Tensor:
         queries, keys = self.rule_positions(1)
         return keys == queries
 
 
-def num_rows(length, stride):
+def num_rows(length: Size, stride: int) -> Size:
     """Returns how many positions of the first phase a sequence has."""
     return (length + stride - 1) // stride
 

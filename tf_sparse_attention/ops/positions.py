@@ -5,7 +5,8 @@ adds to the scores of blocks, `value_bias` adds to the output. None forms a T x 
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.products import matmul_last_axis
 from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.types import Tensor
 
 
 class Distances(NamedTuple):
@@ -26,19 +28,19 @@ class Distances(NamedTuple):
         tokens: int tensor (..., t, s), the distances in tokens where they differ from those of slots, or None.
     """
 
-    offsets: Any = None
-    ranks: Any = None
-    tokens: Any = None
+    offsets: np.ndarray | None = None
+    ranks: Tensor | None = None
+    tokens: Tensor | None = None
 
 
 class NoPosition:
     """Attention that does not know positions; also the base of the other three."""
 
-    def rotate(self, x, positions):
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Returns queries or keys (B, N, T, H), turned by their `positions`, int broadcastable to (B, N, T)."""
         return x
 
-    def score_bias(self, query, distances):
+    def score_bias(self, query: Tensor, distances: Distances) -> Tensor | None:
         """Returns what is added to the scores, broadcastable to (..., t, s), or None.
 
         Args:
@@ -47,11 +49,11 @@ class NoPosition:
         """
         return None
 
-    def value_bias(self, distances):
+    def value_bias(self, distances: Distances) -> Callable[[Tensor], Tensor] | None:
         """Returns the `value_bias` of `attend`, or None; `distances` as in `score_bias`."""
         return None
 
-    def of_heads(self, heads):
+    def of_heads(self, heads: slice) -> Self:
         """Returns the position object of some of the heads, a slice of theirs."""
         return self
 
@@ -70,20 +72,20 @@ class Relative(NoPosition):
             scores and O(T M) more memory, about twice the layer; key side only.
     """
 
-    key_table: Any
-    value_table: Any = None
+    key_table: Tensor
+    value_table: Tensor | None = None
     by_token: bool = False
 
-    def by_tokens(self):
+    def by_tokens(self) -> Self:
         """Returns these positions with distances in tokens, on the key side alone."""
         return dataclasses.replace(self, value_table=None, by_token=True)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         """M, the largest distance told apart."""
         return (self.key_table.shape[0] - 1) // 2
 
-    def score_bias(self, query, distances):
+    def score_bias(self, query: Tensor, distances: Distances) -> Tensor:
         tokens = distances.tokens if self.by_token else None
         query = ops.cast(query, score_dtype(keras.backend.standardize_dtype(query.dtype)))
         if tokens is None and distances.offsets is not None:
@@ -95,7 +97,7 @@ class Relative(NoPosition):
         index = ops.broadcast_to(index, shape(by_distance)[:-1] + (shape(index)[-1],))
         return ops.take_along_axis(by_distance, index, axis=-1)
 
-    def value_bias(self, distances):
+    def value_bias(self, distances: Distances) -> Callable[[Tensor], Tensor] | None:
         if self.value_table is None:
             return None
         if distances.offsets is not None:
@@ -126,7 +128,7 @@ class Rotary(NoPosition):
 
     base: float = 10000.0
 
-    def rotate(self, x, positions):
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         half = x.shape[-1] // 2
         frequencies = self.base ** (-np.arange(half) / half)
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
@@ -146,32 +148,32 @@ class Alibi(NoPosition):
     """
 
     num_heads: int
-    heads: tuple | None = None
+    heads: tuple[int, ...] | None = None
 
-    def of_heads(self, heads):
+    def of_heads(self, heads: slice) -> Self:
         own = range(self.num_heads) if self.heads is None else self.heads
         return dataclasses.replace(self, heads=tuple(own[heads]))
 
-    def score_bias(self, query, distances):
+    def score_bias(self, query: Tensor, distances: Distances) -> Tensor:
         slopes = alibi_slopes(self.num_heads)
         slopes = (slopes if self.heads is None else slopes[list(self.heads)])[:, None, None, None]
-        if distances.tokens is None:
+        if distances.tokens is None and distances.offsets is not None:
             return ops.convert_to_tensor(-slopes * np.abs(distances.offsets), "float32")  # (N, 1, t, s)
         return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
 
 
-def rotate_both(position, query, key, num_memory=0):
+def rotate_both(position: NoPosition, query: Tensor, key: Tensor, num_memory: int = 0) -> tuple[Tensor, Tensor]:
     """Returns queries (B, N, T, H) and keys (B, N, S, H) turned by their slots, the first key `num_memory` before."""
     at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))
     return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
 
 
-def rotate_key(position, key, index=None):
+def rotate_key(position: NoPosition, key: Tensor, index: Tensor | None = None) -> Tensor:
     """Returns keys (B, N, T, H) turned by their slots from 0 on; with `index`, int (B,), those of one token a row."""
     return position.rotate(key, ops.arange(shape(key)[-2]) if index is None else index[:, None, None])
 
 
-def alibi_slopes(num_heads):
+def alibi_slopes(num_heads: int) -> np.ndarray:
     """Returns ALiBi's slopes, float32 (N,): 2^(-8/N) .. 2^-8; other counts take every second one of the next power."""
     power = 2 ** int(np.floor(np.log2(num_heads)))
     slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
@@ -179,7 +181,7 @@ def alibi_slopes(num_heads):
     return np.asarray(slopes + between, "float32")
 
 
-def skew(x, block):
+def skew(x: Tensor, block: tuple[int, int]) -> Tensor:
     """Turns values by distance into values by slot: (..., t, t + s - 1) to (..., t, s), y[t, s] = x[t, s - t + t_max].
 
     Args:
@@ -194,7 +196,7 @@ def skew(x, block):
     return slice_axis(ops.reshape(x, lead + (num_queries, row - 1)), -1, 0, num_keys)
 
 
-def unskew(x, block):
+def unskew(x: Tensor, block: tuple[int, int]) -> Tensor:
     """Turns values by slot into values by distance, zero where a slot has none: the inverse of `skew`.
 
     Args:

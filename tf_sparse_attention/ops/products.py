@@ -7,9 +7,10 @@ releases). So `ops.matmul` is for operands of equal leading axes here, and every
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 
-def matmul_last_axis(x, matrix):
+def matmul_last_axis(x: Tensor, matrix: Tensor) -> Tensor:
     """Returns the product of the last axis with a matrix: (..., H) and (H, R) to (..., R)."""
     sizes = shape(x)
     product = ops.matmul(ops.reshape(x, (-1, sizes[-1])), matrix)

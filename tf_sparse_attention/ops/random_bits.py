@@ -3,16 +3,18 @@
 import keras
 from keras import ops
 
+from tf_sparse_attention.types import Seed, Tensor
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def word(number):
+def word(number: int) -> Tensor:
     """Returns an integer as a uint32 scalar; as a plain one it would be int32, and its sum with uint32 int64."""
     return ops.convert_to_tensor(number, dtype="uint32")
 
 
-def threefry(key_0, key_1, counter_0, counter_1):
+def threefry(key_0: Tensor, key_1: Tensor, counter_0: Tensor, counter_1: Tensor) -> tuple[Tensor, Tensor]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011): 64 random bits for each key and counter.
 
     Args:
@@ -32,14 +34,14 @@ def threefry(key_0, key_1, counter_0, counter_1):
     return x, y
 
 
-def to_uniform(bits):
+def to_uniform(bits: Tensor) -> Tensor:
     """Returns uint32 bits as float32 from the 2**23 midpoints of (0, 1): neither 0 nor 1 occurs."""
     # 23 bits and a half need 24 bits, which is all a float32 holds: with one more, the largest would round to 1.
     whole = ops.cast(ops.right_shift(bits, word(9)), "int32")
     return (ops.cast(whole, "float32") + 0.5) * 2.0**-23
 
 
-def pair_uniform(seed, queries, keys):
+def pair_uniform(seed: Seed, queries: Tensor, keys: Tensor) -> Tensor:
     """Draws a number for each pair of query and key that depends on who they are and not on where they stand.
 
     Args:
@@ -54,10 +56,10 @@ def pair_uniform(seed, queries, keys):
     rows = ops.reshape(
         ops.arange(sizes[0] * sizes[1], dtype="int32"), (sizes[0], sizes[1]) + (1,) * (len(queries.shape) - 2)
     )
-    key = [ops.cast(part, "uint32") for part in _seed_pair(seed)]
+    key_0, key_1 = (ops.cast(part, "uint32") for part in _seed_pair(seed))
     rows = ops.cast(rows, "uint32")
-    asked = threefry(*key, rows, ops.cast(queries, "uint32"))[0]
-    answering = threefry(*key, rows, ops.cast(keys, "uint32"))[1]
+    asked = threefry(key_0, key_1, rows, ops.cast(queries, "uint32"))[0]
+    answering = threefry(key_0, key_1, rows, ops.cast(keys, "uint32"))[1]
     bits = asked[..., :, None] + answering[..., None, :]
     # Two words for each token and a few steps for each pair: the whole of Threefry there would outweigh the attention.
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):

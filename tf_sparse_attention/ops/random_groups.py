@@ -3,9 +3,10 @@
 from keras import ops
 
 from tf_sparse_attention.ops.random_bits import threefry, word
+from tf_sparse_attention.types import Tensor
 
 
-def random_groups(positions, num_heads, num_groups, seed):
+def random_groups(positions: Tensor, num_heads: int, num_groups: int, seed: int) -> Tensor:
     """Returns random groups of positions (B, T), int32 (B, N, T): the paper's random ablation.
 
     A hash of head, position and seed and not a draw, so that a position keeps its group whatever the length, as

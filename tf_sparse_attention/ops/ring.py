@@ -4,14 +4,15 @@ from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_rows
+from tf_sparse_attention.types import Size, Tensor
 
 
-def at_most(size, limit):
+def at_most(size: Size, limit: Size) -> Size:
     """Returns a number of slots, or the limit where that is known to be less."""
     return min(size, limit) if isinstance(size, int) and isinstance(limit, int) else size
 
 
-def ring_positions(size, index):
+def ring_positions(size: Size, index: Tensor) -> Tensor:
     """Returns the positions that the slots of a ring hold once position `index` is written, negative where none is.
 
     Position p is kept in slot p mod `size`, so a slot holds the last position that ended there.
@@ -28,14 +29,14 @@ def ring_positions(size, index):
     return index[..., None] - (index[..., None] + ahead) % size
 
 
-def take_positions(x, positions):
+def take_positions(x: Tensor, positions: Tensor) -> Tensor:
     """Returns the rows of tokens (B, N, T, H) at positions (B, N or 1, S), anything where they are outside."""
     batch, heads, length, _ = shape(x)
     positions = ops.broadcast_to(positions, (batch, heads, shape(positions)[-1]))
     return take_rows(x, in_range(positions, length))
 
 
-def write_slot(slots, x, at, kept=None):
+def write_slot(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor | None = None) -> Tensor:
     """Returns slots with one of each row and head written anew.
 
     Args:

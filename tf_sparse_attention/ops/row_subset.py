@@ -1,16 +1,25 @@
 """A function of those rows alone that need it, in programs whose shapes are fixed."""
 
 import functools
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Tensor
 
 HALVINGS = 7  # from a 64th of the rows, below which a product of matrices is no faster, to all of them
 
 
-def apply_to_subset(function, needed, rows, weights=(), numbers=(), dtypes=("float32",)):
+def apply_to_subset(
+    function: Callable[[list[Tensor], Sequence[Tensor], list[Tensor]], tuple[Tensor, ...]],
+    needed: Tensor,
+    rows: Sequence[Tensor],
+    weights: Sequence[Tensor] = (),
+    numbers: Sequence[Tensor] = (),
+    dtypes: Sequence[str] = ("float32",),
+) -> tuple[Tensor, ...]:
     """Computes numbers of the rows that need them, zeros for the others.
 
     The rows that need it are put side by side and filled up with others to the next of a few sizes, each twice the one

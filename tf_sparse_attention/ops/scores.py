@@ -3,9 +3,10 @@
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, shape
+from tf_sparse_attention.types import Size, Tensor
 
 
-def dense_scores(weights, key_positions, key_length):
+def dense_scores(weights: Tensor, key_positions: Tensor, key_length: Size) -> Tensor:
     """Scatters the weights of key slots to the columns of their positions; O(T S) memory, by its nature.
 
     Args:

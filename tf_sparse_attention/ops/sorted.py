@@ -2,12 +2,13 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers
 from tf_sparse_attention.ops.grid import window_grid
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.types import Size, Tensor
 
 
 class SortedGrid(Arrangement):
@@ -24,7 +25,7 @@ class SortedGrid(Arrangement):
     keeps_token_masks = True
     sorts_tokens = True
 
-    def __init__(self, known, batch, band, causal):
+    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool) -> None:
         groups = known[0]["group"]
         _, heads, length = shape(groups)
         self._known, self._sizes = known, (batch, heads, length)
@@ -32,7 +33,8 @@ class SortedGrid(Arrangement):
         self._order, self._inverse = stable_order(groups)
         self._groups = take_numbers(groups, self._order)
         self._grid = window_grid(length, length, band, causal)
-        self._sorted = {}  # rows by identity: those of queries that are keys too are sorted once
+        # Rows by identity: those of queries that are keys too are sorted once.
+        self._sorted: dict[int, tuple[Tensor, Tensor]] = {}
         self.key_length = length
         self.offsets = self._grid.offsets
 
@@ -43,25 +45,25 @@ class SortedGrid(Arrangement):
             self._sorted[id(x)] = x, permute_rows(x, self._order, self._inverse)
         return self._sorted[id(x)][1]
 
-    def queries(self, x, axis=-2):
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._grid.queries(self._sort(x, axis), axis)
 
-    def keys(self, x, axis=-2):
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._grid.keys(self._sort(x, axis), axis)
 
-    def restore(self, x, axis=-2):
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return permute_rows(self._grid.restore(x, axis), self._inverse, self._order)
 
-    def query_positions(self):
+    def query_positions(self) -> Tensor:
         return self._grid.queries(self._order, -1)
 
-    def key_positions(self):
+    def key_positions(self) -> Tensor:
         return self._grid.keys(self._order, -1)
 
-    def distances(self):
+    def distances(self) -> Distances:
         return Distances(self.offsets, tokens=self.apart())
 
-    def known(self, numbers):
+    def known(self, numbers: Numbers) -> Numbers:
         if numbers is not self._known:
             return super().known(numbers)
         # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
@@ -72,5 +74,5 @@ class SortedGrid(Arrangement):
             {"group": self._grid.keys(seen, -1)[..., None, :], "rank": key_ranks},
         )
 
-    def row_has_key(self):
+    def row_has_key(self) -> Tensor:
         return self._grid.queries(self._groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself

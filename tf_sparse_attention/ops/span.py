@@ -2,9 +2,12 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Self
 
 from keras import ops
+
+from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,16 +24,16 @@ class Span:
         first: distance of the nearest key, 0 where a query sees itself and 1 where it does not.
     """
 
-    fraction: Any
+    fraction: Tensor
     window: int
     ramp: int
     first: int = 0
 
-    def of_heads(self, heads):
+    def of_heads(self, heads: slice) -> Self:
         """Returns the span of some of the heads, a slice of theirs."""
         return dataclasses.replace(self, fraction=self.fraction[heads])
 
-    def factor(self, distances):
+    def factor(self, distances: Distances) -> Tensor:
         """Returns the share of each key slot that counts, (N, 1, t, s), or (B, N, 1, t, s) where rows differ.
 
         Args:
@@ -41,7 +44,7 @@ class Span:
             return self._share(distance)[:, None]
         return self._share(ops.cast(ops.abs(distances.tokens), self.fraction.dtype))
 
-    def seen(self, query_length, key_length, num_memory=0):
+    def seen(self, query_length: Size, key_length: Size, num_memory: int = 0) -> Tensor:
         """Returns the dense mask of the keys that count at all, bool (N, T, S), the first key `num_memory` before."""
         at_queries, at_keys = (ops.arange(length, dtype=self.fraction.dtype) for length in (query_length, key_length))
         return self._share(ops.abs(at_queries[:, None] + num_memory - at_keys[None, :])) > 0
@@ -52,13 +55,13 @@ class Span:
         return closed_clip((reach - (distance - self.first)) / self.ramp + 1)
 
 
-def closed_clip(x):
+def closed_clip(x: Tensor) -> Tensor:
     """Returns `x` between 0 and 1, with a gradient of 1 at 0 and 1 too, where a span begins and must not get stuck."""
     inside = ops.logical_and(x >= 0, x <= 1)
     return ops.where(inside, x, ops.stop_gradient(ops.clip(x, 0, 1)))
 
 
-def needed_window(fraction, window, ramp, num_sizes=16):
+def needed_window(fraction: float, window: int, ramp: int, num_sizes: int = 16) -> int:
     """Returns the least positions that a window must have to hold the spans of all heads.
 
     Args:

@@ -1,7 +1,8 @@
 """Vocabularies in clusters by frequency, with smaller vectors for rarer words: adaptive input and adaptive softmax."""
 
 import itertools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -9,6 +10,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import in_range
 from tf_sparse_attention.ops.row_subset import apply_to_subset
+from tf_sparse_attention.types import Tensor
 
 
 class Cluster(NamedTuple):
@@ -20,24 +22,24 @@ class Cluster(NamedTuple):
         bias: (V_i,), of their logits; None for an embedding.
     """
 
-    table: Any
-    projection: Any
-    bias: Any = None
+    table: Tensor
+    projection: Tensor
+    bias: Tensor | None = None
 
 
 class Gate(NamedTuple):
     """The logits of the rare clusters beside those of the frequent words: kernel (H_0, C) and bias (C,)."""
 
-    kernel: Any
-    bias: Any
+    kernel: Tensor
+    bias: Tensor
 
 
-def starts_of(clusters):
+def starts_of(clusters: Sequence[Cluster]) -> list[int]:
     """Returns the first id of each cluster, and the number of words at the end."""
     return [0, *itertools.accumulate(cluster.table.shape[0] for cluster in clusters)]
 
 
-def embed_words(ids, clusters):
+def embed_words(ids: Tensor, clusters: Sequence[Cluster]) -> Tensor:
     """Returns sqrt(D) P_i^T e_w for each word w, of cluster i: int (...) to (..., D). Cost O(T D sum of H_i).
 
     An id that is no word gives NaN: an error would need to look at the numbers, and zeros would pass for a word.
@@ -56,14 +58,14 @@ def _is_word(ids, starts):
     return ops.logical_and(ids >= 0, ids < starts[-1])
 
 
-def word_logits(x, cluster):
+def word_logits(x: Tensor, cluster: Cluster) -> tuple[Tensor, Tensor]:
     """Returns the logits of a cluster's words and its vectors: (..., D) to the pair of (..., V_i) and (..., H_i)."""
     vectors = ops.matmul(x, ops.transpose(cluster.projection))
     logits = ops.matmul(vectors, ops.transpose(cluster.table))
     return _precise(logits) + _precise(cluster.bias), vectors
 
 
-def head_logits(x, cluster, gate):
+def head_logits(x: Tensor, cluster: Cluster, gate: Gate | None) -> Tensor:
     """Returns the logits of the frequent words and, after them, of each rare cluster: (..., D) to (..., V_0 + C)."""
     logits, vectors = word_logits(x, cluster)
     if gate is None:
@@ -76,12 +78,12 @@ def _precise(x):
     return ops.cast(x, score_dtype(ops.dtype(x)))
 
 
-def log_softmax(logits):
+def log_softmax(logits: Tensor) -> Tensor:
     """Returns logits minus their log-sum-exp."""
     return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
 
 
-def word_log_probabilities(x, clusters, gate):
+def word_log_probabilities(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) -> Tensor:
     """Returns the log-probability of every word, (..., D) to (..., V): O(T V), for sampling and for small vocabularies.
 
     log p(w) = log p_head(w) for frequent words, log p_head(cluster) + log p_cluster(w) for the others.
@@ -95,7 +97,7 @@ def word_log_probabilities(x, clusters, gate):
     return ops.concatenate(parts, axis=-1)
 
 
-def word_loss(x, ids, clusters, gate):
+def word_loss(x: Tensor, ids: Tensor, clusters: Sequence[Cluster], gate: Gate | None) -> Tensor:
     """Returns -log p of given words: the rare words cost time where they occur alone.
 
     Args:
@@ -130,7 +132,7 @@ def _nats(logits, columns):
     return ops.logsumexp(logits, axis=-1) - chosen
 
 
-def most_likely_word(x, clusters, gate):
+def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) -> Tensor:
     """Returns the most likely word of all, exactly: a rare cluster is read where its own probability beats all before.
 
     Args:

@@ -14,7 +14,7 @@ RENAMED = {
 }
 
 
-def get_config():
+def get_config() -> ml_collections.ConfigDict:
     """Returns the defaults, an `ml_collections.ConfigDict`."""
     config = ml_collections.ConfigDict(
         {

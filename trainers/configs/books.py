@@ -11,6 +11,8 @@ Score:     32 books of PG-19 (21 to train on, prepared as `pg19`): 2.09 bits per
            PG-19, so no PG-19 score.
 """
 
+import ml_collections
+
 from trainers.configs import base
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 3, "key_dim": 32, "window": 256, "position": "rotary"}
@@ -24,7 +26,7 @@ ROUTING = {
 }
 
 
-def get_config():
+def get_config() -> ml_collections.ConfigDict:
     """Returns the configuration."""
     config = base.get_config()
     config.data.update(sequence_length=1024, batch_size=4)

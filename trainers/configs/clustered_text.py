@@ -12,6 +12,8 @@ Time:      not run as a whole; "tiny" 2 minutes
 Score:     "tiny" 3.63 bits a hidden byte on the validation split
 """
 
+import ml_collections
+
 from trainers.configs import base
 
 CLUSTERED = {"layer": "ClusteredAttention", "num_heads": 4, "key_dim": 32, "num_clusters": 32, "num_bits": 63}
@@ -26,7 +28,7 @@ VARIANTS = {
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 32, "window": 16, "position": "relative"}
 
 
-def get_config(variant="improved"):
+def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
     """Returns the configuration of a kind of attention."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")

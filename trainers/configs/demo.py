@@ -10,6 +10,8 @@ Score:     1.95 bits per byte on the test split of CPython 3.11.7's library (gzi
            local heads only: in windows of 512 bytes and so few steps routed heads do not pay.
 """
 
+import ml_collections
+
 from trainers.configs import base
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 32, "window": 128, "position": "rotary"}
@@ -24,7 +26,7 @@ ROUTING = {
 VARIANTS = ("mixed", "local", "tiny")
 
 
-def get_config(variant="mixed"):
+def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     """Returns the configuration; "local" has local heads only, "tiny" is for tests."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")

@@ -8,12 +8,14 @@ Time:      not run here
 Score:     not run here
 """
 
+import ml_collections
+
 from trainers.configs import base
 
 SEQUENCE_LENGTHS = {"enwik8_local_cluster8k": 8192, "enwik8_local_cluster12k": 12288, "enwik8_local8k": 8192}
 
 
-def get_config(preset="enwik8_local_cluster8k"):
+def get_config(preset: str = "enwik8_local_cluster8k") -> ml_collections.ConfigDict:
     """Returns the configuration of a preset for enwik8."""
     if preset not in SEQUENCE_LENGTHS:
         raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")

@@ -13,10 +13,12 @@ Differs from the paper in the tokens, which are bytes here, and in the routed he
 selection, --config.model.reproduce_reference=True, is not causal.
 """
 
+import ml_collections
+
 from trainers.configs import base
 
 
-def get_config(preset="pg19_local_cluster8k"):
+def get_config(preset: str = "pg19_local_cluster8k") -> ml_collections.ConfigDict:
     """Returns the configuration of a preset for PG-19."""
     config = base.get_config()
     config.data.update(tfds="pg19", sequence_length=8192, batch_size=128)

@@ -74,7 +74,7 @@ class StopOnSignal(StepCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.received = None
+        self.received: signal.Signals | None = None
 
     def __enter__(self):
         self._before = {number: signal.signal(number, self._take) for number in self.SIGNALS}
@@ -85,10 +85,10 @@ class StopOnSignal(StepCallback):
             signal.signal(number, handler)
 
     def _take(self, number, frame):
-        self.received = signal.Signals(number)
+        self.received = received = signal.Signals(number)
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         # `print` may be in the middle of a line of its own when a signal comes.
-        os.write(2, f"\n{self.received.name}: stopping after this step; once more kills.\n".encode())
+        os.write(2, f"\n{received.name}: stopping after this step; once more kills.\n".encode())
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.received is not None:
@@ -129,7 +129,7 @@ class Report(StepCallback):
             self._steps += self.step - before
         self._compiled = True
         for writer in self._writers:
-            writer.progress(self.step, logs["loss"])
+            writer.progress(self.step, logs["loss"])  # type: ignore[index]  # never None in training
         if self.has_passed(before, self._every):
             self.sync()
             scalars = self._scalars(logs)

@@ -3,6 +3,7 @@
 import lzma
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 
 def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | None]:
@@ -14,7 +15,7 @@ def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | No
     Returns:
         Dictionary with "gzip -9" and "xz -9", bits per byte; None for no bytes.
     """
-    compressors = {"gzip -9": zlib.compressobj(9, wbits=31), "xz -9": lzma.LZMACompressor(preset=9)}
+    compressors: dict[str, Any] = {"gzip -9": zlib.compressobj(9, wbits=31), "xz -9": lzma.LZMACompressor(preset=9)}
     sizes = dict.fromkeys(compressors, 0)
     num_bytes = 0
     for document in documents:

@@ -45,7 +45,7 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml
         Function that returns `overridable_settings()` with the values of the flags, to be called once they are parsed.
     """
     # Flags of absl itself: those of `config_flags` raise a bare AttributeError for an unknown name.
-    define = {
+    define: dict[type, Callable[..., flags.FlagHolder]] = {
         bool: flags.DEFINE_boolean,
         float: flags.DEFINE_float,
         int: flags.DEFINE_integer,

@@ -57,7 +57,8 @@ class Progress(keras.callbacks.Callback):
         super().__init__()
         self._num_batches = num_batches
         self._bar = keras.utils.Progbar(num_batches, unit_name="batch", interval=0.2) if sys.stderr.isatty() else None
-        self._first = self._done = None
+        self._first: int | None = None
+        self._done = 0
         self._start_time = self._last_log = time.monotonic()
 
     def begin(self, first: int) -> None:
@@ -70,6 +71,6 @@ class Progress(keras.callbacks.Callback):
         if self._bar is not None:
             self._bar.update(done)
         elif time.monotonic() - self._last_log > SECONDS_BETWEEN_LINES:
-            self._last_log = time.monotonic()
-            seconds = round((self._last_log - self._start_time) / (done - self._first) * (self._num_batches - done))
+            self._last_log, first = time.monotonic(), self._first or 0
+            seconds = round((self._last_log - self._start_time) / (done - first) * (self._num_batches - done))
             logging.info("batch %d/%d, %d:%02d left", done, self._num_batches, seconds // 60, seconds % 60)

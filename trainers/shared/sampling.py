@@ -60,7 +60,8 @@ def generate(
         raise ValueError(f"`num_samples` must be 1 for beams, which find one text. Received: {num_samples}.")
     checks.check_count("length", length)
     _check_path(path)
-    samples, current = [], []
+    samples: list[dict[str, Any]] = []
+    current: list[dict[str, Any]] = []
     size = min(BATCH_SIZE, num_samples)
     try:
         for begin in range(0, num_samples, size):

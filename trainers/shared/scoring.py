@@ -139,7 +139,7 @@ def _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown):
         if shown is not None:
             shown.begin(first)
         result = scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks)
-        nats, tokens = np.sum(result, axis=0, dtype=np.float64).tolist()
+        nats, tokens = np.asarray(result, np.float64).sum(axis=0).tolist()
         seconds = time.perf_counter() - begin
         sums = {name: sums[name] + value for name, value in zip(sums, (nats, tokens, seconds), strict=True)}
         first += count

@@ -6,7 +6,7 @@ from typing import Any
 import tf_sparse_attention as tsa
 
 # By name in a configuration; all but bytes are read from a file.
-KINDS = {
+KINDS: dict[str, Any] = {
     "bytes": tsa.data.ByteTokenizer,
     "subword": tsa.data.SubwordTokenizer,
     "sentencepiece": tsa.data.SentencePieceTokenizer,

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import pathlib
 from typing import Any
 
 import keras
@@ -77,7 +78,7 @@ class Run:
     """
 
     def __init__(
-        self, config: ml_collections.ConfigDict, folder: str | os.PathLike, devices: Any, execution: dict[str, Any]
+        self, config: ml_collections.ConfigDict, folder: pathlib.Path, devices: Any, execution: dict[str, Any]
     ) -> None:
         self.config, self.folder, self.devices = config, folder, devices
         self._open_data()
@@ -90,7 +91,7 @@ class Run:
         self._training_model.optimizer.build(self.model.trainable_variables)
         self._scorer = scoring.make_scorer(self.model, execution, config.data.batch_size)
         self._checkpoints = Checkpoints(folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
-        self._saved_step = None
+        self._saved_step: int | None = None
 
     def _open_data(self):
         data, train = self.config.data, self.config.train
@@ -105,7 +106,7 @@ class Run:
                 store.num_tokens,
                 data.sequence_length,
             )
-        self._validation = None
+        self._validation: tsa.data.TokenStore | None = None
         if train.evaluate_every:
             self._validation = tsa.data.open_token_store(source, self.tokenizer, data.validation_split)
         logging.info("%s: %d tokens to train on, %d a step", source.name, store.num_tokens, self._tokens_per_step)

@@ -20,7 +20,7 @@ class Bar:
 
     def __init__(self, num_steps: int) -> None:
         self._bar = keras.utils.Progbar(num_steps, unit_name="step", stateful_metrics=["loss"], interval=0.2)
-        self._begin = None
+        self._begin: int | None = None
 
     def progress(self, step: int, loss: float) -> None:
         if self._begin is None:
@@ -38,7 +38,7 @@ class Lines:
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
-        self._begin = None
+        self._begin: tuple[int, float] | None = None
 
     def progress(self, step: int, loss: float) -> None:
         if self._begin is None:
@@ -61,7 +61,8 @@ LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer,
 
 def line(step: int | str, scalars: dict[str, float]) -> str:
     """Returns the scalars of a report as one line of text; of scalars per layer, KIND/PATH/NAME, the means."""
-    shown, per_layer = {}, {}
+    shown: dict[str, float] = {}
+    per_layer: dict[str, list[float]] = {}
     for name, value in scalars.items():
         kind, _, rest = name.partition("/")
         if kind in LAYERS:

@@ -16,6 +16,7 @@ from tf_sparse_attention.data import (
     open_token_store,
     train_subwords,
 )
+from tf_sparse_attention.data.tokenizers.text_tokenizer import TextTokenizer
 
 pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
 
@@ -165,3 +166,11 @@ def test_a_tokenizer_without_a_method_of_its_own_names_it(method):
 
     with pytest.raises(NotImplementedError, match=f"Unfinished must define `{method}`"):
         getattr(Unfinished(), method)([])
+
+
+def test_a_tokenizer_of_tensorflow_text_without_one_names_what_makes_it():
+    class Unfinished(TextTokenizer):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Unfinished must define `_make`"):
+        _ = Unfinished().inner

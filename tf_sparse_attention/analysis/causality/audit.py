@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_sparse_attention.analysis.causality.checks import gradient_check, outputs_of, perturbation_check
+from tf_sparse_attention.analysis.causality.checks import Finding, gradient_check, outputs_of, perturbation_check
 from tf_sparse_attention.analysis.causality.inputs import AuditInputs, find_vocabulary_size, make_inputs
 from tf_sparse_attention.analysis.causality.precision import copy_in_precision
 from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport
@@ -67,7 +67,8 @@ def causality_report(
     base = outputs_of(subject, inputs)
     atol = _default_atol(subject.layers, base) if atol is None else atol
     cuts = _choose_cuts(inputs.batch_and_length[1], num_cuts, rng)
-    findings, embeddings = {}, ()
+    findings: dict[str, Finding] = {}
+    embeddings: tuple[str, ...] = ()
     if gradients:
         findings["gradient"], embeddings = gradient_check(subject, inputs, cuts, atol, rng)
     findings["perturbation"] = perturbation_check(subject, inputs, base, cuts, num_draws, atol, rng)

@@ -1,14 +1,17 @@
 """The two checks of the causality audit: gradients must be exactly zero, and replacing later inputs must not show."""
 
 import bisect
+import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.analysis.causality.inputs import AuditInputs
 from tf_sparse_attention.analysis.causality.report import Leak
-from tf_sparse_attention.analysis.causality.target import to_numpy
+from tf_sparse_attention.analysis.causality.target import AuditTarget, to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 
 
@@ -20,7 +23,9 @@ class Finding(NamedTuple):
     has_power: bool
 
 
-def gradient_check(subject, inputs, cuts, atol, rng):
+def gradient_check(
+    subject: AuditTarget, inputs: AuditInputs, cuts: Sequence[int], atol: float, rng: np.random.Generator
+) -> tuple[Finding, tuple[str, ...]]:
     """Takes the gradient of a random projection of the outputs before each cut, one backward pass a cut.
 
     Args:
@@ -45,13 +50,27 @@ def gradient_check(subject, inputs, cuts, atol, rng):
         if size and not leak:
             # The gradient grows with the number of outputs: the first output that makes it nonzero is the leak.
             ends = range(1, cut + 1)
-            position = bisect.bisect_left(ends, True, key=lambda end, cut=cut: bool(largest(end)[cut:].any()))
+            leaks = functools.partial(_leaks, largest, cut)
+            position = bisect.bisect_left(ends, True, key=leaks)
             layer = _leaking_layer(subject, inputs, inputs.replace_from(cut, rng), cut, atol)
             leak = Leak("gradient", cut, position, size, layer)
     return Finding(worst, leak, has_power), embeddings
 
 
-def perturbation_check(subject, inputs, base, cuts, num_draws, atol, rng):
+def _leaks(largest, cut, end):
+    """Returns whether the outputs before `end` see an input from `cut` on."""
+    return bool(largest(end)[cut:].any())
+
+
+def perturbation_check(
+    subject: AuditTarget,
+    inputs: AuditInputs,
+    base: Sequence[np.ndarray],
+    cuts: Sequence[int],
+    num_draws: int,
+    atol: float,
+    rng: np.random.Generator,
+) -> Finding:
     """Replaces the inputs from each cut on, `num_draws` times, and compares the outputs before it.
 
     Args:
@@ -81,7 +100,7 @@ def perturbation_check(subject, inputs, base, cuts, num_draws, atol, rng):
     return Finding(worst, leak, has_power)
 
 
-def outputs_of(subject, inputs):
+def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
     """Returns the outputs as arrays (B, T, ...), each a figure for every position.
 
     Raises:

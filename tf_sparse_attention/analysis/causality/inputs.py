@@ -1,7 +1,12 @@
 """The inputs of the causality audit, drawn or given, and the same with later positions replaced."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
+
+from tf_sparse_attention.types import Tensor
 
 # Inputs of these names say something about positions and carry no content: the audit never replaces them.
 _FIXED = {
@@ -23,7 +28,7 @@ class AuditInputs:
         names: Names of the arrays in the order of `keras.tree.flatten`, or None: their keys in `structure`.
     """
 
-    def __init__(self, structure, vocabulary_size=None, names=None):
+    def __init__(self, structure: Any, vocabulary_size: int | None = None, names: Sequence[str] | None = None) -> None:
         paths = keras.tree.flatten_with_path(structure)
         self.structure = structure
         self.arrays = [keras.ops.convert_to_numpy(array) for _, array in paths]
@@ -43,25 +48,25 @@ class AuditInputs:
             )
 
     @property
-    def batch_and_length(self):
+    def batch_and_length(self) -> tuple[int, int]:
         """Shape (B, T) that all varying inputs share."""
         return self._of([a or b for a, b in zip(self.is_tokens, self.is_vectors, strict=True)])[0].shape[:2]
 
-    def pack(self, arrays):
+    def pack(self, arrays: Sequence[Tensor]) -> Any:
         """Puts arrays or tensors, one for each of `self.arrays`, into the structure the target takes."""
         return keras.tree.pack_sequence_as(self.structure, arrays)
 
     @property
-    def vectors(self):
+    def vectors(self) -> list[np.ndarray]:
         """The arrays that are vectors."""
         return self._of(self.is_vectors)
 
-    def with_vectors(self, vectors):
+    def with_vectors(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """Returns the arrays with `vectors`, arrays or tensors, in place of `self.vectors`."""
         new = iter(vectors)
         return [next(new) if take else array for array, take in zip(self.arrays, self.is_vectors, strict=True)]
 
-    def replace_from(self, cut, rng, repeat=False):
+    def replace_from(self, cut: int, rng: np.random.Generator, repeat: bool = False) -> list[np.ndarray]:
         """Returns the arrays with other tokens and vectors at positions >= `cut`.
 
         `repeat` draws one token for the whole suffix, which crowds any selection of a fixed size; otherwise every
@@ -105,7 +110,13 @@ class AuditInputs:
             )
 
 
-def make_inputs(target, layers, shape, vocabulary_size, rng):
+def make_inputs(
+    target: Any,
+    layers: Sequence[keras.Layer],
+    shape: tuple[int, int, int],
+    vocabulary_size: int | None,
+    rng: np.random.Generator,
+) -> AuditInputs:
     """Draws inputs that `target` can take.
 
     Args:
@@ -140,7 +151,7 @@ def make_inputs(target, layers, shape, vocabulary_size, rng):
     return AuditInputs(keras.tree.map_structure(draw, specs), vocabulary_size, names)
 
 
-def find_vocabulary_size(target, layers):
+def find_vocabulary_size(target: Any, layers: Sequence[keras.Layer]) -> int | None:
     """Returns how many token ids `target` knows for sure, or None: its own figure, or its smallest embedding table."""
     own = getattr(target, "vocabulary_size", None)
     tables = [layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)]

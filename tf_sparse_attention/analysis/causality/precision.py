@@ -2,12 +2,13 @@
 
 import contextlib
 import warnings
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
 
-def copy_in_precision(layer, dtype, build):
+def copy_in_precision(layer: keras.Layer, dtype: str, build: Callable[[keras.Layer], None]) -> keras.Layer:
     """Makes a copy of a layer or model that computes in `dtype`, with the values of all its variables.
 
     The copy is made from the layer's config, in which the dtype policies of all nested layers are exchanged; layers

@@ -66,7 +66,7 @@ class CausalityReport:
 class CausalityError(AssertionError):
     """Raised for a layer or model that looks into the future; `report` holds the `CausalityReport`."""
 
-    def __init__(self, report: CausalityReport):
+    def __init__(self, report: CausalityReport) -> None:
         super().__init__(
             "`target` must not look ahead, but " + "; ".join(map(str, report.leaks)) + ". Attention layers are causal "
             "where they are called with `use_causal_mask=True`."

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -24,13 +24,13 @@ class AuditTarget:
         training: Boolean, passed on where `target` takes it.
     """
 
-    def __init__(self, target, training):
+    def __init__(self, target: Any, training: bool) -> None:
         self.roots = [target] if isinstance(target, keras.Layer) else _layers_in_scope(target)
         self.layers = list({id(layer): layer for root in self.roots for layer in root._flatten_layers()}.values())
         self._training = training
         self._call = _caller(target)
 
-    def build(self, inputs):
+    def build(self, inputs: Any) -> None:
         """Makes the weights that are still missing; those that exist keep their values."""
         # In training only where something is left, so that new state is not updated before the audit.
         for training in (False, self._training):
@@ -42,7 +42,7 @@ class AuditTarget:
             for variable, value in before:
                 variable.assign(value)
 
-    def __call__(self, inputs, hook=None):
+    def __call__(self, inputs: Any, hook: Callable[[keras.Layer, list[Any], Any], Any] | None = None) -> list[Tensor]:
         """Returns the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer."""
         # Rematerialised calls give the same values, but on TensorFlow no gradient to what a hook adds inside of them.
         attributes = [(layer, "_remat_mode", None) for layer in self.layers]
@@ -52,7 +52,7 @@ class AuditTarget:
             outputs = self._call(_tensors(inputs), self._training)
         return [output for output in keras.tree.flatten(outputs) if output is not None]
 
-    def find_embeddings(self, inputs, batch_and_length):
+    def find_embeddings(self, inputs: Any, batch_and_length: tuple[int, int]) -> list[tuple[str, Tensor]]:
         """Returns (layer name, zeros of the shape of its output) for every embedding of token ids, in call order."""
         found = []
 
@@ -64,7 +64,9 @@ class AuditTarget:
         self(inputs, note)
         return found
 
-    def call_with_probes(self, inputs, probes, batch_and_length):
+    def call_with_probes(
+        self, inputs: Any, probes: Sequence[Tensor], batch_and_length: tuple[int, int]
+    ) -> list[Tensor]:
         """Returns the outputs when `probes` are added to what the embeddings put out, in the order found above."""
         remaining = iter(probes)
 
@@ -80,7 +82,9 @@ class AuditTarget:
 
         return self(inputs, add)
 
-    def layer_calls(self, inputs, batch_and_length):
+    def layer_calls(
+        self, inputs: Any, batch_and_length: tuple[int, int]
+    ) -> list[tuple[str, list[np.ndarray], list[np.ndarray]]]:
         """Returns (layer path, inputs, outputs) of every call of a layer, in the order in which the calls end.
 
         Inputs and outputs are lists of arrays, those of shape (B, T, ...) alone.

@@ -18,7 +18,14 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
 }
-REQUIRED = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+REQUIRED: tuple[str, ...] = (
+    "vocab_size",
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "hidden_act",
+)
 REQUIRED += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")
 REQUIRED += ("attention_probs_dropout_prob",)
 REQUIRED_FOR = {"longformer": ("attention_window", "pad_token_id"), "big_bird": ("block_size", "num_random_blocks")}

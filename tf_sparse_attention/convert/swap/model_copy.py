@@ -1,6 +1,7 @@
 """Copies of models."""
 
 import tempfile
+from typing import Any
 
 import keras
 
@@ -56,7 +57,7 @@ def copy_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
 
 
 def _copy_own_state(old, new):
-    variables = {}
+    variables: dict[str, Any] = {}
     old.save_own_variables(variables)
     if variables:
         new.load_own_variables(variables)

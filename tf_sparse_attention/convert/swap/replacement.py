@@ -1,5 +1,7 @@
 """Replaces the attention layers of one model and reports what became of each."""
 
+from collections.abc import Callable
+
 import keras
 
 from tf_sparse_attention.convert.swap.dense_attention import (
@@ -31,14 +33,14 @@ class Replacement:
         skipped: By path, pairs of the name of the class and the reason.
     """
 
-    def __init__(self, make_layer, causal):
+    def __init__(self, make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None], causal: bool) -> None:
         self.make_layer = make_layer
         self.causal = causal
-        self.replaced = {}
-        self.skipped = {}
-        self.new_layers = {}  # by id, what `make_layer` has returned
+        self.replaced: dict[str, tuple[str, ...]] = {}
+        self.skipped: dict[str, tuple[str, str]] = {}
+        self.new_layers: dict[int, keras.layers.Layer] = {}  # by id, what `make_layer` has returned
 
-    def report(self):
+    def report(self) -> str:
         """Returns a line for each attention, as text."""
         lines = []
         for path, (old, new, *remarks) in self.replaced.items():
@@ -46,17 +48,17 @@ class Replacement:
         lines += [f"skipped   {path}: {old}, {reason}" for path, (old, reason) in self.skipped.items()]
         return "\n".join(lines or ["no attention found"])
 
-    def note_skipped(self, path, layer, reason):
+    def note_skipped(self, path: str, layer: keras.layers.Layer, reason: str) -> None:
         """Records an attention layer that is not replaced, and why."""
         self.skipped[path] = type(layer).__name__, reason
 
-    def copy_model(self, model, path=""):
+    def copy_model(self, model: keras.layers.Layer, path: str = "") -> keras.layers.Layer:
         """Returns a copy of a model, with attention replaced where it is a node of a plain graph."""
         if not is_plain_graph(model):
             return rebuild_model(model)
         return _GraphCopy(self, model, path).make()
 
-    def make_sparse_layer(self, path, dense):
+    def make_sparse_layer(self, path: str, dense: keras.layers.Layer) -> keras.layers.Layer | None:
         """Returns a new layer with the weights of a dense one and records it; `None` if it is not replaced."""
         reason = unsupported_reason(dense)
         layer = None if reason else self.make_layer(dense)
@@ -72,9 +74,10 @@ class Replacement:
             raise ValueError(
                 f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
             )
-        remarks = []
-        if sliding_window_of(dense) is not None:
-            layer, remarks = limit_window(layer, sliding_window_of(dense))
+        remarks: list[str] = []
+        window = sliding_window_of(dense)
+        if window is not None:
+            layer, remarks = limit_window(layer, window)
         try:
             layer.copy_projections(dense)
         except ValueError as error:
@@ -86,10 +89,11 @@ class Replacement:
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
         return layer
 
-    def replace_sublayers(self, model):
+    def replace_sublayers(self, model: keras.layers.Layer) -> keras.layers.Layer:
         """Replaces dense attention inside other layers, in place; returns the model itself."""
         known = {**self.replaced, **self.skipped}
-        sites, by_dense = find_layer_sites(model), {}
+        sites = find_layer_sites(model)
+        by_dense: dict[int, SwappedAttention] = {}
         for site in sites:
             if site.path in known or not isinstance(site.layer, keras.layers.MultiHeadAttention):
                 continue
@@ -122,21 +126,23 @@ class Replacement:
         for site in sites:
             inside = any(path.startswith(f"{site.path}.") for path in known)
             if looks_like_attention(site.layer) and site.path not in known and not inside:
-                self.note_skipped(site.path, site.layer, unsupported_reason(site.layer))
+                reason = unsupported_reason(site.layer)
+                self.note_skipped(site.path, site.layer, reason)  # type: ignore[arg-type]  # all others are known
                 known.append(site.path)
 
 
 class _GraphCopy:
     """A copy of a functional or Sequential model whose attention nodes are replaced."""
 
-    def __init__(self, replacement, model, path):
+    def __init__(self, replacement: Replacement, model: keras.Model, path: str) -> None:
         self.replacement = replacement
         self.model = model
         self.path = path
-        self.pairs = []  # of a layer and its copy
-        self.dense = {}  # by id of the copy, pair of the dense layer and its new layer, once it is known
+        self.pairs: list[tuple[keras.layers.Layer, keras.layers.Layer]] = []  # of a layer and its copy
+        # By id of the copy, pair of the dense layer and its new layer, once it is known.
+        self.dense: dict[int, list[keras.layers.Layer]] = {}
 
-    def make(self):
+    def make(self) -> keras.Model:
         sequential = isinstance(self.model, keras.Sequential)
         call = {} if sequential else {"call_function": self._call}
         copy = keras.models.clone_model(self.model, clone_function=self._copy_layer, **call)

@@ -28,7 +28,7 @@ class Checkpoint:
         prefix: Path of the files without their suffixes.
     """
 
-    def __init__(self, prefix: pathlib.Path):
+    def __init__(self, prefix: pathlib.Path) -> None:
         self.prefix = prefix
         self._reader = self._translate_errors(lambda tf: tf.train.load_checkpoint(str(prefix)))
         self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}

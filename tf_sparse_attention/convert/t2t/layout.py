@@ -97,7 +97,7 @@ class Layout:
 
     def _attention_shapes(self, routes):
         keys, values = self.num_heads * self.key_dim, self.num_heads * self.value_dim
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "self_attention/q/kernel": (self.hidden_dim, keys),
             "self_attention/k/kernel": (self.hidden_dim, keys),
             "self_attention/v/kernel": (self.hidden_dim, values),

@@ -4,7 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+
+from tf_sparse_attention.convert.t2t.files import Checkpoint
 from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP
+from tf_sparse_attention.convert.t2t.plan import Plan
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
 
@@ -25,7 +29,7 @@ def unsupported_optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in given.items() if value != PUBLISHED[name]}
 
 
-def restore_optimizer(model, plan, checkpoint):
+def restore_optimizer(model: keras.Model, plan: Plan, checkpoint: Checkpoint) -> tuple[Adafactor, list[str]]:
     """Returns the optimizer of a converted model with the state of a checkpoint.
 
     Args:

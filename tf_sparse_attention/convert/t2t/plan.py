@@ -123,7 +123,7 @@ def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
             f"Received: routed heads in the layers {layout.routed} of {layout.num_layers}."
         )
     settings = {**DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
-    rows = make_mapping(layout, settings.get("share_qk"))
+    rows = make_mapping(layout, bool(settings.get("share_qk")))
     kinds = collections.Counter(_kind(name) for name in shapes if is_not_model_variable(name))
     return Plan(layout, settings, rows, unused_names(layout, rows), dict(kinds))
 

@@ -67,7 +67,7 @@ def _read_corpus_from(builder, local_dir):
     if builder.name != "pg19" or local_dir is None:
         yield
         return
-    module = importlib.import_module(type(builder).__module__)
+    module: Any = importlib.import_module(type(builder).__module__)
     bucket = module._DATA_DIR
     module._DATA_DIR = str(local_dir)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import files_by_split, fingerprint_files, list_text_files
 
-tfds = import_tfds()
+tfds: Any = import_tfds()
 
 # Not the library itself: packages installed beside it, compiled files, and what depends on the build of the machine.
 # Tests are left out since many systems package Python without them (the data would differ from machine to machine),
@@ -19,7 +19,7 @@ EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "
 EXCLUDED_PREFIXES = ("config-", "_sysconfigdata", "_sysconfig_vars")
 
 
-def library_files(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
+def library_files(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """Yields the `pathlib.Path` of every source file that each build of this version of Python has."""
     for parent, folders, files in os.walk(folder):
         # Not even entered: a machine may have tens of thousands of files in site-packages.

@@ -16,7 +16,7 @@ from tf_sparse_attention.data.sources.text_files import (
     nonempty_splits,
 )
 
-tfds = import_tfds()
+tfds: Any = import_tfds()
 
 
 @dataclasses.dataclass

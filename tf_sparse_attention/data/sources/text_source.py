@@ -97,7 +97,7 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
     if text_feature is None:
         known = [name for name in TEXT_FEATURES if name in strings] or (strings if len(strings) == 1 else [])
         text_feature = known[0] if known else None
-    if text_feature not in strings:
+    if text_feature is None or text_feature not in strings:
         raise ValueError(
             "`text_feature` must be a string feature of the data set. "
             f"Received: text_feature={text_feature}, string features: {', '.join(strings) or 'none'}, "
@@ -153,7 +153,7 @@ def open_source(
     """
     if tfds is not None and path is not None:
         raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
-    local_dir = _check_folder(local_dir)
+    corpus_dir: str | None = _check_folder(local_dir)
     with suppress_tfds_warnings():
         if path is not None:
             from tf_sparse_attention.data.sources.text_folder import TextFolder
@@ -165,12 +165,12 @@ def open_source(
             return TextSource(PythonSource(data_dir=data_dir), text_feature)
         library = import_tfds()
         variant = ""
-        if local_dir is not None and re.split("[/:]", tfds)[0] == "pg19":
-            variant = f"local_{pg19_fingerprint(local_dir)}"
+        if corpus_dir is not None and re.split("[/:]", tfds)[0] == "pg19":
+            variant = f"local_{pg19_fingerprint(corpus_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
             data_dir = os.path.join(os.path.expanduser(root), variant)
         builder = library.builder(tfds, data_dir=data_dir, try_gcs=try_gcs)
-        return TextSource(builder, text_feature, local_dir, try_gcs, variant)
+        return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
 
 
 def _check_folder(local_dir):

@@ -29,10 +29,10 @@ class Escaping(dict):
     """A table for `str.translate` that writes a word in the characters of a vocabulary.
 
     Args:
-        alphabet: set of characters.
+        alphabet: its characters.
     """
 
-    def __init__(self, alphabet: set[str]) -> None:
+    def __init__(self, alphabet: Iterable[str]) -> None:
         super().__init__({ord(character): character for character in alphabet if character != "\n"})
         self[ord("\\")], self[ord("_")] = "\\\\", "\\u"
 

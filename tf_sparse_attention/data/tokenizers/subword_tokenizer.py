@@ -58,7 +58,7 @@ class SubwordTokenizer(Tokenizer):
         self._longest = max(map(len, ids))
         self._escaping = Escaping(set().union(*ids) | set(ESCAPES))
         self._cache = _WordCache(self._encode_word)
-        self._graph = None
+        self._graph: subword_graph.SubwordGraph | None = None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> "SubwordTokenizer":

@@ -48,9 +48,9 @@ def train_subwords(
     return SubwordTokenizer(_search(corpus, vocabulary_size, 1, MAX_MIN_COUNT))
 
 
-def count_words(documents: Iterable[str | bytes]) -> collections.Counter:
+def count_words(documents: Iterable[str | bytes]) -> collections.Counter[str]:
     """Returns how often each word occurs in documents, `str` or UTF-8 `bytes`."""
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for number, document in enumerate(documents):
         try:
             text = document.decode("utf-8") if isinstance(document, bytes) else document
@@ -97,7 +97,8 @@ class _Corpus:
 
     def _count_suffixes(self, subwords):
         """Returns how often each suffix of a word occurs that begins where a subword of the word begins."""
-        longest, suffixes = max(map(len, subwords)), collections.defaultdict(int)
+        longest = max(map(len, subwords))
+        suffixes: dict[str, int] = collections.defaultdict(int)
         for word, count in self._words:
             start, end_of_word = 0, len(word)
             while start < end_of_word:
@@ -113,9 +114,10 @@ class _Corpus:
 
         What is longer than a string that occurs less often does so too, and needs no count.
         """
-        counts, length = {}, 1
+        counts: dict[str, int] = {}
+        length = 1
         while suffixes and (self._max_length is None or length <= self._max_length):
-            found = collections.defaultdict(int)
+            found: dict[str, int] = collections.defaultdict(int)
             for suffix, count in suffixes.items():
                 found[suffix[:length]] += count
             counts.update((string, count) for string, count in found.items() if count >= min_count or length == 1)

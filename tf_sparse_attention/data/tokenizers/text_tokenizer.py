@@ -1,6 +1,7 @@
 """Base class of the tokenizers that wrap those of tensorflow-text."""
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ class TextTokenizer(Tokenizer):
     needs_tensorflow_text = True
 
     def __init__(self) -> None:
-        self._inner = None
+        self._inner: Any = None
 
     @property
     def num_pieces(self) -> int:
@@ -43,6 +44,9 @@ class TextTokenizer(Tokenizer):
                 self._inner = self._make(import_tensorflow_text())
         return self._inner
 
+    def _make(self, tensorflow_text: ModuleType) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define `_make`.")
+
     def tokenize(self, text: str | bytes | Tensor) -> Tensor:
         """Turns text into ids; no special id is added.
 
@@ -62,7 +66,7 @@ class TextTokenizer(Tokenizer):
             return self.tokenize(tf.constant(as_text(text))).numpy()
         check_string_tensor(text)
         ids = tf.cast(self.inner.tokenize(tf.reshape(text, [-1])), tf.int32) + self.num_special
-        return ids.values if text.shape.rank == 0 else ids
+        return ids.values if text.shape.rank == 0 else ids  # type: ignore[union-attr]  # checked above
 
     def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
         """Turns ids back into text, leaving out the special ids.
@@ -82,7 +86,8 @@ class TextTokenizer(Tokenizer):
 
         if not is_tensor(ids):
             ids = tf.constant(np.asarray(self.checked_ids(ids), np.int32))
-            return self.detokenize(ids).numpy().decode("utf-8", errors="replace")
+            texts: Tensor = self.detokenize(ids)
+            return texts.numpy().decode("utf-8", errors="replace")
         check_id_tensor(ids)
         rows = (
             ids
@@ -92,4 +97,4 @@ class TextTokenizer(Tokenizer):
         keep = (rows.values >= self.num_special) & (rows.values < self.vocabulary_size)
         rows = tf.ragged.boolean_mask(rows, rows.with_values(keep))
         texts = self.inner.detokenize(tf.cast(rows, tf.int32) - self.num_special)
-        return texts[0] if ids.shape.rank == 1 else texts
+        return texts[0] if ids.shape.rank == 1 else texts  # type: ignore[union-attr]  # checked above

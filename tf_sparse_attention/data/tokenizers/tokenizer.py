@@ -1,6 +1,7 @@
 """Base class of the tokenizers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class Tokenizer:
     num_special = 2
     is_lossless = True  # whether any text comes back as it was
     needs_tensorflow_text = False  # whether its operations are those of tensorflow-text, in a SavedModel too
-    trackable = None  # the object, if any, that a SavedModel has to hold so that the operations find their tables
+    trackable: Any = None  # the object, if any, that a SavedModel has to hold so that the operations find their tables
 
     @property
     def vocabulary_size(self) -> int:
@@ -56,7 +57,7 @@ class Tokenizer:
         super().__init_subclass__(**kwargs)
         if "settled_text" in vars(cls):  # a subclass that overrides the method under its old name
             renamed("settled_text", "stable_prefix")
-            cls.stable_prefix = cls.settled_text
+            cls.stable_prefix = cls.settled_text  # type: ignore[method-assign]
 
     def checked_ids(self, ids: Sequence[int]) -> np.ndarray:
         """Returns Python ids as an array (T,) without the special ones.

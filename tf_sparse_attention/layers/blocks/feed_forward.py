@@ -1,11 +1,14 @@
 """The feed-forward sublayer of a Transformer block."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.layers.replicas import SeedGenerator
+from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
 ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu")
 
@@ -45,14 +48,14 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(
         self,
-        intermediate_dim,
-        activation="gelu",
-        dropout=0.0,
-        use_bias=None,
-        kernel_initializer="glorot_uniform",
-        seed=None,
-        **kwargs,
-    ):
+        intermediate_dim: int,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        use_bias: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         checks.check_count("intermediate_dim", intermediate_dim)
         checks.check_choice("activation", activation, ACTIVATIONS)
@@ -69,7 +72,7 @@ class FeedForward(keras.layers.Layer):
         self.seed = seed
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Shape) -> None:
         self._gate = self._dense("gate", self.intermediate_dim, inputs_shape) if self.activation == "geglu" else None
         self._inner = self._dense("inner", self.intermediate_dim, inputs_shape)
         self._output_dense = self._dense("output", inputs_shape[-1], (*inputs_shape[:-1], self.intermediate_dim))
@@ -85,9 +88,9 @@ class FeedForward(keras.layers.Layer):
         layer.build(input_shape)
         return layer
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = self._inner(inputs)
-        if self.activation == "geglu":
+        if self._gate is not None:
             x = ops.gelu(self._gate(inputs), approximate=True) * x
         elif self.activation == "quick_gelu":
             x = x * ops.sigmoid(1.702 * x)
@@ -97,10 +100,10 @@ class FeedForward(keras.layers.Layer):
             x = keras.random.dropout(x, self.dropout, seed=self._seeds)
         return self._output_dense(x)
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("intermediate_dim", "activation", "dropout", "use_bias", "seed")
         return {
             **super().get_config(),

@@ -1,10 +1,14 @@
 """Rematerialisation of a layer with state: the backward pass computes it again, its state moves once."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from tf_sparse_attention.types import Tensor
 
-def remat_call(layer, *tensors, **arguments):
+
+def remat_call(layer: keras.layers.Layer, *tensors: Tensor | None, **arguments: Any) -> Tensor:
     """Returns `layer(*tensors, **arguments)`, keeping nothing of its inside for the backward pass.
 
     `keras.remat` around a layer would run its assignments twice: centroids and dropout seeds would move two steps.

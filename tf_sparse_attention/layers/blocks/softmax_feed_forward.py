@@ -1,5 +1,7 @@
 """A feed-forward sublayer that is attention to persistent vectors."""
 
+from typing import Any
+
 import keras
 
 from tf_sparse_attention import checks
@@ -7,6 +9,7 @@ from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVector
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -39,7 +42,9 @@ class SoftmaxFeedForward(keras.layers.Layer):
         (2, 10, 64)
     """
 
-    def __init__(self, num_vectors, num_heads=1, dropout=0.0, seed=None, **kwargs):
+    def __init__(
+        self, num_vectors: int, num_heads: int = 1, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         checks.check_count("num_vectors", num_vectors)
         checks.check_count("num_heads", num_heads)
@@ -52,8 +57,8 @@ class SoftmaxFeedForward(keras.layers.Layer):
         self.seed = seed
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
-    def build(self, inputs_shape):
-        size = inputs_shape[-1]
+    def build(self, inputs_shape: Shape) -> None:
+        size: Any = inputs_shape[-1]  # always known
         if size % self.num_heads:
             raise ValueError(
                 "`num_heads` must divide the number of features. "
@@ -65,14 +70,14 @@ class SoftmaxFeedForward(keras.layers.Layer):
         )
         self._scale = size**-0.5
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         dropout = Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
         query = split_head(inputs[:, None], self.num_heads) * self._scale
         return one_head(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("num_vectors", "num_heads", "dropout", "seed")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,5 +1,7 @@
 """One block of a Transformer: attention and feed-forward with residuals and norms."""
 
+from typing import Any, Self
+
 import keras
 from keras import ops
 
@@ -10,6 +12,7 @@ from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention,
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.masks import implicit_mask
 from tf_sparse_attention.layers.replicas import SeedGenerator
+from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -58,16 +61,16 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(
         self,
-        attention,
-        feed_forward=None,
-        norm="pre",
-        causal=False,
-        dropout=0.0,
-        epsilon=1e-6,
-        remat=False,
-        seed=None,
-        **kwargs,
-    ):
+        attention: AttentionLayer | MixedAttention,
+        feed_forward: keras.layers.Layer | None = None,
+        norm: str = "pre",
+        causal: bool = False,
+        dropout: float = 0.0,
+        epsilon: float = 1e-6,
+        remat: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         _check_sublayers(attention, feed_forward)
         checks.check_choice("norm", norm, ("pre", "post"))
@@ -88,7 +91,7 @@ class TransformerBlock(keras.layers.Layer):
         self.seed = seed
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
-    def build(self, inputs_shape, **other_shapes):
+    def build(self, inputs_shape: Shape, **other_shapes: Shape | None) -> None:
         for layer in (self.attention, self.feed_forward):
             if layer is None:
                 continue
@@ -112,16 +115,16 @@ class TransformerBlock(keras.layers.Layer):
 
     def call(
         self,
-        inputs,
-        mask=None,
-        attention_mask=None,
-        segment_ids=None,
-        memory=None,
-        memory_segment_ids=None,
-        training=None,
-        inputs_mask=None,
-        **further_masks,
-    ):
+        inputs: Tensor,
+        mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_segment_ids: Tensor | None = None,
+        training: bool | None = None,
+        inputs_mask: Tensor | None = None,
+        **further_masks: Tensor | None,
+    ) -> Tensor:
         # Keras hands over the mask of `inputs` as `mask` where they are the only tensor, else as `inputs_mask`.
         mask = inputs_mask if mask is None else mask
         mask = implicit_mask(inputs) if mask is None else mask
@@ -141,11 +144,13 @@ class TransformerBlock(keras.layers.Layer):
         return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
 
     @property
-    def reason_against_cache(self):
+    def reason_against_cache(self) -> str | None:
         """Why the block cannot decode with a cache, as text; None if it can."""
         return self.attention.reason_against_cache if self.causal else "it sees later positions"
 
-    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
+    def init_cache(
+        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> dict[str, Any]:
         """Returns the cache by the name of the attention; see `AttentionLayer.init_cache`, likewise the next two.
 
         A memory is inputs of this block, as in a call.
@@ -155,11 +160,13 @@ class TransformerBlock(keras.layers.Layer):
             memory = self._attention_norm(memory)
         return {self.attention.name: self.attention.init_cache(batch_size, max_length, memory, memory_mask)}
 
-    def prefill(self, inputs, cache, mask=None):
+    def prefill(
+        self, inputs: Tensor, cache: dict[str, Any], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Returns the results (B, T, D) for a prompt and the cache after it."""
         return self._decoded(inputs, lambda x: self.attention.prefill(x, cache[self.attention.name], mask))
 
-    def decode(self, inputs, cache, index):
+    def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
         """Returns the result (B, 1, D) for the next token, and the cache after it."""
         return self._decoded(inputs, lambda x: self.attention.decode(x, cache[self.attention.name], index))
 
@@ -185,13 +192,13 @@ class TransformerBlock(keras.layers.Layer):
         call = remat_call if self.remat and training else type(layer).__call__
         return call(layer, x, training=training, **arguments)
 
-    def compute_output_shape(self, inputs_shape, **other_shapes):
+    def compute_output_shape(self, inputs_shape: Shape, **other_shapes: Shape | None) -> Shape:
         return inputs_shape
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         return previous_mask
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("norm", "causal", "dropout", "epsilon", "remat", "seed")
         parts = {
             name: None if layer is None else keras.saving.serialize_keras_object(layer)
@@ -200,7 +207,7 @@ class TransformerBlock(keras.layers.Layer):
         return {**super().get_config(), **parts, **{name: getattr(self, name) for name in names}}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         parts = {
             name: None if config[name] is None else keras.saving.deserialize_keras_object(config[name])
             for name in ("attention", "feed_forward")

@@ -1,12 +1,15 @@
 """Adaptive input: an embedding whose rarer words have smaller vectors."""
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.word_clusters import Cluster, embed_words
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -46,7 +49,16 @@ class AdaptiveEmbedding(keras.layers.Layer):
         [64, 16, 4]
     """
 
-    def __init__(self, vocabulary_size, hidden_dim, cutoffs, div_value=4, seed=None, mask_zero=False, **kwargs):
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_dim: int,
+        cutoffs: Sequence[int],
+        div_value: int = 4,
+        seed: int | None = None,
+        mask_zero: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value)
         checks.check_optional_count("seed", seed, minimum=0)
@@ -61,41 +73,41 @@ class AdaptiveEmbedding(keras.layers.Layer):
         self.build(None)
 
     @property
-    def sizes(self):
+    def sizes(self) -> list[int]:
         """The size of the vectors of each cluster."""
         return [self.hidden_dim // self.div_value**index for index in range(len(self.cutoffs) + 1)]
 
-    def build(self, inputs_shape):
-        if self.built:
+    def build(self, inputs_shape: Shape | None) -> None:
+        if self.built:  # type: ignore[has-type]  # of the base
             return
         self._tables, self._projections = add_clusters(self, self.vocabulary_size, self.hidden_dim)
         self.built = True
 
-    def clusters(self):
+    def clusters(self) -> list[Cluster]:
         """Returns the weights as `ops.word_clusters` takes them, in the compute dtype."""
         pairs = zip(self._tables, self._projections, strict=True)
         return [Cluster(*(ops.cast(weight, self.compute_dtype) for weight in pair)) for pair in pairs]
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
             inputs = ops.cast(inputs, "int32")
         return embed_words(inputs, self.clusters())
 
-    def compute_mask(self, inputs, previous_mask=None):
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return (*inputs_shape, self.hidden_dim)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("vocabulary_size", "hidden_dim", "cutoffs", "div_value", "seed", "mask_zero")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value):
+def check_clusters(vocabulary_size: int, hidden_dim: int, cutoffs: Sequence[int], div_value: int) -> None:
     """Raises a `ValueError` unless these describe clusters of words, none empty and none with vectors of size 0."""
     checks.check_count("vocabulary_size", vocabulary_size)
     checks.check_count("hidden_dim", hidden_dim)
@@ -113,7 +125,9 @@ def check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value):
         )
 
 
-def add_clusters(layer, vocabulary_size, hidden_dim):
+def add_clusters(
+    layer: keras.layers.Layer, vocabulary_size: int, hidden_dim: int
+) -> tuple[list[keras.Variable], list[keras.Variable]]:
     """Creates the tables and the projections of the clusters of a layer, as two lists."""
     starts = [0, *layer.cutoffs, vocabulary_size]
     tables, projections = [], []

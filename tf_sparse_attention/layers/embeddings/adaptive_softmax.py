@@ -1,5 +1,8 @@
 """Adaptive softmax: probabilities of words of which the rarer ones cost less."""
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import keras
 from keras import ops
 
@@ -14,6 +17,7 @@ from tf_sparse_attention.ops.word_clusters import (
     word_log_probabilities,
     word_loss,
 )
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -58,21 +62,32 @@ class AdaptiveSoftmax(keras.layers.Layer):
         ((1, 3), (1, 3), (1, 3, 10000))
     """
 
-    def __init__(self, vocabulary_size=None, cutoffs=None, div_value=None, embedding=None, seed=None, **kwargs):
+    def __init__(
+        self,
+        vocabulary_size: int | None = None,
+        cutoffs: Sequence[int] | None = None,
+        div_value: int | None = None,
+        embedding: AdaptiveEmbedding | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         checks.check_optional_count("seed", seed, minimum=0)
         given = {"vocabulary_size": vocabulary_size, "cutoffs": cutoffs, "div_value": div_value}
         _check_source(embedding, given)
         self.supports_masking = True
-        source = self if embedding is None else embedding
         self.embedding = embedding
-        self.vocabulary_size = vocabulary_size if source is self else source.vocabulary_size
-        self.cutoffs = checks.checked_counts("cutoffs", cutoffs, minimum=0) if source is self else source.cutoffs
-        self.div_value = (4 if div_value is None else div_value) if source is self else source.div_value
+        if embedding is None:
+            self.vocabulary_size: int = vocabulary_size  # type: ignore[assignment]  # checked to be one
+            self.cutoffs: tuple[int, ...] = checks.checked_counts("cutoffs", cutoffs, minimum=0)
+            self.div_value = 4 if div_value is None else div_value
+        else:
+            self.vocabulary_size = embedding.vocabulary_size
+            self.cutoffs, self.div_value = embedding.cutoffs, embedding.div_value
         self.seed = seed
 
-    def build(self, inputs_shape):
-        size = inputs_shape[-1]
+    def build(self, inputs_shape: Shape) -> None:
+        size: Any = inputs_shape[-1]  # always known
         if self.embedding is None:
             check_clusters(self.vocabulary_size, size, self.cutoffs, self.div_value)
             self._tables, self._projections = add_clusters(self, self.vocabulary_size, size)
@@ -106,10 +121,10 @@ class AdaptiveSoftmax(keras.layers.Layer):
         gate = Gate(*(ops.cast(weight, self.compute_dtype) for weight in self._gate)) if self.cutoffs else None
         return clusters, gate
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return word_log_probabilities(inputs, *self._weights())
 
-    def loss(self, inputs, words):
+    def loss(self, inputs: Tensor, words: Tensor) -> Tensor:
         """Returns -log p of given words.
 
         Args:
@@ -125,7 +140,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         nats = word_loss(rows, ops.reshape(ops.cast(words, "int32"), (-1,)), *self._weights())
         return ops.reshape(nats, shape(inputs)[:-1])
 
-    def predict_words(self, inputs):
+    def predict_words(self, inputs: Tensor) -> Tensor:
         """Returns the most likely word of all, exactly: float (..., D) to int32 (...)."""
         return ops.reshape(most_likely_word(self._rows(inputs), *self._weights()), shape(inputs)[:-1])
 
@@ -135,13 +150,13 @@ class AdaptiveSoftmax(keras.layers.Layer):
             self.build(inputs.shape)
         return ops.reshape(inputs, (-1, inputs.shape[-1]))
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=score_dtype(self.compute_dtype))
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return (*inputs_shape[:-1], self.vocabulary_size)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         config = {**super().get_config(), "seed": self.seed}
         if self.embedding is None:
             names = ("vocabulary_size", "cutoffs", "div_value")
@@ -149,7 +164,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return {**config, "embedding": keras.saving.serialize_keras_object(self.embedding)}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         if config.get("embedding") is not None:
             config = {**config, "embedding": keras.saving.deserialize_keras_object(config["embedding"])}
         return cls(**config)

@@ -1,12 +1,15 @@
 """An embedding of positions by their coordinates in a grid."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -39,7 +42,7 @@ class GridEmbedding(keras.layers.Layer):
         (2, 3072, 64)
     """
 
-    def __init__(self, grid, seed=None, **kwargs):
+    def __init__(self, grid: Sequence[int], seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.grid = checks.checked_counts("grid", grid)
         if not self.grid:
@@ -48,8 +51,8 @@ class GridEmbedding(keras.layers.Layer):
         self.supports_masking = True
         self.seed = seed
 
-    def build(self, inputs_shape):
-        size = inputs_shape[-1]
+    def build(self, inputs_shape: Shape) -> None:
+        size: Any = inputs_shape[-1]  # always known
         self.tables = [
             self.add_weight(
                 name=f"axis_{axis}",
@@ -61,7 +64,7 @@ class GridEmbedding(keras.layers.Layer):
             for axis, length in enumerate(self.grid)
         ]
 
-    def call(self, inputs, positions=None):
+    def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         length = shape(inputs)[1]
         longest = math.prod(self.grid)
         if isinstance(length, int) and length > longest:
@@ -76,8 +79,8 @@ class GridEmbedding(keras.layers.Layer):
             positions = positions // size
         return total
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "grid": self.grid, "seed": self.seed}

@@ -1,11 +1,14 @@
 """The sine and cosine positions of the first Transformer as a Keras layer."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -36,13 +39,13 @@ class SinusoidalEmbedding(keras.layers.Layer):
         (2, 100, 64)
     """
 
-    def __init__(self, max_wavelength=10_000.0, **kwargs):
+    def __init__(self, max_wavelength: float = 10_000.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         checks.check_positive("max_wavelength", max_wavelength)
         self.supports_masking = True
         self.max_wavelength = max_wavelength
 
-    def call(self, inputs, positions=None):
+    def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         length, size = shape(inputs)[1], inputs.shape[-1]
         count = size // 2
         rates = float(self.max_wavelength) ** (-np.arange(count) / max(count - 1, 1))
@@ -54,8 +57,8 @@ class SinusoidalEmbedding(keras.layers.Layer):
         signal = ops.pad(signal, [(0, 0)] * (len(signal.shape) - 1) + [(0, size % 2)])
         return inputs + ops.cast(signal, inputs.dtype)
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "max_wavelength": self.max_wavelength}

@@ -1,5 +1,7 @@
 """The learned spans of the heads of a layer."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -7,11 +9,12 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import state_dtype
 from tf_sparse_attention.ops.span import Span, needed_window
+from tf_sparse_attention.types import Tensor
 
 DEFAULTS = {"ramp": 32, "loss": 1e-7, "initial": 0.0}
 
 
-def checked_span(adaptive_span, window):
+def checked_span(adaptive_span: bool | dict[str, float] | None, window: int | None) -> dict[str, Any] | None:
     """Returns the settings of an adaptive span with all defaults, or None.
 
     Args:
@@ -41,7 +44,7 @@ def checked_span(adaptive_span, window):
     return settings
 
 
-def make_span(layer, num_heads, first=0):
+def make_span(layer: keras.layers.Layer, num_heads: int, first: int = 0) -> "AdaptiveSpan | None":
     """Returns the `AdaptiveSpan` of a layer with `adaptive_span` and `window`, None if it has none."""
     if layer.adaptive_span is None:
         return None
@@ -50,18 +53,18 @@ def make_span(layer, num_heads, first=0):
     )
 
 
-def spans_in(model):
+def spans_in(model: keras.layers.Layer) -> "list[AdaptiveSpan]":
     """Returns the `AdaptiveSpan` of each layer of a Keras model, or layer, that has one."""
     return [layer for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
 
 
-def computed_window(layer):
+def computed_window(layer: keras.layers.Layer) -> int | None:
     """Returns the window that calls of a layer compute: what its spans need, if it has any."""
     span = getattr(layer, "span", None)  # made when the layer is built
     return layer.window if span is None else span.computed_window
 
 
-def span_of_call(layer, training):
+def span_of_call(layer: keras.layers.Layer, training: bool | None) -> Span | None:
     """Returns the `Span` of a call of a layer, or None; adds the loss of the spans in training."""
     if layer.span is None:
         return None
@@ -74,7 +77,7 @@ def span_of_call(layer, training):
 class UnitInterval(keras.constraints.Constraint):
     """Keeps a weight between 0 and 1."""
 
-    def __call__(self, w):
+    def __call__(self, w: Tensor) -> Tensor:
         return ops.clip(w, 0, 1)
 
 
@@ -97,7 +100,9 @@ class AdaptiveSpan(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
-    def __init__(self, num_heads, window, ramp, loss, initial, first=0, **kwargs):
+    def __init__(
+        self, num_heads: int, window: int, ramp: int, loss: float, initial: float, first: int = 0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.window = window
@@ -116,21 +121,21 @@ class AdaptiveSpan(keras.layers.Layer):
         )
         self.built = True
 
-    def read(self):
+    def read(self) -> Span:
         """Returns the `Span` of the heads."""
         return Span(ops.convert_to_tensor(self.fraction), self.window, self.ramp, self.first)
 
-    def cost(self):
+    def cost(self) -> Tensor:
         """Returns what the spans add to the loss of training, a scalar."""
         mean = ops.mean(ops.convert_to_tensor(self.fraction))
         return ops.cast(self.loss_factor * self.window * mean, keras.config.floatx())
 
-    def spans(self):
+    def spans(self) -> np.ndarray:
         """Returns how many positions each head sees at full weight or less, int (N,)."""
         reached = np.ceil(ops.convert_to_numpy(self.fraction) * self.window).astype(int) + self.ramp
         return np.minimum(reached, self.window)
 
-    def fit_window(self, margin=0):
+    def fit_window(self, margin: int = 0) -> None:
         """Sets `computed_window` to what the spans need, and `margin` positions more."""
         largest = float(np.max(ops.convert_to_numpy(self.fraction)))
         self.computed_window = needed_window(largest, self.window, self.ramp + margin)

@@ -1,11 +1,15 @@
 """The k-means state of routing attention: weights that are not trained but averaged."""
 
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import state_dtype
 from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.types import Shape, Tensor
 
 NOISE = 0.1  # of the directions of revived centroids, whose channels have unit variance
 
@@ -27,17 +31,27 @@ class Centroids(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
-    def __init__(self, num_heads, num_clusters, size, ema_decay, revive_after, seed, commitment_loss=0.0, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        num_clusters: int,
+        size: int,
+        ema_decay: float,
+        revive_after: int,
+        seed: int,
+        commitment_loss: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads, self.num_clusters, self.size = num_heads, num_clusters, size
         self.ema_decay = ema_decay
         self.revive_after = revive_after
         self.seed = seed
         self.commitment_loss = commitment_loss
-        self.pending = []
+        self.pending: list[keras.Variable] = []
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         sizes = (self.num_heads, self.num_clusters, self.size)
         dtype = state_dtype(self)
         first = keras.initializers.RandomNormal(stddev=1.0, seed=self.seed)
@@ -59,24 +73,24 @@ class Centroids(keras.layers.Layer):
         self.built = True
 
     @property
-    def state(self):
+    def state(self) -> kmeans.State:
         """The `kmeans.State` that the weights hold."""
         return kmeans.State(*(ops.copy(variable) for variable in self._state_weights()))
 
     def _state_weights(self):
         return self.centroids, self.sums, self.counts, self.unused
 
-    def read(self):
+    def read(self) -> Tensor:
         """Returns the centroids as they are now; in a TensorFlow graph the variable would be what it is when used."""
         return ops.copy(self.centroids)
 
-    def set_state(self, state):
+    def set_state(self, state: kmeans.State) -> None:
         """Sets the weights to a `kmeans.State`."""
         for variable, value in zip(self._state_weights(), state, strict=True):
             # Assigned in a stateless call, a variable would otherwise carry the gradient of its value.
             variable.assign(ops.stop_gradient(ops.cast(value, variable.dtype)))
 
-    def start_from_data(self, x, mask=None, seed=None):
+    def start_from_data(self, x: Tensor, mask: Tensor | None = None, seed: int | None = None) -> None:
         """Moves the centroids to tokens of `x`, (B, N, T, H), drawn with a seed, that of the layer if None.
 
         Raises:
@@ -90,11 +104,11 @@ class Centroids(keras.layers.Layer):
             )
         self.set_state(kmeans.start_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask))
 
-    def assign(self, heads, positions=None):
+    def assign(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
         """Returns the nearest centroid of each normalised token (B, N, T, H), int32 (B, N, T), wherever it stands."""
         return kmeans.nearest(heads, self.read())
 
-    def learn(self, sides):
+    def learn(self, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> Tensor | None:
         """Moves the centroids by the tokens of one training step, queries and keys together.
 
         Args:
@@ -112,7 +126,7 @@ class Centroids(keras.layers.Layer):
         self.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
         return loss
 
-    def observe(self, seen):
+    def observe(self, seen: kmeans.Statistics) -> None:
         """Takes in the `kmeans.Statistics` of one training step."""
         if not replicas.in_several_replicas():
             self.advance(seen)
@@ -121,7 +135,7 @@ class Centroids(keras.layers.Layer):
         for variable, value in zip(self.pending, seen, strict=True):
             variable.assign(ops.cast(value, variable.dtype))
 
-    def advance(self, seen):
+    def advance(self, seen: Sequence[Tensor]) -> None:
         """Moves the centroids by the sums and counts of all replicas together."""
         state = kmeans.update(self.state, kmeans.Statistics(*seen), self.ema_decay)
         if self.revive_after:
@@ -130,10 +144,10 @@ class Centroids(keras.layers.Layer):
             state = kmeans.revive(state, self.revive_after, noise)
         self.set_state(state)
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: MutableMapping[str, Tensor]) -> None:
         for variable in self._state_weights():
             store[variable.name] = variable
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: MutableMapping[str, Tensor]) -> None:
         for variable in self._state_weights():
             variable.assign(store[variable.name])

@@ -7,9 +7,12 @@ from keras import ops
 
 from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
+from tf_sparse_attention.types import Tensor
 
 
-def normalize_self_attention(query, value, key):
+def normalize_self_attention(
+    query: Tensor, value: Tensor | None, key: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
     """Returns `value` and `key`, or None for both where they are the query: self-attention.
 
     To be called before Keras casts the inputs to the compute dtype, which makes three tensors of one.
@@ -17,12 +20,22 @@ def normalize_self_attention(query, value, key):
     return (None, None) if value is query and (key is None or key is query) else (value, key)
 
 
-def implicit_mask(x):
+def implicit_mask(x: Tensor) -> Tensor | None:
     """Returns the mask that a Keras tensor carries, or None."""
     return getattr(x, "_keras_mask", None)
 
 
-def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, num_heads):
+def token_masks(
+    query: Tensor,
+    value: Tensor | None,
+    key: Tensor | None,
+    query_mask: Tensor | None,
+    value_mask: Tensor | None,
+    key_mask: Tensor | None,
+    attention_mask: Tensor | None,
+    segment_ids: Tensor | None,
+    num_heads: int,
+) -> TokenMasks:
     """Returns the `TokenMasks` of a call of an attention layer, whose arguments these are.
 
     In self-attention (`value` None) a token is a query and a key, and `query_mask` masks both.
@@ -30,7 +43,7 @@ def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_m
     self_attention = value is None
     attention_mask, segment_ids = as_tensor(attention_mask), as_tensor(segment_ids)
     query_mask = mask_of_tokens("query_mask", query_mask, query)
-    source = query if self_attention else value
+    source = query if value is None else value
     value_mask = mask_of_tokens("value_mask", value_mask, source)
     key_mask = mask_of_tokens("key_mask", key_mask, source if key is None else key)
     if self_attention:
@@ -48,7 +61,7 @@ def token_masks(query, value, key, query_mask, value_mask, key_mask, attention_m
     return TokenMasks(query_mask, merge(value_mask, key_mask), with_heads(attention_mask), segment_ids, segment_ids)
 
 
-def mask_of_tokens(name, mask, x):
+def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
     """Returns a mask (B, T) of the tokens of `x` as booleans, that which `x` carries if `mask` is None, or None."""
     mask = implicit_mask(x) if mask is None else as_tensor(mask)
     if mask is None:
@@ -58,12 +71,12 @@ def mask_of_tokens(name, mask, x):
     return ops.cast(mask, "bool")
 
 
-def as_tensor(x):
+def as_tensor(x: Tensor | None) -> Tensor | None:
     """Returns lists as a tensor; what has a shape, and None, as it is."""
     return x if x is None or hasattr(x, "shape") else ops.convert_to_tensor(x)
 
 
-def check_not_additive(name, mask):
+def check_not_additive(name: str, mask: Tensor) -> None:
     """Raises a `ValueError` for a mask of floats, whose zeros may mean either of two things."""
     if "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
@@ -72,7 +85,9 @@ def check_not_additive(name, mask):
         )
 
 
-def check_attention_mask(mask, batch, num_heads, queries, keys):
+def check_attention_mask(
+    mask: Tensor, batch: int | None, num_heads: int, queries: int | None, keys: int | None
+) -> None:
     """Raises a `ValueError` unless `mask` is boolean and its sizes broadcast to (batch, num_heads, queries, keys)."""
     check_not_additive("attention_mask", mask)
     axes = [(batch, 1), (num_heads, 1), (queries, 1), (keys, 1)]

@@ -1,7 +1,11 @@
 """Persistent vectors: keys and values that are weights."""
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from tf_sparse_attention.types import Tensor
 
 
 class PersistentVectors(keras.layers.Layer):
@@ -19,7 +23,9 @@ class PersistentVectors(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
-    def __init__(self, num_heads, count, key_dim, value_dim, seed=None, **kwargs):
+    def __init__(
+        self, num_heads: int, count: int, key_dim: int, value_dim: int, seed: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.count = count
         self.key_dim = key_dim
@@ -32,7 +38,7 @@ class PersistentVectors(keras.layers.Layer):
         normal = keras.initializers.RandomNormal(stddev=variance**-0.5, seed=seed)
         return self.add_weight(name=name, shape=sizes, initializer=normal)
 
-    def read(self):
+    def read(self) -> tuple[Tensor, Tensor]:
         """Returns the pair of keys (N, M, H) and values (N, M, Hv), the `slots` of `attend`, in the compute dtype."""
         key, value = (ops.cast(weight, self.compute_dtype) for weight in (self.key, self.value))
         return key * self.key_dim**0.5, value * self.count**0.5

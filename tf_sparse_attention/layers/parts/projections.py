@@ -1,9 +1,13 @@
 """The dense layers around attention, with the names, kernels and biases of `keras.layers.MultiHeadAttention`."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import at_least_zero, pad_axis, shape, slice_axis
+from tf_sparse_attention.types import Config, DType, Initializer, Shape, Tensor
 
 OBJECTS = {
     "kernel_initializer": keras.initializers,
@@ -16,22 +20,24 @@ OBJECTS = {
 }
 
 
-def get_keras_objects(arguments):
+def get_keras_objects(arguments: dict[str, Any]) -> dict[str, Any]:
     """Returns the initializers, regularizers and constraints that `arguments` name, by argument."""
     return {name: module.get(arguments[name]) for name, module in OBJECTS.items()}
 
 
-def config_of(objects):
+def config_of(objects: dict[str, Any]) -> Config:
     """Returns the serialised form of what `get_keras_objects` returned."""
     return {name: module.serialize(objects[name]) for name, module in OBJECTS.items()}
 
 
-def clone_initializer(initializer):
+def clone_initializer(initializer: Initializer) -> Initializer:
     """Returns a copy of an initializer: one with a seed gives the same values each time it is called."""
     return type(initializer).from_config(initializer.get_config())
 
 
-def input_projection(name, input_shape, num_heads, size, use_bias, objects, dtype):
+def input_projection(
+    name: str, input_shape: Shape, num_heads: int, size: int, use_bias: bool, objects: dict[str, Any], dtype: DType
+) -> keras.layers.EinsumDense:
     """Returns a built projection of (B, T, D) to (B, T, N, H): kernel (D, N, H), bias (N, H)."""
     layer = keras.layers.EinsumDense(
         "abc,cde->abde",
@@ -44,7 +50,9 @@ def input_projection(name, input_shape, num_heads, size, use_bias, objects, dtyp
     return _built(layer, input_shape)
 
 
-def output_projection(name, input_shape, output_sizes, use_bias, objects, dtype):
+def output_projection(
+    name: str, input_shape: Shape, output_sizes: Sequence[int], use_bias: bool, objects: dict[str, Any], dtype: DType
+) -> keras.layers.EinsumDense:
     """Returns a built projection of (B, T, N, H) to (B, T, *output_sizes): kernel (N, H, *output_sizes)."""
     letters = "efghijklmnopqrstuvwxyz"[: len(output_sizes)]
     layer = keras.layers.EinsumDense(
@@ -58,7 +66,9 @@ def output_projection(name, input_shape, output_sizes, use_bias, objects, dtype)
     return _built(layer, input_shape)
 
 
-def relative_tables(layer, num_rows, objects):
+def relative_tables(
+    layer: keras.layers.Layer, num_rows: int, objects: dict[str, Any]
+) -> tuple[keras.Variable | None, ...]:
     """Returns Shaw's tables for keys and values, shared by the heads, as weights of a layer; None for what it lacks."""
     sizes = {"relative_key": layer.key_dim, "relative_value": layer.value_dim if layer.has_relative_values else None}
     initializer = objects["kernel_initializer"]
@@ -81,7 +91,9 @@ def _arguments(objects):
     return {**objects, **copies}
 
 
-def output_spec(layer, output_shape, query, value, return_attention_scores):
+def output_spec(
+    layer: keras.layers.Layer, output_shape: Shape, query: Tensor, value: Tensor | None, return_attention_scores: bool
+) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
     """Returns the symbolic output of an attention layer, with the weights (B, N, T, S) where they are asked for."""
     output = keras.KerasTensor(output_shape, dtype=layer.compute_dtype)
     if not return_attention_scores:
@@ -90,12 +102,12 @@ def output_spec(layer, output_shape, query, value, return_attention_scores):
     return output, keras.KerasTensor(sizes, dtype=layer.compute_dtype)
 
 
-def heads_first(x):
+def heads_first(x: Tensor) -> Tensor:
     """Returns (B, T, N, H) as (B, N, T, H), the order in which blocks are fastest; its own inverse."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def heads_of(projection, x):
+def heads_of(projection: keras.layers.Layer, x: Tensor) -> Tensor:
     """Returns the heads (B, N, T, H) that a projection makes of tokens (B, T, D).
 
     One token alone is computed as two: TensorFlow's XLA makes of a vector times the matrix that a kernel (D, N, H) is a
@@ -108,7 +120,7 @@ def heads_of(projection, x):
     return slice_axis(heads, -4, 0, rows)
 
 
-def copy(source, target, heads=slice(None)):
+def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = slice(None)) -> None:
     """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
 
     Args:
@@ -164,7 +176,7 @@ def _weights_by_name(layer):
     names = ("query", "key", "value", "attention_output")
     found = {}
     for weight in layer.weights:
-        *_, projection, name = ("", *weight.path.split("/"))
+        projection, name = ["", *weight.path.split("/")][-2:]
         if projection in names:
             if f"{projection}/{name}" in found:
                 raise ValueError(

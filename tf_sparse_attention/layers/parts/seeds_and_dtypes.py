@@ -4,18 +4,20 @@ import random
 
 import keras
 
+from tf_sparse_attention.types import Shape
 
-def state_dtype(layer):
+
+def state_dtype(layer: keras.layers.Layer) -> str:
     """Returns the dtype of state that needs full precision: float32, or float64 in a float64 layer."""
     return "float64" if layer.variable_dtype == "float64" else "float32"
 
 
-def drawn_seed(seed):
+def drawn_seed(seed: int | None) -> int:
     """Returns `seed`, or a new one for None: what a layer draws with it then is part of its configuration."""
     return random.randrange(2**31) if seed is None else seed
 
 
-def random_directions(layer, name, shape, seed=None):
+def random_directions(layer: keras.layers.Layer, name: str, shape: Shape, seed: int | None = None) -> keras.Variable:
     """Returns a new weight of normal numbers, not trained: the axes or planes of a hash.
 
     Drawn with `seed`, by default that of `layer`. float32 whatever the dtype policy (float64 under float64), as hashes

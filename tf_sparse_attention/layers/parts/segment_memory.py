@@ -1,13 +1,25 @@
 """The memory of earlier text: further keys before those of a sequence."""
 
+from typing import Any
+
+import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.types import Size, Tensor
 
 
-def with_memory(layer, masks, query, value, memory, memory_segment_ids):
+def with_memory(
+    layer: keras.layers.Layer,
+    masks: TokenMasks,
+    query: Tensor,
+    value: Tensor | None,
+    memory: Tensor | None,
+    memory_segment_ids: Tensor | None,
+) -> tuple[TokenMasks, Tensor | None]:
     """Returns the masks and the value of a call whose queries also see a memory; the same ones if there is none.
 
     Args:
@@ -43,7 +55,9 @@ def with_memory(layer, masks, query, value, memory, memory_segment_ids):
     return masks, ops.concatenate([ops.stop_gradient(memory), query], axis=1)
 
 
-def keys_of_memory(layer, memory, memory_mask, batch_size):
+def keys_of_memory(
+    layer: keras.layers.Layer, memory: Tensor, memory_mask: Tensor | None, batch_size: Size
+) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the keys and values of a memory, heads first, the keys turned by their positions, and what is seen.
 
     Args:
@@ -68,7 +82,9 @@ def keys_of_memory(layer, memory, memory_mask, batch_size):
     return layer.position_encoding.rotate(key, positions), value, seen
 
 
-def with_kept_memory(layer, cache, heads, masks):
+def with_kept_memory(
+    layer: keras.layers.Layer, cache: dict[str, Any], heads: tuple[Tensor, Tensor, Tensor], masks: TokenMasks
+) -> tuple[tuple[Tensor, Tensor, Tensor], TokenMasks]:
     """Returns the heads and masks of a prompt with the memory of its cache before it; the same ones if it has none.
 
     Args:
@@ -92,7 +108,7 @@ def with_kept_memory(layer, cache, heads, masks):
     return (query, key, value), masks._replace(key_mask=key_mask, num_memory=size)
 
 
-def latest(x, count):
+def latest(x: Tensor | None, count: int) -> Tensor | None:
     """Returns the last `count` positions of (B, L, ...); None of None."""
     if x is None or x.shape[1] == count:
         return x
@@ -112,7 +128,7 @@ def _segments(masks, query, memory_segment_ids):
     return {"query_segments": own, "key_segments": keys}
 
 
-def check_supported(layer):
+def check_supported(layer: keras.layers.Layer) -> None:
     """Raises a `ValueError` for a layer that takes no memory."""
     if not layer.supports_memory:
         raise ValueError(
