@@ -228,13 +228,13 @@ OF_EACH_CLASS = (
 OF_EACH_KIND = (
     *OF_EACH_CLASS,
     "sparse_sinks",
-    "sparse_routed",
+    "sparse_heads",
     "sparse_routed_shared",
     "local_blocks",
     "all",
     "nearest",
+    "lsh_chunks",
 )
-OF_EACH_KIND += ("lsh_chunks",)
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")
 
