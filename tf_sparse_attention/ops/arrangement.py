@@ -1,5 +1,7 @@
 """What every arrangement offers: queries and keys side by side in groups, and what each slot of a group holds."""
 
+from keras import ops
+
 from tf_sparse_attention.ops.positions import Distances
 
 
@@ -98,3 +100,16 @@ class Arrangement:
     def row_has_key(self):
         """Returns where a query is known to see a key, (B, N, G, t, 1), if no mask of pairs says otherwise; or None."""
         return None
+
+
+class OneGroup(Arrangement):
+    """All queries as one group; a subclass has `query_length` and gives the keys."""
+
+    def queries(self, x, axis=-2):
+        return ops.expand_dims(x, axis - 1)
+
+    def restore(self, x, axis=-2):
+        return ops.squeeze(x, axis - 1)
+
+    def query_positions(self):
+        return ops.arange(self.query_length, dtype="int32")[None]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import OneGroup
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 
 MAX_RUNS = 8  # of queries, whose keys end where they do: causal attention to summaries costs 9/16 of all pairs then
@@ -62,7 +62,7 @@ class TakenColumns:
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnGrid(Arrangement):
+class ColumnGrid(OneGroup):
     """A run of queries beside the columns of the first blocks, as one group.
 
     Args:
@@ -87,14 +87,11 @@ class ColumnGrid(Arrangement):
         return self.taken.columns
 
     def queries(self, x, axis=-2):
-        return ops.expand_dims(slice_axis(x, axis, self.start, self.stop), axis - 1)
+        return super().queries(slice_axis(x, axis, self.start, self.stop), axis)
 
     def keys(self, x, axis=-2):
         columns = self.taken.take(x, axis)
         return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.columns.count), axis - 1)
-
-    def restore(self, x, axis=-2):
-        return ops.squeeze(x, axis - 1)
 
     def query_positions(self):
         return ops.arange(self.start, self.stop, dtype="int32")[None]
@@ -134,7 +131,7 @@ def column_runs(query_length, key_length, columns, causal):
 
 
 @dataclasses.dataclass(frozen=True)
-class FirstGrid(Arrangement):
+class FirstGrid(OneGroup):
     """All queries beside the first `count` keys of the sequence, as one group.
 
     Args:
@@ -149,17 +146,8 @@ class FirstGrid(Arrangement):
 
     is_exact = True
 
-    def queries(self, x, axis=-2):
-        return ops.expand_dims(x, axis - 1)
-
     def keys(self, x, axis=-2):
         return split(x, self.count, axis, 1)
-
-    def restore(self, x, axis=-2):
-        return ops.squeeze(x, axis - 1)
-
-    def query_positions(self):
-        return ops.arange(self.query_length, dtype="int32")[None]
 
     def key_positions(self):
         return np.arange(self.count, dtype="int32")[None]

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, attend, attend_shared_keys, combine_attended, score_dtype
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.groups import with_self_bias
-from tf_sparse_attention.ops.masks import TokenMasks, document_starts, merge, negate, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 from tf_sparse_attention.ops.scores import dense_scores
-from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.pattern import Call, rule_conditions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, split_heads
 
@@ -95,8 +94,7 @@ def attend_pattern(
     """
     shares = key is None or key is query
     turned, keys = rotate_both(position, query, query if shares else key, masks.num_memory)
-    starts = document_starts(masks) if pattern.uses_starts else None
-    call = Call(shape(query)[0], shape(query)[2], shape(keys)[2], causal, masks.num_memory, starts)
+    call = Call.of(pattern, query, keys, causal, masks)
     known = [None] * len(pattern.leaves()) if known is None else known
     inputs = Inputs(turned, turned if shares and not masks.num_memory else keys, value, known, masks, position, span)
     options = {"hide_self": hide_self, "dropout": dropout, "return_weights": return_weights}
@@ -178,10 +176,10 @@ def visible_pairs(arrangement, leaf, inputs, call, hides_self):
     """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
     masks, conditions = inputs.masks, []
     if not arrangement.is_exact:
-        conditions += rule_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
+        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
     for other in leaf.excluded:
         described = other.pattern.describe(inputs.known[other.index])
-        conditions.append(negate(merge(*rule_conditions(arrangement, other.pattern, described, call))))
+        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
     if call.causal:
         conditions.append(arrangement.past())
     if hides_self:
@@ -193,8 +191,8 @@ def visible_pairs(arrangement, leaf, inputs, call, hides_self):
     return merge(*conditions, pick_pairs(masks.attention_mask, *positions))
 
 
-def rule_conditions(arrangement, pattern, known, call):
-    """Returns what the rule of a pattern says of the pairs that an arrangement has side by side, a list of bools."""
+def arranged_conditions(arrangement, pattern, known, call):
+    """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
     positions = arrangement.rule_positions(pattern.period)
     beside = ({}, {}) if known is None else arrangement.known(known)
     starts = (0, 0)
@@ -203,9 +201,7 @@ def rule_conditions(arrangement, pattern, known, call):
             arrangement.queries(call.starts[0], -1)[..., :, None],
             arrangement.keys(call.starts[1], -1)[..., None, :],
         )
-    places = [Place(*place) for place in zip(positions, starts, beside, strict=True)]
-    seen = pattern.visible(*places)
-    return list(seen) if isinstance(seen, tuple) else [seen]
+    return rule_conditions(pattern, *(Place(*place) for place in zip(positions, starts, beside, strict=True)))
 
 
 def _token_masks(arrangement, masks):

@@ -14,7 +14,7 @@ from tf_sparse_attention.ops.ring import at_most, take_positions
 from tf_sparse_attention.patterns.caches import GroupRun
 from tf_sparse_attention.patterns.decoding import CachedKeys, attend_cached
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import plan_heads, take_heads
+from tf_sparse_attention.patterns.plan import leaves_with_heads, plan_heads
 from tf_sparse_attention.patterns.slots import content_leaves, entry_name
 
 
@@ -28,12 +28,8 @@ def cross_cache(pattern, key, value, mask, groups):
         mask: bool (B, S), False for keys that no query may see; or None.
         groups: for each leaf the groups of the keys, int32 (B, n, S) in 0 .. K - 1, None of one that goes by positions.
     """
-    cache = {}
-    for plan in plan_heads(pattern, key.shape[1]):
-        own = take_heads(key, plan.heads), take_heads(value, plan.heads)
-        for leaf in plan.leaves:
-            cache[entry_name(leaf)] = _entry(leaf, *own, mask, groups[leaf.index])
-    return cache
+    leaves = leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value)
+    return {entry_name(leaf): _entry(leaf, *own, mask, groups[leaf.index]) for leaf, *own in leaves}
 
 
 def _entry(leaf, key, value, mask, groups):
