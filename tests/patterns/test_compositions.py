@@ -11,7 +11,6 @@ from tests.ops.compare import differentiate
 from tests.patterns.compositions import FIXED, compositions, visible
 from tf_sparse_attention.analysis import assert_causal
 from tf_sparse_attention.layers import SparseAttention
-from tf_sparse_attention.layers.attention.sparse_attention import NormalizedGrouper
 from tf_sparse_attention.patterns import Union
 from tf_sparse_attention.patterns.plan import plan_heads
 
@@ -48,8 +47,8 @@ def groups_of_leaves(layer, x, exists, segments):
             if not leaf.pattern.by_content:
                 continue
             grouper = layer.groupers[leaf.index]
-            assert isinstance(grouper, NormalizedGrouper)
-            own = [numbers(grouper.assign(ops.take(side, list(plan.heads), axis=1))) for side in (query, key)]
+            sides = [layer.group_inputs(ops.take(side, list(plan.heads), axis=1)) for side in (query, key)]
+            own = [numbers(grouper.assign(side, None)) for side in sides]
             found[leaf.index] = [
                 [
                     [(int(segments[i]), int(group)) if exists[i] else None for i, group in enumerate(side[0, head])]

@@ -14,6 +14,21 @@ from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, split_heads
 
 
+class AttentionOptions(NamedTuple):
+    """What a layer adds to its pattern, by the names of `attend_pattern`."""
+
+    position: Any = NoPosition()
+    span: Any = None
+    hide_self: Any = None
+    persistent: Any = None
+
+    def of_heads(self, heads):
+        """Returns the options of the heads that a range says."""
+        own = as_slice(heads)
+        span = None if self.span is None else self.span.of_heads(own)
+        return self._replace(position=self.position.of_heads(own), span=span)
+
+
 class Inputs(NamedTuple):
     """What attention under a pattern is computed of, for some of the heads.
 

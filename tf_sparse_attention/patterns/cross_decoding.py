@@ -52,7 +52,7 @@ def decode_cross(pattern, cache, query, groups, index, options):
         query: scaled queries (B, N, 1, H), not turned.
         groups: for each leaf the groups of the queries, int32 (B, n, 1), None of one that goes by positions.
         index: int32 (B,), the positions of the queries in their own sequence.
-        options: a `DecodingOptions`.
+        options: an `AttentionOptions`.
     """
     turned = options.position.rotate(query, index[:, None, None])
     plans = plan_heads(pattern, query.shape[1])

@@ -9,27 +9,12 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import take_numbers
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
-from tf_sparse_attention.ops.positions import Distances, NoPosition
+from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
 from tf_sparse_attention.patterns.pattern import rule_conditions
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import as_slice, join_heads, leaves_with_heads, plan_heads, take_heads
+from tf_sparse_attention.patterns.plan import join_heads, leaves_with_heads, plan_heads, take_heads
 from tf_sparse_attention.patterns.slots import EMPTY, entry_name, group_columns
-
-
-class DecodingOptions(NamedTuple):
-    """What a layer adds to its pattern when it decodes, see `attend_pattern`."""
-
-    position: Any = NoPosition()
-    span: Any = None
-    hide_self: Any = None
-    persistent: Any = None
-
-    def of_heads(self, heads):
-        """Returns the options of the heads that a range says."""
-        own = as_slice(heads)
-        span = None if self.span is None else self.span.of_heads(own)
-        return self._replace(position=self.position.of_heads(own), span=span)
 
 
 class CachedKeys(NamedTuple):
@@ -60,7 +45,7 @@ def decode_pattern(pattern, cache, query, key, value, groups, index, options):
         groups: for each leaf a pair of the groups of query and key, int32 (B, n, 1), None of one that goes by
             positions.
         index: int32 (B,), the position of the token.
-        options: a `DecodingOptions`.
+        options: an `AttentionOptions`.
 
     Returns:
         Pair of the output (B, N, 1, Hv) and the cache.
@@ -91,7 +76,7 @@ def attend_cached(plans, query, turned, read, options, causal):
         turned: the same, turned by positions.
         read: function of a `Leaf` to the places of the query for it and for what it excludes, by index, and its
             `CachedKeys`.
-        options: a `DecodingOptions`.
+        options: an `AttentionOptions`.
         causal: whether later keys are hidden.
     """
     results = []

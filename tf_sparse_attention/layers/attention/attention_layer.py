@@ -12,7 +12,6 @@ from tf_sparse_attention.layers.parts.masks import normalize_self_attention, tok
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
-from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import shape
 
 
@@ -160,10 +159,6 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
             return positions.Rotary()
         return positions.Alibi(self.num_heads) if self.position == "alibi" else positions.NoPosition()
 
-    def attention_dropout(self, training):
-        """Returns the `Dropout` of a call, None outside training."""
-        return Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
-
     def __call__(self, query, value=None, key=None, *args, **kwargs):
         return super().__call__(query, *normalize_self_attention(query, value, key), *args, **kwargs)
 
@@ -198,7 +193,8 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
             asked = masks.query_mask[:, None, :, None]
             output = ops.where(asked, output, 0)
             weights = None if weights is None else ops.where(asked, weights, 0)
-        return (self.join_heads(output), weights) if return_weights else self.join_heads(output)
+        output = projections.join_heads(self._attention_output, output)
+        return (output, weights) if return_weights else output
 
     def with_further_masks(self, masks, query):
         """Returns the `TokenMasks` of a call with those of `further_masks`, which come by name."""
@@ -208,12 +204,12 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
         attention_checks.check_sources(type(self).__name__, value, key, not self.share_qk)
         value = query if value is None else value
-        keys = None if self.share_qk else projections.heads_of(self._key, value if key is None else key)
-        return projections.heads_of(self._query, query), keys, projections.heads_of(self._value, value)
+        keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
+        return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
 
-    def join_heads(self, heads):
-        """Returns the output (B, T, D) of attended heads (B, N, T, Hv)."""
-        return self._attention_output(projections.heads_first(heads))
+    def project_heads(self, projection, x):
+        """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens."""
+        return projections.heads_of(projection, x)
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, **masks):
         """Returns which keys each query sees, the dense twin of the layer, for tests and pictures.

@@ -52,12 +52,10 @@ class CrossAttentionCache:
         masks = mask_of_tokens("value_mask", value_mask, value), mask_of_tokens("key_mask", key_mask, key)
         mask = merge(*masks)
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
-        key, value = (projections.heads_first(x) for x in (self._key(key), self._value(value)))
+        key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
         pattern = self.make_pattern(causal=False)
-        _, key = self.normalize_heads(key, key)
-        groups = groups_of_leaves(self, pattern, key, ops.arange(shape(key)[2], dtype="int32")[None])
-        _, key = self.score_inputs(key, key)
-        return cross_cache(pattern, rotate_key(self.key_position_encoding, key), value, mask, groups)
+        groups, key = describe_keys(self, pattern, key, key)
+        return cross_cache(pattern, key, value, mask, groups)
 
     def decode_across(self, x, cache, index):
         """Returns the result for one query a row.
@@ -71,16 +69,30 @@ class CrossAttentionCache:
             The output (B, 1, D).
         """
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        query = projections.heads_of(self._query, x)
-        return self.join_heads(self.decode_cross_attention(query, cache, index))
+        heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
+        return projections.join_heads(self._attention_output, heads)
 
     def decode_cross_attention(self, query, cache, index):
         """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
         pattern = self.make_pattern(causal=False)
-        query, _ = self.normalize_heads(query, query)
         groups = groups_of_leaves(self, pattern, query, index[:, None])
         query, _ = self.score_inputs(query, query)
-        return decode_cross(pattern, cache, query, groups, index, self.decoding_options(causal=False))
+        return decode_cross(pattern, cache, query, groups, index, self.attention_options(causal=False))
+
+
+def describe_keys(layer, pattern, query, key):
+    """Returns the groups of keys (B, N, S, H) for each leaf, and the keys as a cache holds them, turned by positions.
+
+    Args:
+        layer: an `AttentionLayer`.
+        pattern: of the layer.
+        query: the queries, which serve as keys where there are none.
+        key: the keys, or None.
+    """
+    tokens = query if key is None else key
+    groups = groups_of_leaves(layer, pattern, tokens, ops.arange(shape(tokens)[2], dtype="int32")[None])
+    query, key = layer.score_inputs(query, key)
+    return groups, rotate_key(layer.position_encoding, query if key is None else key)
 
 
 def check_crosses(layer):

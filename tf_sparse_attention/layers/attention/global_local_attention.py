@@ -7,7 +7,9 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
 from tf_sparse_attention.layers.parts.masks import as_tensor, token_masks
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
@@ -162,7 +164,7 @@ class GlobalLocalAttention(LocalAttention):
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
         call = masks, training, return_weights
         pattern = Union((Global(self.num_global), super().make_pattern(False)))
-        others = self._attend(pattern, heads[:3], *call, known=[tokens, None], span=self.span_of_call(training))
+        others = self._attend(pattern, heads[:3], *call, known=[tokens, None], span=span_of_call(self, training))
         # Rows of global tokens are another attention, by heads that may be their own, and not a part of the union.
         own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, known=[tokens])
         marks = tokens.marks[:, None, :, None]
@@ -185,7 +187,7 @@ class GlobalLocalAttention(LocalAttention):
             known=known,
             position=self.position_encoding,
             span=span,
-            dropout=self.attention_dropout(training),
+            dropout=dropout_of_call(self, training),
             return_weights=return_weights,
         )
         return attended.output, attended.weights

@@ -101,8 +101,8 @@ class LocalAttention(AttentionLayer):
         before = 1 if self.num_blocks_before is None else self.num_blocks_before
         return Blocks(self.block_size, before, self.num_blocks_after, self.key_block_size)
 
-    def span_of_call(self, training):
-        return span_of_call(self, training)
+    def attention_options(self, causal, training=False):
+        return super().attention_options(causal)._replace(span=span_of_call(self, training))
 
     def get_config(self):
         names = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size", "window", "adaptive_span")

@@ -108,6 +108,11 @@ def heads_of(projection, x):
     return slice_axis(heads, -4, 0, rows)
 
 
+def join_heads(projection, heads):
+    """Returns what a projection makes of attended heads (B, N, T, Hv): the output (B, T, D)."""
+    return projection(heads_first(heads))
+
+
 def copy(source, target, heads=slice(None)):
     """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
 
