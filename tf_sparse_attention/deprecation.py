@@ -51,3 +51,24 @@ def renamed_method(old: str, new: str) -> Callable:
     method.__name__ = old
     method.__doc__ = f"Old name of `{new}`."
     return method
+
+
+def renamed_attributes(**names: str) -> Callable:
+    """Returns a decorator of a class whose attributes may also be read under old names: `old="new"`.
+
+    The old names are no properties: Keras reads those of a layer when it saves one, and each time they would warn.
+    """
+
+    def decorate(cls):
+        inherited = getattr(cls, "__getattr__", object.__getattribute__)  # which raises the error of the first attempt
+
+        def __getattr__(self, name):
+            if name not in names:
+                return inherited(self, name)
+            renamed(name, names[name])
+            return getattr(self, names[name])
+
+        cls.__getattr__ = __getattr__
+        return cls
+
+    return decorate

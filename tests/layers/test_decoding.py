@@ -129,7 +129,7 @@ def test_caches_are_in_the_compute_dtype():
 )
 def test_layers_without_a_cache_say_why(layer, reason):
     for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
-        assert reason in attention.reason_against_cache
+        assert reason in attention.cache_unsupported_reason
         with pytest.raises(ValueError, match="must be one that decodes with a cache"):
             attention.init_cache(2, 9)
 

@@ -43,7 +43,7 @@ def _entry(leaf, key, value, mask, groups):
     return {**rows, "order": order, "group": groups, "rank": inverse}
 
 
-def decode_cross(pattern, cache, query, groups, index, options):
+def decode_cross_pattern(pattern, cache, query, groups, index, options):
     """Returns attention of one query a row to the other sequence, (B, N, 1, Hv).
 
     Args:

@@ -25,7 +25,7 @@ class AttentionCache(CrossAttentionCache):
     """
 
     @property
-    def reason_against_cache(self):
+    def cache_unsupported_reason(self):
         """Why the layer cannot decode with a cache, as text; None if it can."""
         if not self.can_be_causal:
             return f"{type(self).__name__} cannot hide later positions"
@@ -132,8 +132,8 @@ def _check_rows(x, cache):
 
 def check_has_cache(layer):
     """Raises a `ValueError` for a layer or model that cannot decode with a cache."""
-    if layer.reason_against_cache is not None:
+    if layer.cache_unsupported_reason is not None:
         raise ValueError(
-            f"`{layer.name}` must be one that decodes with a cache: {layer.reason_against_cache}. Generation without "
-            "one computes the whole sequence for each token."
+            f"`{layer.name}` must be one that decodes with a cache: {layer.cache_unsupported_reason}. "
+            "Generation without one computes the whole sequence for each token."
         )

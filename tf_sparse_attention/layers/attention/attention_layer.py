@@ -5,6 +5,7 @@ import functools
 import keras
 from keras import ops
 
+from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads
 from tf_sparse_attention.layers.parts import projections
@@ -15,6 +16,11 @@ from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.blocks import shape
 
 
+@renamed_attributes(
+    further_masks="extra_mask_names",
+    reason_against_cache="cache_unsupported_reason",
+    reason_against_crossing="cross_cache_unsupported_reason",
+)
 class AttentionLayer(PatternHeads, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
@@ -68,7 +74,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
-    further_masks = ()  # names of masks that a subclass takes beside those of every layer
+    extra_mask_names = ()  # masks that a subclass takes beside those of every layer, by name, see `add_extra_masks`
 
     def __init__(
         self,
@@ -178,10 +184,11 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         memory=None,
         memory_segment_ids=None,
         mask=None,
+        **extra_masks,
     ):
         attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
         masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
-        masks = token_masks(query, value, key, *masks, self.num_heads)
+        masks = self.add_extra_masks(token_masks(query, value, key, *masks, self.num_heads), query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
         return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
@@ -196,8 +203,8 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         output = projections.join_heads(self._attention_output, output)
         return (output, weights) if return_weights else output
 
-    def with_further_masks(self, masks, query):
-        """Returns the `TokenMasks` of a call with those of `further_masks`, which come by name."""
+    def add_extra_masks(self, masks, query):
+        """Returns the `TokenMasks` of a call with those of `extra_mask_names`, which come by name."""
         return masks
 
     def project(self, query, value=None, key=None):
@@ -226,11 +233,11 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         if not self.built:
             self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
         names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
-        unknown = set(masks) - {*names, *self.further_masks}
-        if unknown:
-            raise ValueError(f"`masks` must be among {[*names, *self.further_masks]}. Received: {sorted(unknown)}.")
-        tokens = token_masks(query, value, key, *(masks.get(name) for name in names), self.num_heads)
-        tokens = self.with_further_masks(tokens, query, **{name: masks.get(name) for name in self.further_masks})
+        known = [*names, *self.extra_mask_names]
+        if set(masks) - set(known):
+            raise ValueError(f"`masks` must be among {known}. Received: {sorted(set(masks) - set(known))}.")
+        tokens = token_masks(query, value, key, *(masks.pop(name, None) for name in names), self.num_heads)
+        tokens = self.add_extra_masks(tokens, query, **masks)
         heads = self.project(query, value, key)
         sizes = (*shape(heads[0])[:3], shape(heads[2])[2])
         return ops.broadcast_to(self.dense_mask(heads, tokens, use_causal_mask), sizes)

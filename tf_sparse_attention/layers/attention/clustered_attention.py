@@ -48,7 +48,7 @@ class ClusteredAttention(AttentionLayer):
     """
 
     can_be_causal = False  # queries of a cluster share the mean of later ones
-    reason_against_crossing = "the queries of a cluster share their mean"
+    cross_cache_unsupported_reason = "the queries of a cluster share their mean"
 
     def __init__(self, num_heads, key_dim, *, num_clusters=100, num_bits=32, num_iterations=10, top_k=None, **kwargs):
         super().__init__(num_heads, key_dim, **kwargs)

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from tf_sparse_attention.deprecation import renamed_method
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts import projections
@@ -9,7 +10,7 @@ from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_key
-from tf_sparse_attention.patterns.cross_decoding import cross_cache, decode_cross
+from tf_sparse_attention.patterns.cross_decoding import cross_cache, decode_cross_pattern
 
 
 class CrossAttentionCache:
@@ -20,7 +21,7 @@ class CrossAttentionCache:
     """
 
     @property
-    def reason_against_crossing(self):
+    def cross_cache_unsupported_reason(self):
         """Why the layer cannot decode across sequences, as text; None if it can."""
         if self.share_qk:
             return "queries serve as keys"
@@ -42,7 +43,7 @@ class CrossAttentionCache:
         Raises:
             ValueError: if the layer cannot decode across sequences or is not built, and for arguments that do not fit.
         """
-        check_crosses(self)
+        check_has_cross_cache(self)
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
         value, key = as_tensor(value), as_tensor(value if key is None else key)
@@ -57,7 +58,7 @@ class CrossAttentionCache:
         groups, key = describe_keys(self, pattern, key, key)
         return cross_cache(pattern, key, value, mask, groups)
 
-    def decode_across(self, x, cache, index):
+    def decode_cross(self, x, cache, index):
         """Returns the result for one query a row.
 
         Args:
@@ -72,12 +73,14 @@ class CrossAttentionCache:
         heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
         return projections.join_heads(self._attention_output, heads)
 
+    decode_across = renamed_method("decode_across", "decode_cross")
+
     def decode_cross_attention(self, query, cache, index):
         """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
         pattern = self.make_pattern(causal=False)
         groups = groups_of_leaves(self, pattern, query, index[:, None])
         query, _ = self.score_inputs(query, query)
-        return decode_cross(pattern, cache, query, groups, index, self.attention_options(causal=False))
+        return decode_cross_pattern(pattern, cache, query, groups, index, self.attention_options(causal=False))
 
 
 def describe_keys(layer, pattern, query, key):
@@ -95,10 +98,10 @@ def describe_keys(layer, pattern, query, key):
     return groups, rotate_key(layer.position_encoding, query if key is None else key)
 
 
-def check_crosses(layer):
+def check_has_cross_cache(layer):
     """Raises a `ValueError` for a layer that cannot decode across sequences."""
-    if layer.reason_against_crossing is not None:
+    if layer.cross_cache_unsupported_reason is not None:
         raise ValueError(
-            f"`{layer.name}` must be one that decodes across sequences: {layer.reason_against_crossing}. Call it with "
-            "all queries at once."
+            f"`{layer.name}` must be one that decodes across sequences: {layer.cross_cache_unsupported_reason}. "
+            "Call it with all queries at once."
         )

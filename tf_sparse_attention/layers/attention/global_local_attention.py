@@ -4,11 +4,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
-from tf_sparse_attention.layers.parts.masks import as_tensor, token_masks
+from tf_sparse_attention.layers.parts.masks import as_tensor
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import find_global
@@ -56,8 +55,8 @@ class GlobalLocalAttention(LocalAttention):
     """
 
     can_be_causal = False
-    reason_against_crossing = "global tokens are of the sequence that attends"
-    further_masks = ("global_mask",)
+    cross_cache_unsupported_reason = "global tokens are of the sequence that attends"
+    extra_mask_names = ("global_mask",)
 
     def __init__(
         self, num_heads, key_dim, *, num_global=64, first_global=0, own_projections=False, dense_length=0, **kwargs
@@ -101,37 +100,14 @@ class GlobalLocalAttention(LocalAttention):
         for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
             own.set_weights(source.get_weights())
 
-    def call(
-        self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        segment_ids=None,
-        global_mask=None,
-        mask=None,
-    ):
-        attention_checks.check_call(self, query, value, key, (self.num_features,) * 2)
-        if value is not None:
-            raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
-        masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
-        masks = token_masks(query, value, key, *masks, self.num_heads)
-        masks = self.with_further_masks(masks, query, global_mask)
-        heads = self.project(query)
-        return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
-
     def project(self, query, value=None, key=None):
         """Returns the heads by which tokens attend, and those by which global ones do where they have their own."""
-        heads = super().project(query, value, key)
+        if value is not None:
+            raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
+        heads = super().project(query)
         return (*heads, *(projections.heads_first(layer(query)) for layer in self._global))
 
-    def with_further_masks(self, masks, query, global_mask=None):
+    def add_extra_masks(self, masks, query, global_mask=None):
         return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
 
     def _counts(self, counts, query):

@@ -205,18 +205,18 @@ class RoutingAttention(AttentionLayer):
         return [(members[0], members[-1])]
 
     @property
-    def reason_against_cache(self):
+    def cache_unsupported_reason(self):
         if self.selection in OF_ALL_TOKENS:
             return f"with selection={self.selection!r} which tokens a cluster holds depends on later ones"
         return None
 
     @property
-    def reason_against_crossing(self):
+    def cross_cache_unsupported_reason(self):
         if self.share_qk:
             return "queries serve as keys"
         if self.selection is None:
             return "with selection=None a call across sequences selects by 'top_k' among all queries"
-        return self.reason_against_cache
+        return self.cache_unsupported_reason
 
     def get_config(self):
         names = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance", "ema_decay")
