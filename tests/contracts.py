@@ -150,16 +150,16 @@ MAKERS = {
     "local_2d_blocks_both_sides": Maker(
         local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
     ),
-    "global_window": Maker(global_local(window=3, first_global=2), **NEVER_CAUSAL, packs=False),
+    "global_window": Maker(global_local(window=3, num_first_global=2), **NEVER_CAUSAL, packs=False),
     "global_window_relative": Maker(
-        global_local(window=3, first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
+        global_local(window=3, num_first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
     ),
     "global_window_span": Maker(
-        global_local(window=4, first_global=1, position="alibi", adaptive_span={"ramp": 2, "initial": 0.3}),
+        global_local(window=4, num_first_global=1, position="alibi", adaptive_span={"ramp": 2, "initial": 0.3}),
         **NEVER_CAUSAL,
         packs=False,
     ),
-    "global_blocks": Maker(global_local(block_size=4, first_global=1), **NEVER_CAUSAL, packs=False),
+    "global_blocks": Maker(global_local(block_size=4, num_first_global=1), **NEVER_CAUSAL, packs=False),
     "all": Maker(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
     "all_span": Maker(
         all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True

@@ -46,7 +46,7 @@ ROWS = [
     ("`LSHAttention`, chunks", layer("LSHAttention", **HASHED, share_qk=False, selection="chunks"),
      "hashing (LSH), chunks"),
     ("`AllAttention`", layer("AllAttention", num_persistent=3, window=4), "all-attention"),
-    ("`GlobalLocalAttention`", layer("GlobalLocalAttention", window=4, first_global=1), None),
+    ("`GlobalLocalAttention`", layer("GlobalLocalAttention", window=4, num_first_global=1), None),
     ("`ClusteredAttention`", layer("ClusteredAttention", num_clusters=3, seed=0), None),
     ("`Window(4)`", sparse(Window(4)), None),
     ("`Window(4) \\| First(2)`", sparse(Window(4) | First(2)), None),

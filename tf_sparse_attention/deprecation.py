@@ -1,6 +1,7 @@
 """Old names that are accepted for one more release, with a warning."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,6 +37,7 @@ def renamed_arguments(**names: str) -> Callable:
                     kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 
+        accepting.__signature__ = inspect.signature(function)  # Keras looks for `self` in that of a layer's constructor
         return accepting
 
     return decorate

@@ -90,7 +90,7 @@ def test_state_and_losses_are_those_of_the_parts():
 
 
 def test_heads_of_a_dense_layer_reach_global_tokens_in_a_mixture():
-    parts = [GlobalLocalAttention(1, 4, window=20, first_global=1, own_projections=True, name="near")]
+    parts = [GlobalLocalAttention(1, 4, window=20, num_first_global=1, own_projections=True, name="near")]
     layer, dense = (
         MixedAttention([*parts, LocalAttention(1, 4, window=20, name="far")]),
         keras.layers.MultiHeadAttention(2, 4),

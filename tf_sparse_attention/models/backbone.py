@@ -10,7 +10,7 @@ from keras import ops
 from tf_sparse_attention import layers
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.models.attention_parts import serialize_attention
+from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import check_arguments, extra_mask_names_of, masks_of_block, unpack
 from tf_sparse_attention.models.backbone_cache import BackboneCache
 from tf_sparse_attention.models.blocks import make_blocks
@@ -282,4 +282,5 @@ class Backbone(BackboneCache, Model):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":
-        return cls(**renamed_keys(config, RENAMED))
+        config = renamed_keys(config, RENAMED)
+        return cls(**{**config, "attention": rename_arguments(config["attention"])})

@@ -9,7 +9,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
-from tf_sparse_attention.models.attention_parts import serialize_attention
+from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import document_starts, mark_first_tokens, token_positions
@@ -57,7 +57,7 @@ class Encoder(Model):
             "token_type_ids" int (B, T), the type of each token, 0 without them;
             "segment_ids" int (B, T), the document of each token of packed rows, which are contiguous:
             attention stays inside of a document, positions count from its start, and its first tokens are global where
-            `first_global` of the attention says so;
+            `num_first_global` of the attention says so;
             "global_mask" (B, T), not zero for global tokens. A row may have `num_global` of them, in all of its
             documents together.
         training: whether to apply dropout.
@@ -73,7 +73,7 @@ class Encoder(Model):
             several types.
 
     Example:
-        >>> part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "first_global": 1}
+        >>> part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "num_first_global": 1}
         >>> encoder = Encoder(100, 2, 16, 32, [part], max_length=64)
         >>> tuple(encoder(keras.ops.ones((1, 40), "int32"))["sequence_output"].shape)
         (1, 40, 16)
@@ -250,7 +250,7 @@ class Encoder(Model):
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Encoder":
         config = renamed_keys(config, RENAMED)
-        return cls(**{**config, "attention": _as_parts(config["attention"])})
+        return cls(**{**config, "attention": rename_arguments(_as_parts(config["attention"]))})
 
 
 def _first_tokens(x, starts):

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
@@ -17,8 +18,11 @@ from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.marked import FromGlobal, Global
 from tf_sparse_attention.patterns.pattern import Union
 
+RENAMED = {"first_global": "num_first_global"}
+
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@renamed_attributes(**RENAMED)
 class GlobalLocalAttention(LocalAttention):
     """Self-attention to a window or blocks around each token, and to global tokens, which attend to all.
 
@@ -32,7 +36,7 @@ class GlobalLocalAttention(LocalAttention):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         num_global: M, global tokens that a row may have; of more, the first M are. Default 64.
-        first_global: tokens at the start that are global in every call, such as one for [CLS]. Default 0.
+        num_first_global: tokens at the start that are global in every call, such as one for [CLS]. Default 0.
         own_projections: whether global tokens attend by projections of their own, as Longformer's. Default False.
         dense_length: sequences of at most this many tokens attend to all tokens, as BigBird's published code does.
             Default 0: none.
@@ -43,13 +47,13 @@ class GlobalLocalAttention(LocalAttention):
     Call arguments:
         Those of `AttentionLayer` for self-attention, without memory, and
         global_mask: bool (B, T), which tokens are global; or int, how often each counts in the softmax of the others,
-            zero for tokens that are not global. None: those of `first_global` alone.
+            zero for tokens that are not global. None: those of `num_first_global` alone.
 
     Raises:
         ValueError: for a wrong argument, a causal call, and `value` or `key` other than the query.
 
     Example:
-        >>> layer = GlobalLocalAttention(num_heads=4, key_dim=16, window=128, first_global=1)
+        >>> layer = GlobalLocalAttention(num_heads=4, key_dim=16, window=128, num_first_global=1)
         >>> tuple(layer(keras.random.normal((2, 1000, 64))).shape)
         (2, 1000, 64)
     """
@@ -58,12 +62,13 @@ class GlobalLocalAttention(LocalAttention):
     cross_cache_unsupported_reason = "global tokens are of the sequence that attends"
     extra_mask_names = ("global_mask",)
 
+    @renamed_arguments(**RENAMED)
     def __init__(
-        self, num_heads, key_dim, *, num_global=64, first_global=0, own_projections=False, dense_length=0, **kwargs
+        self, num_heads, key_dim, *, num_global=64, num_first_global=0, own_projections=False, dense_length=0, **kwargs
     ):
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("num_global", num_global)
-        checks.check_count("first_global", first_global, minimum=0)
+        checks.check_count("num_first_global", num_first_global, minimum=0)
         checks.check_switch("own_projections", own_projections)
         checks.check_count("dense_length", dense_length, minimum=0)
         if self.key_block_size is not None:
@@ -71,15 +76,15 @@ class GlobalLocalAttention(LocalAttention):
                 "`key_block_size` must be None: global tokens are of the sequence that attends. "
                 f"Received: key_block_size={self.key_block_size}."
             )
-        if first_global > num_global:
+        if num_first_global > num_global:
             raise ValueError(
-                f"`first_global` must be at most `num_global`. Received: first_global={first_global}, "
+                f"`num_first_global` must be at most `num_global`. Received: num_first_global={num_first_global}, "
                 f"num_global={num_global}."
             )
         if own_projections and dense_length:
             raise ValueError(f"`dense_length` must be 0 with `own_projections`. Received: dense_length={dense_length}.")
         self.num_global = num_global
-        self.first_global = first_global
+        self.num_first_global = num_first_global
         self.own_projections = own_projections
         self.dense_length = dense_length
 
@@ -115,9 +120,9 @@ class GlobalLocalAttention(LocalAttention):
         if counts is not None:
             checks.check_static("global_mask", counts.shape, ((query.shape[0], 1), (query.shape[1],)))
             counts = ops.broadcast_to(ops.cast(counts, "int32"), shape(query)[:2])
-        if self.first_global == 0:
+        if self.num_first_global == 0:
             return counts
-        first = ops.cast(ops.arange(shape(query)[1]) < self.first_global, "int32")
+        first = ops.cast(ops.arange(shape(query)[1]) < self.num_first_global, "int32")
         return ops.broadcast_to(first, shape(query)[:2]) if counts is None else ops.maximum(counts, first)
 
     def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
@@ -178,9 +183,13 @@ class GlobalLocalAttention(LocalAttention):
         return dense_mask(seen, masks)
 
     def get_config(self):
-        names = ("num_global", "first_global", "own_projections", "dense_length")
+        names = ("num_global", "num_first_global", "own_projections", "dense_length")
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
         return {name: value for name, value in config.items() if name != "key_block_size"}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**renamed_keys(config, RENAMED))
 
 
 def _check_not_causal(causal):
