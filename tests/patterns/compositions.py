@@ -23,6 +23,10 @@ FIXED = {
     "routed": (Window(5) | Nearest(3, 4), 2),
     "heads": (Heads([(1, Dilated(3, 4) | First(1)), (2, Blocks(6, 1) | Stride(5) | Hashed(4, 3))]), 3),
 }
+BY_CONTENT = {
+    "nearest_hashed": (Nearest(3, 4) | Hashed(4, 3), 2),
+    "nearest_twice": (Nearest(3, 2) | Nearest(2, 4), 1),
+}
 ON_JAX = {**FIXED, "image": (ImageBlocks(6, (2, 3)) | Summary(8, 2), 2)}
 
 

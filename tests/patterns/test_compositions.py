@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.ops.compare import differentiate
-from tests.patterns.compositions import FIXED, compositions, visible
+from tests.patterns.compositions import BY_CONTENT, FIXED, compositions, visible
 from tf_sparse_attention.analysis import assert_causal
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.patterns import Union
@@ -140,6 +140,17 @@ def test_fixed_compositions_equal_dense_attention(name, share_qk):
     for causal in (True, False):
         for masked in (False, True):
             check(*FIXED[name], length=41, causal=causal, seed=1, masked=masked, share_qk=share_qk)
+
+
+@pytest.mark.parametrize("name", list(BY_CONTENT))
+def test_unions_of_groups_by_content_equal_dense_attention(name):
+    check(*BY_CONTENT[name], length=17, causal=True, seed=2, masked=True, share_qk=False)
+    check(*BY_CONTENT[name], length=17, causal=False, seed=3, masked=False, share_qk=True)
+
+
+@pytest.mark.parametrize("name", list(BY_CONTENT))
+def test_unions_of_groups_by_content_decode_as_they_attend(name):
+    check_decoding(*BY_CONTENT[name], length=9, prompt=4, seed=4, share_qk=False)
 
 
 @pytest.mark.parametrize("name", list(FIXED))
