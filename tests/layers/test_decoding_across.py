@@ -122,7 +122,7 @@ def test_what_is_kept_is_in_the_compute_dtype():
 def test_other_layers_say_why_not(layer, reason):
     for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
         assert reason in attention.cross_cache_unsupported_reason
-        with pytest.raises(ValueError, match="must be one that decodes across sequences"):
+        with pytest.raises(ValueError, match="must be one that decodes with a cross-attention cache"):
             attention.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
 
 

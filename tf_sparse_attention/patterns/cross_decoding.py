@@ -19,7 +19,7 @@ from tf_sparse_attention.patterns.slots import content_leaves, entry_name
 
 
 def cross_cache(pattern, key, value, mask, groups):
-    """Returns what is kept of a sequence.
+    """Returns the cache of a sequence.
 
     Args:
         pattern: a `Pattern`.
@@ -36,7 +36,7 @@ def _entry(leaf, key, value, mask, groups):
     if not leaf.pattern.by_content:
         entry = {"key": key, "value": value}
         return entry if mask is None else {**entry, "mask": mask[:, None]}
-    if mask is not None:  # keys that are masked take no place in a group
+    if mask is not None:  # masked keys are in no group
         groups = ops.where(mask[:, None], groups, leaf.pattern.num_groups)
     order, inverse = stable_order(groups)
     rows = {"key": take_rows(key, order), "value": take_rows(value, order)}

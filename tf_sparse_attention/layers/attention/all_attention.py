@@ -24,7 +24,7 @@ class AllAttention(AttentionLayer):
     has it needs no feed-forward: `TransformerBlock(AllAttention(...))`, or a `Backbone` without `intermediate_dim`.
     Cost O(T (window + M)).
 
-    A query whose whole window is masked still sees the persistent vectors. Weights that are asked for are those of the
+    A query whose whole window is masked still sees the persistent vectors. Weights that are returned are those of the
     window.
 
     Args:

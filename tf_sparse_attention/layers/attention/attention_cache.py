@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAtte
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import token_masks
-from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_kept_memory
+from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.patterns.decoding import decode_pattern
 from tf_sparse_attention.patterns.slots import empty_cache, fill_cache, fill_memory
@@ -19,7 +19,7 @@ class AttentionCache(CrossAttentionCache):
     """The three methods of decoding of an attention layer: what `AttentionLayer` adds to those of Keras.
 
     A cache is a dictionary of tensors whose shapes do not change, as a `while_loop` wants it. It holds the keys and
-    values that later queries can still see and no others: what is kept is the pattern's policy. Decoding is causal; its
+    values that later queries can still see and no others, by the cache policy of the pattern. Decoding is causal; its
     results are those of a causal call for the whole sequence, without dropout. Positions have to stay below the
     `max_length` of the cache.
     """
@@ -45,8 +45,8 @@ class AttentionCache(CrossAttentionCache):
             Dictionary of tensors: floats in the compute dtype, counters int32; with a memory also a mask of it.
 
         Raises:
-            ValueError: if the layer cannot decode with a cache or is not built, and for a memory that it has no place
-                for, or of another shape.
+            ValueError: if the layer cannot decode with a cache or is not built, and for a memory that it does not
+                take, or of another shape.
         """
         check_has_cache(self)
         if not self.built:
@@ -77,7 +77,7 @@ class AttentionCache(CrossAttentionCache):
         masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
         heads = self.project(x)
         output = self.attend(
-            *with_kept_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
+            *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
         )
         batch, length = shape(x)[:2]
         lengths = ops.full((batch,), length, dtype="int32")

@@ -17,6 +17,7 @@ from tf_sparse_attention.ops.blocks import shape
 
 
 @renamed_attributes(
+    decode_across="decode_cross",
     further_masks="extra_mask_names",
     reason_against_cache="cache_unsupported_reason",
     reason_against_crossing="cross_cache_unsupported_reason",
@@ -64,7 +65,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
             `supports_memory`: further keys, to which no gradient goes.
         memory_segment_ids: int (B, L), their documents, -1 where there is none yet; tokens see their own, which is 0
             without `segment_ids`. None, without `segment_ids`: all are seen.
-        mask: as `query_mask`; the name by which Keras hands over the mask that a lone `query` carries.
+        mask: as `query_mask`; the name by which Keras passes the mask that a lone `query` carries.
 
     Returns:
         Float (B, T, D), or the pair of it and the weights. A query with nothing to attend to has heads of zeros, so
@@ -74,7 +75,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
-    extra_mask_names = ()  # masks that a subclass takes beside those of every layer, by name, see `add_extra_masks`
+    extra_mask_names = ()  # of masks that a subclass takes in addition to those of every layer, see `add_extra_masks`
 
     def __init__(
         self,
@@ -197,9 +198,9 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         """Returns what a call returns, of projected heads and `TokenMasks`."""
         output, weights = self.compute_attention(heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
-            asked = masks.query_mask[:, None, :, None]
-            output = ops.where(asked, output, 0)
-            weights = None if weights is None else ops.where(asked, weights, 0)
+            exists = masks.query_mask[:, None, :, None]
+            output = ops.where(exists, output, 0)
+            weights = None if weights is None else ops.where(exists, weights, 0)
         output = projections.join_heads(self._attention_output, output)
         return (output, weights) if return_weights else output
 
@@ -250,7 +251,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         return projections.output_spec(self, sizes, query, value, return_attention_scores)
 
     def compute_mask(self, query, previous_mask):
-        # Keras hands over the mask of the query; the weights, where asked for, carry none.
+        # Keras passes the mask of the query; weights that are returned carry none.
         return previous_mask
 
     def get_config(self):

@@ -2,7 +2,6 @@
 
 from keras import ops
 
-from tf_sparse_attention.deprecation import renamed_method
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts import projections
@@ -22,14 +21,14 @@ class CrossAttentionCache:
 
     @property
     def cross_cache_unsupported_reason(self):
-        """Why the layer cannot decode across sequences, as text; None if it can."""
+        """Why the layer cannot decode with a cross-attention cache, as text; None if it can."""
         if self.share_qk:
             return "queries serve as keys"
         pattern = self.make_pattern(causal=False)
         return None if pattern.causal_selection else pattern.cache_unsupported_reason()
 
     def init_cross_cache(self, value, key=None, value_mask=None, key_mask=None):
-        """Returns what is kept of the other sequence: it is computed once and does not change.
+        """Returns the keys and values of the other sequence, which are computed once and do not change.
 
         Args:
             value: float (B, S, D'), as in a call, likewise the others.
@@ -41,7 +40,7 @@ class CrossAttentionCache:
             Dictionary of tensors: floats in the compute dtype, and what is masked.
 
         Raises:
-            ValueError: if the layer cannot decode across sequences or is not built, and for arguments that do not fit.
+            ValueError: if the layer has no cross-attention cache or is not built, and for arguments that do not fit.
         """
         check_has_cross_cache(self)
         if not self.built:
@@ -73,8 +72,6 @@ class CrossAttentionCache:
         heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
         return projections.join_heads(self._attention_output, heads)
 
-    decode_across = renamed_method("decode_across", "decode_cross")
-
     def decode_cross_attention(self, query, cache, index):
         """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
         pattern = self.make_pattern(causal=False)
@@ -99,9 +96,10 @@ def describe_keys(layer, pattern, query, key):
 
 
 def check_has_cross_cache(layer):
-    """Raises a `ValueError` for a layer that cannot decode across sequences."""
+    """Raises a `ValueError` for a layer that cannot decode with a cross-attention cache."""
     if layer.cross_cache_unsupported_reason is not None:
         raise ValueError(
-            f"`{layer.name}` must be one that decodes across sequences: {layer.cross_cache_unsupported_reason}. "
+            f"`{layer.name}` must be one that decodes with a cross-attention cache: "
+            f"{layer.cross_cache_unsupported_reason}. "
             "Call it with all queries at once."
         )

@@ -27,7 +27,7 @@ class GlobalLocalAttention(LocalAttention):
     """Self-attention to a window or blocks around each token, and to global tokens, which attend to all.
 
     A token sees its window and the global tokens in one softmax; a global token sees every token. O(T (window + M)) for
-    M places of global tokens. Source: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have
+    M slots of global tokens. Source: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have
     projections of their own, and BigBird (Zaheer et al. 2020), whose first and last blocks are global.
 
     Not causal: a global token sees later ones, and every token sees it.

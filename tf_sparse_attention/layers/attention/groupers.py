@@ -1,4 +1,4 @@
-"""What puts tokens into groups where content decides, and what a pattern's leaves then know of the tokens.
+"""Groupers, which assign tokens to groups where content decides, and the groups as patterns take them.
 
 A grouper has `assign(heads, positions)`, which returns the group of each token, int32 (B or 1, n, T) of heads
 (B, n, T, H) at positions int32 (B or 1, T), and may have `learn`, see `Centroids`.

@@ -17,7 +17,7 @@ class LocalAttention(AttentionLayer):
     .. g + num_blocks_after, up to itself if causal. Window: the positions j with 0 <= i - j < window if causal,
     |i - j| < window otherwise. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
-    Any length works: the last block is filled with places that no one sees. A sequence shorter than the block or the
+    Any length works: the last block is padded with slots that are masked. A sequence shorter than the block or the
     window is dense attention. Evaluation and training differ in dropout alone.
 
     Args:

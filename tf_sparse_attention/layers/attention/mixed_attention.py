@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.deprecation import renamed_attributes, renamed_method
+from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.cross_attention_cache import check_has_cross_cache
@@ -15,6 +15,7 @@ from tf_sparse_attention.ops.masks import mask_of_heads
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @renamed_attributes(
+    decode_across="decode_cross",
     further_masks="extra_mask_names",
     reason_against_cache="cache_unsupported_reason",
     reason_against_crossing="cross_cache_unsupported_reason",
@@ -31,7 +32,7 @@ class MixedAttention(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`. The parts compute in their own dtypes, the result has that of the sum.
 
     Call arguments:
-        Those of `AttentionLayer`, handed to every part, and the masks that single parts take beside them, by name
+        Those of `AttentionLayer`, passed to every part, and the masks that only some parts take, by name
         (`extra_mask_names`): "global_mask" of `GlobalLocalAttention` reaches the parts that have global tokens.
 
     Returns:
@@ -92,7 +93,7 @@ class MixedAttention(keras.layers.Layer):
 
     @property
     def extra_mask_names(self):
-        """Names of masks that some part takes beside those of every layer."""
+        """Names of masks that some part takes in addition to those of every layer."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.extra_mask_names))
 
     def copy_projections(self, attention):
@@ -195,7 +196,7 @@ class MixedAttention(keras.layers.Layer):
 
     @property
     def cross_cache_unsupported_reason(self):
-        """Why a part cannot decode across sequences, as text; None if all can."""
+        """Why a part cannot decode with a cross-attention cache, as text; None if all can."""
         return next(
             (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
         )
@@ -209,8 +210,6 @@ class MixedAttention(keras.layers.Layer):
     def decode_cross(self, x, cache, index):
         """Returns the result (B, 1, D) for one query a row."""
         return self._sum([part.decode_cross(x, cache[name], index) for name, part in self._named_parts()])
-
-    decode_across = renamed_method("decode_across", "decode_cross")
 
     def _named_parts(self):
         names = [part.name for part in self.parts]
@@ -291,12 +290,12 @@ def check_extra_masks(attention, given):
 
     Args:
         attention: an attention layer or a `MixedAttention`.
-        given: dictionary of masks beside those of every layer; None counts as no mask.
+        given: dictionary of masks in addition to those of every layer; None counts as no mask.
     """
     unknown = {name for name, mask in given.items() if mask is not None} - set(attention.extra_mask_names)
     if unknown:
         raise ValueError(
             f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. "
-            f"The masks that one takes beside those of every layer: {list(attention.extra_mask_names)}. "
+            f"Masks that are taken in addition to those of every layer: {list(attention.extra_mask_names)}. "
             f"Received: {sorted(unknown)}."
         )

@@ -50,7 +50,7 @@ class RoutingAttention(AttentionLayer):
             exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest".
         mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
             and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
-        distance: of position "relative": "rank" (default), between places in the cluster, as published; or "token", in
+        distance: of position "relative": "rank" (default), between ranks in the cluster, as published; or "token", in
             positions, on the scores alone: about twice the cost of the layer.
         ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
         commitment_loss: factor of the commitment loss, default 1e-4. 0: none.
@@ -215,7 +215,7 @@ class RoutingAttention(AttentionLayer):
         if self.share_qk:
             return "queries serve as keys"
         if self.selection is None:
-            return "with selection=None a call across sequences selects by 'top_k' among all queries"
+            return "with selection=None cross-attention selects by 'top_k' among all queries"
         return self.cache_unsupported_reason
 
     def get_config(self):
