@@ -38,8 +38,7 @@ class Inputs(NamedTuple):
         value: (B, n, S, Hv).
         known: for each leaf of the pattern what is known beside positions, see `attend_pattern`.
         masks: a `TokenMasks`.
-        position: a position object of `ops.positions`.
-        span: an `ops.span.Span`, or None.
+        options: an `AttentionOptions`.
     """
 
     query: Any
@@ -47,8 +46,7 @@ class Inputs(NamedTuple):
     value: Any
     known: Any
     masks: Any
-    position: Any
-    span: Any
+    options: Any
 
     def of_plans(self, plans):
         """Returns the inputs of each of the plans; `known` is by leaf and stays."""
@@ -58,10 +56,8 @@ class Inputs(NamedTuple):
         key = query if self.key is self.query else split_heads(self.key, plans)
         parts = []
         for plan, *heads in zip(plans, query, key, split_heads(self.value, plans), strict=True):
-            own = as_slice(plan.heads)
-            masks, position = self.masks.of_heads(own), self.position.of_heads(own)
-            span = None if self.span is None else self.span.of_heads(own)
-            parts.append(Inputs(*heads, self.known, masks, position, span))
+            masks = self.masks.of_heads(as_slice(plan.heads))
+            parts.append(Inputs(*heads, self.known, masks, self.options.of_heads(plan.heads)))
         return parts
 
 
@@ -111,12 +107,13 @@ def attend_pattern(
     turned, keys = rotate_both(position, query, query if shares else key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
     known = [None] * len(pattern.leaves()) if known is None else known
-    inputs = Inputs(turned, turned if shares and not masks.num_memory else keys, value, known, masks, position, span)
-    options = {"hide_self": hide_self, "dropout": dropout, "return_weights": return_weights}
+    keys = turned if shares and not masks.num_memory else keys
+    inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self))
+    returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or persistent is not None}
     plans = plan_heads(pattern, query.shape[1])
-    options["return_log_sum_exp"] = return_log_sum_exp or persistent is not None
     results = [
-        _attend_heads(plan.leaves, own, call, options) for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
+        _attend_heads(plan.leaves, own, call, dropout, returns)
+        for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
     ]
     attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if persistent is not None:
@@ -124,22 +121,22 @@ def attend_pattern(
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
-def _attend_heads(leaves, inputs, call, options):
+def _attend_heads(leaves, inputs, call, dropout, returns):
     """Returns the `Attended` of heads: that of their leaves, merged by their log-sum-exp."""
     if len(leaves) > 1:
-        options = {**options, "return_log_sum_exp": True}
-    return combine_attended([_attend_leaf(leaf, inputs, call, options) for leaf in leaves])
+        returns = {**returns, "return_log_sum_exp": True}
+    return combine_attended([_attend_leaf(leaf, inputs, call, dropout, returns) for leaf in leaves])
 
 
-def _attend_leaf(leaf, inputs, call, options):
+def _attend_leaf(leaf, inputs, call, dropout, returns):
     arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
     if not isinstance(arrangements, list):
-        return attend_arranged(arrangements, leaf, inputs, call, **options)
-    runs = [attend_arranged(each, leaf, inputs, call, **options) for each in arrangements]
+        return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
+    runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
     return runs[0] if len(runs) == 1 else _join_runs(runs)
 
 
-def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=None, **returns):
+def attend_arranged(arrangement, leaf, inputs, call, dropout=None, **returns):
     """Computes attention inside the groups of one arrangement: arrange, attend, restore.
 
     Args:
@@ -147,7 +144,6 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
         leaf: the `Leaf` that it arranges.
         inputs: an `Inputs`.
         call: a `Call`.
-        hide_self: as in `attend_pattern`.
         dropout: an `attend.Dropout`, or None.
         **returns: `return_weights` and `return_log_sum_exp` of `attend`.
 
@@ -156,11 +152,11 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
     """
     distances = arrangement.distances()
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
-    position, masks = inputs.position, inputs.masks
+    masks, (position, span, hide_self, _) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
     if hide_self == "unless_alone":
         bias = with_self_bias(bias, arrangement.own_key())
-    counts, span = arrangement.counts(), inputs.span if leaf.pattern.in_span else None
+    counts, span = arrangement.counts(), span if leaf.pattern.in_span else None
     if counts is not None:
         often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = often if bias is None else bias + often
@@ -173,7 +169,7 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
         query,
         arrangement.keys(inputs.key),
         arrangement.keys(inputs.value),
-        mask=visible_pairs(arrangement, leaf, inputs, call, hide_self == "always"),
+        mask=visible_pairs(arrangement, leaf, inputs, call),
         bias=bias,
         value_bias=position.value_bias(distances),
         span=None if span is None else span.factor(distances),
@@ -187,7 +183,7 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
     )
 
 
-def visible_pairs(arrangement, leaf, inputs, call, hides_self):
+def visible_pairs(arrangement, leaf, inputs, call):
     """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
     masks, conditions = inputs.masks, []
     if not arrangement.is_exact:
@@ -197,7 +193,7 @@ def visible_pairs(arrangement, leaf, inputs, call, hides_self):
         conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
     if call.causal:
         conditions.append(arrangement.past())
-    if hides_self:
+    if inputs.options.hide_self == "always":
         conditions.append(negate(arrangement.own_key()))
     conditions.append(arrangement.inside())
     if not arrangement.keeps_token_masks:

@@ -102,5 +102,4 @@ class PatternHeads(AttentionCache):
         (query, key), pattern = heads[:2], self.make_pattern(causal)
         known = self.describe_tokens(pattern, query, key, masks)
         call = Call.of(pattern, query, query if key is None else key, causal, masks)
-        options = self.attention_options(causal)
-        return dense_pattern(pattern, call, query.shape[1], masks, known, options.span, options.hide_self)
+        return dense_pattern(pattern, call, query.shape[1], masks, known, self.attention_options(causal))
