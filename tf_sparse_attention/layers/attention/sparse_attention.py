@@ -66,11 +66,13 @@ class SparseAttention(AttentionLayer):
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self._groupers = [None] * len(self.pattern.leaves())
-        for plan in plan_heads(self.pattern, self.num_heads):
-            for leaf in plan.leaves:
-                if leaf.pattern.by_content:
-                    self._groupers[leaf.index] = self._make_grouper(leaf, len(plan.heads))
+        made = {
+            leaf.index: self._make_grouper(leaf, len(plan.heads))
+            for plan in plan_heads(self.pattern, self.num_heads)
+            for leaf in plan.leaves
+            if leaf.pattern.by_content
+        }
+        self._groupers = [made.get(index) for index in range(len(self.pattern.leaves()))]
 
     def _make_grouper(self, leaf, num_heads):
         """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
