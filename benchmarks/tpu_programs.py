@@ -160,7 +160,7 @@ def _image():
 
 
 def _global():
-    return layers.GlobalLocalAttention(window=256, first_global=1, num_global=64, **HEADS)
+    return layers.GlobalLocalAttention(window=256, num_first_global=1, num_global=64, **HEADS)
 
 
 def _hashing():

@@ -65,6 +65,10 @@ PANELS = {
 }
 
 
+def global_local(**arguments):
+    return GlobalLocalAttention(**HEAD, **arguments)
+
+
 def spanned(**arguments):
     """Returns an all-attention layer whose four heads have spans of different length."""
     layer = AllAttention(
@@ -86,8 +90,8 @@ PICTURES = {
         ("window of 8, both sides", lambda: LocalAttention(**HEAD, window=8), False, 0),
     ],
     "global": [
-        ("window of 8, first token global", lambda: GlobalLocalAttention(**HEAD, window=8, first_global=1), False, 0),
-        ("blocks of 8, first 4 global", lambda: GlobalLocalAttention(**HEAD, block_size=8, first_global=4), False, 0),
+        ("window of 8, first token global", lambda: global_local(window=8, num_first_global=1), False, 0),
+        ("blocks of 8, first 4 global", lambda: global_local(block_size=8, num_first_global=4), False, 0),
     ],
     "image": [
         ("rows of 8 pixels, causal", lambda: LocalAttention2D(**IMAGE), True, 0),

@@ -118,6 +118,7 @@ CASES = {
     "sparse_routed": Case(sparse(ROUTED, position="rotary")),
     "sparse_routed_shared": Case(sparse(Dilated(2, 3) | Nearest(3, 4) | Hashed(4, 2), share_qk=True), causal=False),
     "sparse_heads": Case(sparse(OF_TWO_KINDS, num_heads=3, position="alibi"), packs=False),
+    "sparse_two_groupings": Case(sparse(Nearest(3, 2) | Nearest(2, 4), position="relative")),
     "sparse_image": Case(sparse(ImageBlocks(6, (2, 3)) | Summary(8, 2), position="rotary"), packs=False),
     "local_blocks": Case(local(block_size=4, position="rotary"), crosses=True, packs=False),
     "local_blocks_both_sides": Case(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
@@ -139,16 +140,16 @@ CASES = {
     "local_2d_blocks_both_sides": Case(
         local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
     ),
-    "global_window": Case(global_local(window=3, first_global=2), **NEVER_CAUSAL, packs=False),
+    "global_window": Case(global_local(window=3, num_first_global=2), **NEVER_CAUSAL, packs=False),
     "global_window_relative": Case(
-        global_local(window=3, first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
+        global_local(window=3, num_first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
     ),
     "global_window_span": Case(
-        global_local(window=4, first_global=1, position="alibi", adaptive_span={"ramp": 2, "initial": 0.3}),
+        global_local(window=4, num_first_global=1, position="alibi", adaptive_span={"ramp": 2, "initial": 0.3}),
         **NEVER_CAUSAL,
         packs=False,
     ),
-    "global_blocks": Case(global_local(block_size=4, first_global=1), **NEVER_CAUSAL, packs=False),
+    "global_blocks": Case(global_local(block_size=4, num_first_global=1), **NEVER_CAUSAL, packs=False),
     "all": Case(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
     "all_span": Case(
         all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True
@@ -230,6 +231,7 @@ OF_EACH_KIND = (
     "sparse_sinks",
     "sparse_heads",
     "sparse_routed_shared",
+    "sparse_two_groupings",
     "local_blocks",
     "all",
     "nearest",

@@ -45,8 +45,8 @@ def attention_layers():
         "all_attention": (layers.AllAttention(**heads, num_persistent=6, window=7, see_self=False), CAUSAL),
         "single_head": (layers.AllAttention(**heads, num_persistent=6, window=7, variant="single_head"), CAUSAL),
         "head_split": (layers.AllAttention(**heads, num_persistent=6, window=7, variant="head_split"), CAUSAL),
-        "global": (layers.GlobalLocalAttention(**heads, window=5, first_global=2, own_projections=True), {}),
-        "global_blocks": (layers.GlobalLocalAttention(**heads, block_size=4, first_global=1, dense_length=8), {}),
+        "global": (layers.GlobalLocalAttention(**heads, window=5, num_first_global=2, own_projections=True), {}),
+        "global_blocks": (layers.GlobalLocalAttention(**heads, block_size=4, num_first_global=1, dense_length=8), {}),
         "clustered": (layers.ClusteredAttention(**heads, num_clusters=5, top_k=4, seed=8), {}),
         "mixed": (
             layers.MixedAttention(
@@ -79,7 +79,7 @@ def language_model():
 
 def encoder():
     """Returns an encoder with global tokens and two segments."""
-    attention = {"num_heads": 2, "key_dim": 4, "window": 5, "first_global": 1}
+    attention = {"num_heads": 2, "key_dim": 4, "window": 5, "num_first_global": 1}
     return tsa.models.Encoder(20, 2, 8, 12, attention, max_length=64, num_segments=2)
 
 

@@ -180,6 +180,17 @@ def more_than_exports(source):
     return [node.lineno for index, node in enumerate(ast.parse(source).body) if not only_exports(index, node)]
 
 
+def exports_that_differ(source):
+    """Returns the public names of ours that an `__init__` imports and does not list in `__all__`, or the reverse."""
+    imported, listed = set(), set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in (LIBRARY, "trainers"):
+            imported |= {alias.asname or alias.name for alias in node.names}
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            listed = set(ast.literal_eval(node.value))
+    return sorted(name for name in imported ^ listed if not name.startswith("_"))
+
+
 def sources(*folders):
     """Returns {path from the root: source} of the Python files below `folders`, missing folders left out."""
     paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))

@@ -56,6 +56,12 @@ def check_switch(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}.")
 
 
+def check_optional_switch(name: str, value: Any) -> None:
+    """Raises a `ValueError` unless `value` is a boolean or None."""
+    if value is not None:
+        check_switch(name, value)
+
+
 def check_rate(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is a number in [0, 1)."""
     if not _is_number(value) or not 0 <= value < 1:

@@ -1,6 +1,7 @@
 """Old names that are accepted for one more release, with a warning."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -38,6 +39,8 @@ def renamed_arguments(**names: str) -> Callable[[Function], Function]:
                     kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 
+        # Keras looks for `self` in that of a layer's constructor.
+        setattr(accepting, "__signature__", inspect.signature(function))  # noqa: B010
         return accepting
 
     return decorate
@@ -53,3 +56,24 @@ def renamed_method(old: str, new: str) -> Callable[..., Any]:
     method.__name__ = old
     method.__doc__ = f"Old name of `{new}`."
     return method
+
+
+def renamed_attributes(**names: str) -> Callable:
+    """Returns a decorator of a class whose attributes may also be read under old names: `old="new"`.
+
+    The old names are no properties: Keras reads those of a layer when it saves one, and each time they would warn.
+    """
+
+    def decorate(cls):
+        inherited = getattr(cls, "__getattr__", object.__getattribute__)  # which raises the error of the first attempt
+
+        def __getattr__(self, name):
+            if name not in names:
+                return inherited(self, name)
+            renamed(name, names[name])
+            return getattr(self, names[name])
+
+        cls.__getattr__ = __getattr__
+        return cls
+
+    return decorate

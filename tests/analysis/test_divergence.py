@@ -190,7 +190,7 @@ def test_a_model_without_such_layers_is_refused():
 
 
 def test_global_tokens_with_projections_of_their_own_have_their_rows():
-    layer = GlobalLocalAttention(2, 4, window=3, first_global=1, own_projections=True)
+    layer = GlobalLocalAttention(2, 4, window=3, num_first_global=1, own_projections=True)
     x = np.random.default_rng(0).normal(size=(2, 9, 8)).astype("float32")
     _, weights = layer(x, return_attention_scores=True)
     (attention,) = record_attentions(layer, x)

@@ -64,7 +64,7 @@ def largest_error(layer, query, given, rng):
     """Returns the largest difference between decoding across sequences, rows in orders of their own, and one call."""
     whole = ops.convert_to_numpy(compiled_on_jax(layer)(query, **given))
     cache, rows, worst = layer.init_cross_cache(**given), np.arange(len(query)), 0.0
-    decode = as_program(layer.decode_across)
+    decode = as_program(layer.decode_cross)
     for index in rng.permuted(np.tile(np.arange(query.shape[1]), (len(query), 1)), axis=1).T:
         found = decode(query[rows, index][:, None], cache, index.astype("int32"))
         worst = max(worst, np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max())

@@ -35,7 +35,7 @@ LAYERS = {
     "lsh": (lambda: layers.LSHAttention(**HASHED), True, 2),
     "chunks": (lambda: layers.LSHAttention(**HASHED, selection="chunks"), False, 2),
     "all": (lambda: layers.AllAttention(**NEAR, num_persistent=8, position="rotary"), True, 1),
-    "global": (lambda: layers.GlobalLocalAttention(**NEAR, num_global=4, first_global=4), False, 2),
+    "global": (lambda: layers.GlobalLocalAttention(**NEAR, num_global=4, num_first_global=4), False, 2),
     "clustered": (lambda: layers.ClusteredAttention(HEADS, 16, num_clusters=16, top_k=16), False, 2),
     "sinks": (lambda: layers.SparseAttention(HEADS, 16, Window(WINDOW) | First(4)), True, 2),
     "routed": (lambda: layers.SparseAttention(HEADS, 16, Window(32) | Nearest(LENGTH // WINDOW, WINDOW)), True, 6),

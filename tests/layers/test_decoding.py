@@ -49,7 +49,10 @@ def layers_of_all_kinds():
         "raster": layers.LocalAttention2D(**sizes, width=3, block_shape=(2, 2), position="relative"),
         "pixel_blocks": layers.LocalAttention2D(**sizes, width=5, height=201, block_shape=(2, 1), order="blocks"),
         "lsh": layers.LSHAttention(**sizes, num_buckets=4, bucket_size=5, num_rounds=2),
-        **{name: CASES[name].make() for name in ("sparse_sinks", "sparse_routed", "sparse_heads")},
+        **{
+            name: CASES[name].make()
+            for name in ("sparse_sinks", "sparse_routed", "sparse_heads", "sparse_two_groupings")
+        },
     }
 
 
@@ -135,7 +138,7 @@ def test_caches_are_in_the_compute_dtype():
 )
 def test_layers_without_a_cache_say_why(layer, reason):
     for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
-        assert reason in attention.reason_against_cache
+        assert reason in attention.cache_unsupported_reason
         with pytest.raises(ValueError, match="must be one that decodes with a cache"):
             attention.init_cache(2, 9)
 

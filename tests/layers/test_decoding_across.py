@@ -67,7 +67,7 @@ def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name)
         cache = layer.init_cross_cache(value, value_mask=mask)
 
         def step(index, outputs):
-            found = layer.decode_across(ops.slice(query, (0, index, 0), (2, 1, SIZE)), cache, index)
+            found = layer.decode_cross(ops.slice(query, (0, index, 0), (2, 1, SIZE)), cache, index)
             return index + 1, ops.slice_update(outputs, (0, index, 0), found)
 
         start = ops.zeros((), "int32"), ops.zeros((2, 9, SIZE))
@@ -88,7 +88,7 @@ def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
         lambda query, key, *args, **kwargs: read.append(key.shape) or attend(query, key, *args, **kwargs),
     )
     cache = layer.init_cross_cache(np.ones((2, 100, SIZE), "float32"))
-    layer.decode_across(np.ones((2, 1, SIZE), "float32"), cache, 50)
+    layer.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, 50)
     shown = {"window": 5, "blocks": 4, "all_attention": 9, "routing": 5, "lsh": 5}[name]
     assert {shape[-2] for shape in read} == {shown}
 
@@ -96,7 +96,7 @@ def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
 def test_a_query_far_behind_the_other_sequence_sees_nothing():
     layer = made("window")
     cache = layer.init_cross_cache(np.ones((2, 5, SIZE), "float32"))
-    output = layer.decode_across(np.ones((2, 1, SIZE), "float32"), cache, [4, 90])
+    output = layer.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, [4, 90])
     bias = next(weight for weight in layer.weights if weight.path.endswith("attention_output/bias"))
     np.testing.assert_allclose(output[1, 0], bias, atol=1e-6)
     assert np.abs(output[0, 0] - ops.convert_to_numpy(bias)).max() > 1e-3
@@ -106,7 +106,7 @@ def test_what_is_kept_is_in_the_compute_dtype():
     layer = layers.LocalAttention(**SIZES, window=6, dtype="mixed_bfloat16")
     layer.build((None, None, SIZE))
     cache = layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
-    output = layer.decode_across(np.ones((2, 1, SIZE), "float32"), cache, 0)
+    output = layer.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, 0)
     assert {keras.backend.standardize_dtype(x.dtype) for x in keras.tree.flatten([output, cache])} == {"bfloat16"}
 
 
@@ -123,8 +123,8 @@ def test_what_is_kept_is_in_the_compute_dtype():
 )
 def test_other_layers_say_why_not(layer, reason):
     for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
-        assert reason in attention.reason_against_crossing
-        with pytest.raises(ValueError, match="must be one that decodes across sequences"):
+        assert reason in attention.cross_cache_unsupported_reason
+        with pytest.raises(ValueError, match="must be one that decodes with a cross-attention cache"):
             attention.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
 
 

@@ -87,7 +87,7 @@ def test_weights_are_told_and_sum_to_one():
 
 
 def test_the_pattern_has_the_marks():
-    layer = GlobalLocalAttention(N, H, window=2, first_global=1, dense_length=4)
+    layer = GlobalLocalAttention(N, H, window=2, num_first_global=1, dense_length=4)
     x, marks = normal(1, 9, SIZE), np.arange(9)[None] == 5
     layer(x)
     near = np.abs(np.subtract.outer(np.arange(9), np.arange(9))) < 2
@@ -100,10 +100,10 @@ def test_the_pattern_has_the_marks():
 
 
 def test_tokens_at_the_start_and_marked_ones_are_global_together():
-    layer = GlobalLocalAttention(N, H, window=2, first_global=2)
+    layer = GlobalLocalAttention(N, H, window=2, num_first_global=2)
     x = normal(1, 9, SIZE)
     both = np.arange(9)[None] == 6
-    plain = GlobalLocalAttention.from_config({**layer.get_config(), "first_global": 0})
+    plain = GlobalLocalAttention.from_config({**layer.get_config(), "num_first_global": 0})
     plain.build(x.shape)
     layer(x)
     plain.set_weights(layer.get_weights())
@@ -191,8 +191,8 @@ def test_a_block_and_a_mixture_hand_over_the_marks():
     ("options", "message"),
     [
         ({"num_global": 0}, "`num_global` must be"),
-        ({"first_global": -1}, "`first_global` must be"),
-        ({"first_global": 3, "num_global": 2}, "`first_global` must be at most `num_global`"),
+        ({"num_first_global": -1}, "`num_first_global` must be"),
+        ({"num_first_global": 3, "num_global": 2}, "`num_first_global` must be at most `num_global`"),
         ({"own_projections": 1}, "`own_projections` must be"),
         ({"dense_length": -1}, "`dense_length` must be"),
         ({"dense_length": 4, "own_projections": True}, "`dense_length` must be 0 with `own_projections`"),

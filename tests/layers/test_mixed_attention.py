@@ -90,7 +90,7 @@ def test_state_and_losses_are_those_of_the_parts():
 
 
 def test_heads_of_a_dense_layer_reach_global_tokens_in_a_mixture():
-    parts = [GlobalLocalAttention(1, 4, window=20, first_global=1, own_projections=True, name="near")]
+    parts = [GlobalLocalAttention(1, 4, window=20, num_first_global=1, own_projections=True, name="near")]
     layer, dense = (
         MixedAttention([*parts, LocalAttention(1, 4, window=20, name="far")]),
         keras.layers.MultiHeadAttention(2, 4),
@@ -117,7 +117,7 @@ def test_a_mask_that_one_part_takes_reaches_it_and_no_other():
     assert_close(to_numpy(weights), np.concatenate([to_numpy(near[1]), to_numpy(wide[1])], axis=1), 0)
     seen = to_numpy(layer.attention_pattern(X, global_mask=marks))
     np.testing.assert_array_equal(seen, to_numpy(weights) > 0)
-    assert layer.further_masks == ("global_mask",)
+    assert layer.extra_mask_names == ("global_mask",)
 
 
 def test_a_mask_that_no_part_takes_is_refused():

@@ -141,7 +141,7 @@ def test_skipped_blocks_do_without_the_marks_that_the_others_take():
     wide = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 2}
     backbone = small(attention=[LOCAL, wide], causal=False, num_local_layers=1)
     assert backbone({"token_ids": ids(2, 9), "global_mask": np.ones((2, 9), bool)}).shape == (2, 9, 16)
-    assert (backbone.blocks[0].attention.further_masks, backbone.further_masks) == ((), ("global_mask",))
+    assert (backbone.blocks[0].attention.extra_mask_names, backbone.extra_mask_names) == ((), ("global_mask",))
 
 
 def test_marks_that_no_block_takes_are_refused():

@@ -30,7 +30,7 @@ def test_ids_alone_are_enough():
 
 
 def test_padding_changes_no_other_state():
-    encoder = Encoder(attention=[{**PART, "first_global": 1}], padding_id=1, **SIZES)
+    encoder = Encoder(attention=[{**PART, "num_first_global": 1}], padding_id=1, **SIZES)
     mask = np.arange(12)[None].repeat(2, 0) < 9
     padded = np.where(mask, np.pad(ids(9), ((0, 0), (0, 3))), 1)
     long = states(encoder, {"token_ids": padded, "padding_mask": mask})
@@ -149,7 +149,7 @@ def test_marks_and_documents_go_into_a_text_of_several_types_only_with_the_types
 
 
 @pytest.mark.parametrize("padding_id", [None, 1])
-@pytest.mark.parametrize("own", [{}, {"first_global": 2}, {"first_global": 1, "own_projections": True}])
+@pytest.mark.parametrize("own", [{}, {"num_first_global": 2}, {"num_first_global": 1, "own_projections": True}])
 def test_packed_documents_are_what_they_are_alone(own, padding_id):
     encoder = Encoder(attention=[{**PART, **own}], num_token_types=2, padding_id=padding_id, **SIZES)
     lengths, length = (7, 1, 12), 24
@@ -170,7 +170,7 @@ def test_packed_documents_are_what_they_are_alone(own, padding_id):
 
 
 def test_documents_are_inputs_of_unknown_length_in_a_saved_model(tmp_path):
-    encoder = Encoder(attention=[{**PART, "first_global": 1}], **SIZES)
+    encoder = Encoder(attention=[{**PART, "num_first_global": 1}], **SIZES)
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids")}
     model = keras.Model(inputs, encoder(inputs))
     model.save(tmp_path / "model.keras")
@@ -187,8 +187,8 @@ def test_documents_beside_global_blocks_are_refused():
 
 
 def test_documents_where_first_tokens_differ_within_a_block_are_refused():
-    encoder = Encoder(attention=[PART, {**PART, "first_global": 1}], **SIZES)
-    with pytest.raises(ValueError, match=r"same `first_global`.* parts of block_0 with first_global \[0, 1\]"):
+    encoder = Encoder(attention=[PART, {**PART, "num_first_global": 1}], **SIZES)
+    with pytest.raises(ValueError, match=r"same `num_first_global`.* parts of block_0 with num_first_global \[0, 1\]"):
         encoder({"token_ids": ids(9), "segment_ids": np.ones((2, 9))})
 
 

@@ -9,7 +9,7 @@ from tests.oracle import definitions
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.patterns.attending import Inputs, visible_pairs
+from tf_sparse_attention.patterns.attending import AttentionOptions, Inputs, visible_pairs
 from tf_sparse_attention.patterns.nearest import BestOfCluster
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.plan import Leaf
@@ -122,8 +122,8 @@ def test_a_cluster_without_any_token_gives_zeros():
 def test_without_any_mask_every_member_may_attend():
     pattern = BestOfCluster(1, 1)
     grid = pattern.arrange(Call(1, 6, 6), (members(CLUSTERS), members(CLUSTERS)))
-    inputs = Inputs(None, None, None, [None], TokenMasks(), None, None)
-    assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6), hides_self=False) is None
+    inputs = Inputs(None, None, None, [None], TokenMasks(), AttentionOptions())
+    assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6)) is None
 
 
 def test_what_invalid_members_bring_is_not_averaged():

@@ -150,7 +150,7 @@ def _local_pattern(head):
 
 
 def _global_local(head):
-    first = (np.arange(len(head.query)) < head.layer.first_global) & head.key_exists
+    first = (np.arange(len(head.query)) < head.layer.num_first_global) & head.key_exists
     whole = first[:, None] | first
     share = np.where(whole, 1.0, _share(head))
     return _by_positions(head, (_local_pattern(head) | whole) & (share > 0), np.log(np.where(share > 0, share, 1.0)))

@@ -97,7 +97,7 @@ def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1
     """
     checks.check_count("max_length", max_length)
     checks.check_count("batch_size", batch_size)
-    if hasattr(target, "reason_against_cache"):
+    if hasattr(target, "cache_unsupported_reason"):
         check_has_cache(target)
     found = {id(layer): layer for layer in _attention_layers(target)}
     if not found:

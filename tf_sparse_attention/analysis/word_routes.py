@@ -163,9 +163,8 @@ def _clusters(attention):
     for part in attention.parts:
         layer = part.layer
         if isinstance(layer, RoutingAttention) and layer.centroids is not None:
-            query, _ = layer.normalize_heads(part.heads[0], None)
             (grouper,) = layer.groupers
-            groups = grouper.assign(query)
+            groups = grouper.assign(part.heads[0])
             clusters |= {first + head: row for head, row in enumerate(to_numpy(groups)[0])}
         first += layer.num_heads
     return clusters

@@ -117,9 +117,9 @@ def _check(model, signatures):
             "`model` must compute in float32. Make one with dtype='float32' and the same weights "
             f"(`load_weights`). Received: compute dtype {model.compute_dtype}."
         )
-    if "decode" in signatures and model.reason_against_cache is not None:
+    if "decode" in signatures and model.cache_unsupported_reason is not None:
         raise ValueError(
-            f"`model` must be one that decodes with a cache: {model.reason_against_cache}. "
+            f"`model` must be one that decodes with a cache: {model.cache_unsupported_reason}. "
             "`signatures=('score',)` leaves decoding out."
         )
     size = 4 * model.count_params()

@@ -8,10 +8,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_keys, renamed_method
+from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.models.attention_parts import serialize_attention
-from tf_sparse_attention.models.backbone_arguments import check_arguments, further_masks_of, masks_of_block, unpack
+from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
+from tf_sparse_attention.models.backbone_arguments import check_arguments, extra_mask_names_of, masks_of_block, unpack
 from tf_sparse_attention.models.backbone_cache import BackboneCache
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.model import Model
@@ -31,6 +31,7 @@ RENAMED = {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@renamed_attributes(further_masks="extra_mask_names", reason_against_cache="cache_unsupported_reason")
 class Backbone(BackboneCache, Model):
     """Embedding, Transformer blocks with heads of any patterns, and a final norm.
 
@@ -174,9 +175,9 @@ class Backbone(BackboneCache, Model):
         return all(block.attention.causal_selection for block in self.blocks)
 
     @property
-    def further_masks(self) -> tuple[str, ...]:
+    def extra_mask_names(self) -> tuple[str, ...]:
         """Names of masks that only some layers take, such as "global_mask"."""
-        return further_masks_of(self.blocks)
+        return extra_mask_names_of(self.blocks)
 
     @property
     def max_length(self) -> int | None:
@@ -203,7 +204,7 @@ class Backbone(BackboneCache, Model):
         segment_ids: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        return self._run(*unpack(inputs, padding_mask, segment_ids, self.further_masks), training)
+        return self._run(*unpack(inputs, padding_mask, segment_ids, self.extra_mask_names), training)
 
     def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
         """Returns the empty segment memory of `batch_size` texts, for `forward_with_memory`.
@@ -237,23 +238,23 @@ class Backbone(BackboneCache, Model):
         Returns:
             Pair of the vectors (B, T, D) and the memory for the next segment.
         """
-        unpacked = unpack(inputs, further_masks=self.further_masks)
+        unpacked = unpack(inputs, extra_mask_names=self.extra_mask_names)
         segments = SegmentMemory(memory, *unpacked[:3])
         x = self._run(*unpacked, training, segments)
         return x, segments.after()
 
     read_on = renamed_method("read_on", "forward_with_memory")
 
-    def _run(self, token_ids, padding_mask, segment_ids, further_masks, training, memory=None):
+    def _run(self, token_ids, padding_mask, segment_ids, extra_masks, training, memory=None):
         if len(token_ids.shape) != 2:
             raise ValueError(
                 f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
             )
         x = self.embed(token_ids, training)
         for block in self.blocks:
-            further = masks_of_block(block, further_masks)
-            further |= {} if memory is None else memory.arguments_of(block, x)
-            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **further)
+            extra = masks_of_block(block, extra_masks)
+            extra |= {} if memory is None else memory.arguments_of(block, x)
+            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **extra)
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, token_ids: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
@@ -281,4 +282,5 @@ class Backbone(BackboneCache, Model):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":
-        return cls(**renamed_keys(config, RENAMED))
+        config = renamed_keys(config, RENAMED)
+        return cls(**{**config, "attention": rename_arguments(config["attention"])})

@@ -15,23 +15,23 @@ def unpack(
     inputs: Tensor | dict[str, Tensor],
     padding_mask: Tensor | None = None,
     segment_ids: Tensor | None = None,
-    further_masks: Sequence[str] = (),
+    extra_mask_names: Sequence[str] = (),
 ) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Tensor]]:
     """Unpacks the inputs of a model, a tensor or a dictionary.
 
     Args:
         inputs: token ids, or a dictionary with "token_ids" and any of "padding_mask", "segment_ids" and the names in
-            `further_masks`.
+            `extra_mask_names`.
         padding_mask: where the inputs have none.
         segment_ids: likewise.
-        further_masks: names of masks that some attention takes.
+        extra_mask_names: names of masks that some attention takes.
 
     Returns:
-        Token ids, padding mask, segment ids and a dictionary of the further masks that are not None.
+        Token ids, padding mask, segment ids and a dictionary of the extra masks that are not None.
     """
     if not isinstance(inputs, dict):
         return inputs, padding_mask, segment_ids, {}
-    optional = ("padding_mask", "segment_ids", *further_masks)
+    optional = ("padding_mask", "segment_ids", *extra_mask_names)
     if "token_ids" not in inputs or set(inputs) - {"token_ids", *optional}:
         names = ", ".join(repr(name) for name in optional[:-1])
         raise ValueError(
@@ -42,18 +42,18 @@ def unpack(
         inputs["token_ids"],
         inputs.get("padding_mask", padding_mask),
         inputs.get("segment_ids", segment_ids),
-        {name: inputs[name] for name in further_masks if inputs.get(name) is not None},
+        {name: inputs[name] for name in extra_mask_names if inputs.get(name) is not None},
     )
 
 
-def further_masks_of(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
+def extra_mask_names_of(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
     """Returns the names of masks that the attention of only some blocks takes."""
-    return tuple(dict.fromkeys(name for block in blocks for name in block.attention.further_masks))
+    return tuple(dict.fromkeys(name for block in blocks for name in block.attention.extra_mask_names))
 
 
-def masks_of_block(block: keras.layers.Layer, further_masks: dict[str, Tensor]) -> dict[str, Tensor]:
+def masks_of_block(block: keras.layers.Layer, extra_masks: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the masks, by name, that the attention of a block takes."""
-    return {name: further_masks[name] for name in block.attention.further_masks if name in further_masks}
+    return {name: extra_masks[name] for name in block.attention.extra_mask_names if name in extra_masks}
 
 
 def check_arguments(arguments: Config) -> None:

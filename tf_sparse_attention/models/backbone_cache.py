@@ -19,11 +19,11 @@ class BackboneCache:
     """
 
     @property
-    def reason_against_cache(self) -> str | None:
+    def cache_unsupported_reason(self) -> str | None:
         """Why the model cannot decode with a cache, as text; None if it can."""
         if not self.causal:
             return "it sees later tokens"
-        return next((block.reason_against_cache for block in self.blocks if block.reason_against_cache), None)
+        return next((block.cache_unsupported_reason for block in self.blocks if block.cache_unsupported_reason), None)
 
     def init_cache(
         self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None

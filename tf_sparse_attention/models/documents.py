@@ -51,11 +51,11 @@ def mark_first_tokens(block: keras.layers.Layer, global_mask: Tensor | None, sta
         ValueError: if parts of the block have first tokens of different numbers.
     """
     parts = getattr(block.attention, "parts", [block.attention])
-    counts = {getattr(part, "first_global", 0) for part in parts if "global_mask" in part.further_masks}
+    counts = {getattr(part, "num_first_global", 0) for part in parts if "global_mask" in part.extra_mask_names}
     if len(counts) > 1:
         raise ValueError(
-            "`segment_ids` must be left out unless all parts with global tokens have the same `first_global`. "
-            f"Received: segment_ids, and parts of {block.name} with first_global {sorted(counts)}."
+            "`segment_ids` must be left out unless all parts with global tokens have the same `num_first_global`. "
+            f"Received: segment_ids, and parts of {block.name} with num_first_global {sorted(counts)}."
         )
     if not any(counts):
         return global_mask

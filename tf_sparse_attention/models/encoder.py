@@ -8,9 +8,9 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_keys
-from tf_sparse_attention.models.attention_parts import serialize_attention
-from tf_sparse_attention.models.backbone_arguments import further_masks_of, masks_of_block
+from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
+from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
+from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import document_starts, mark_first_tokens, token_positions
 from tf_sparse_attention.models.model import Model
@@ -22,6 +22,7 @@ RENAMED = {"num_segments": "num_token_types", "epsilon": "layer_norm_epsilon"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@renamed_attributes(further_masks="extra_mask_names")
 class Encoder(Model):
     """BERT with local attention and global tokens: post-norm blocks over embeddings of tokens, positions and types.
 
@@ -56,7 +57,7 @@ class Encoder(Model):
             "token_type_ids" int (B, T), the type of each token, 0 without them;
             "segment_ids" int (B, T), the document of each token of packed rows, which are contiguous:
             attention stays inside of a document, positions count from its start, and its first tokens are global where
-            `first_global` of the attention says so;
+            `num_first_global` of the attention says so;
             "global_mask" (B, T), not zero for global tokens. A row may have `num_global` of them, in all of its
             documents together.
         training: whether to apply dropout.
@@ -72,7 +73,7 @@ class Encoder(Model):
             several types.
 
     Example:
-        >>> part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "first_global": 1}
+        >>> part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "num_first_global": 1}
         >>> encoder = Encoder(100, 2, 16, 32, [part], max_length=64)
         >>> tuple(encoder(keras.ops.ones((1, 40), "int32"))["sequence_output"].shape)
         (1, 40, 16)
@@ -121,7 +122,7 @@ class Encoder(Model):
         self.use_pooler = use_pooler
         self._make_layers()
         self.built = True
-        if global_block and "global_mask" not in self.further_masks:
+        if global_block and "global_mask" not in self.extra_mask_names:
             raise ValueError(
                 "`global_block` must be None unless `attention` has a part with global tokens, as "
                 f"'GlobalLocalAttention'. Received: global_block={global_block}, attention={self.attention!r}."
@@ -154,34 +155,34 @@ class Encoder(Model):
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         inputs = self._check_inputs(inputs if isinstance(inputs, dict) else {"token_ids": inputs})
         mask = None if inputs["padding_mask"] is None else ops.cast(inputs["padding_mask"], "bool")
-        further = {name: inputs[name] for name in self.further_masks if inputs[name] is not None}
+        extra = {name: inputs[name] for name in self.extra_mask_names if inputs[name] is not None}
         if self.global_block:
-            further["global_mask"] = self._global_blocks(inputs["token_ids"], self.global_block)
+            extra["global_mask"] = self._global_blocks(inputs["token_ids"], self.global_block)
         starts = None if inputs["segment_ids"] is None else document_starts(inputs["segment_ids"])
         x = self._embed(inputs["token_ids"], inputs["token_type_ids"], starts)
         x = self.embedding_dropout(self.embedding_norm(x), training=training)
         for block in self.blocks:
-            masks = self._masks_of_block(block, further, starts)
+            masks = self._masks_of_block(block, extra, starts)
             x = block(x, mask=mask, segment_ids=inputs["segment_ids"], **masks, training=training)
         pooled = {} if self.pooler is None else {"pooled_output": self.pooler(_first_tokens(x, starts))}
         return {"sequence_output": x, **pooled}
 
-    def _masks_of_block(self, block, further, starts):
-        """Returns the further masks that the attention of a block takes."""
-        masks = masks_of_block(block, further)
-        if starts is None or "global_mask" not in block.attention.further_masks:
+    def _masks_of_block(self, block, extra, starts):
+        """Returns the extra masks that the attention of a block takes."""
+        masks = masks_of_block(block, extra)
+        if starts is None or "global_mask" not in block.attention.extra_mask_names:
             return masks
         marks = mark_first_tokens(block, masks.get("global_mask"), starts)
         return masks if marks is None else {**masks, "global_mask": marks}
 
     @property
-    def further_masks(self) -> tuple[str, ...]:
+    def extra_mask_names(self) -> tuple[str, ...]:
         """Names of masks that only some layers take, such as "global_mask"."""
-        return further_masks_of(self.blocks)
+        return extra_mask_names_of(self.blocks)
 
     def _check_inputs(self, inputs):
         """Returns all inputs by name, None where there is none."""
-        names = {*INPUTS, *self.further_masks}
+        names = {*INPUTS, *self.extra_mask_names}
         if "token_ids" not in inputs or set(inputs) - names:
             raise ValueError(
                 f'`inputs` must have "token_ids" and nothing else than {sorted(names)}. Received: {sorted(inputs)}.'
@@ -250,7 +251,7 @@ class Encoder(Model):
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Encoder":
         config = renamed_keys(config, RENAMED)
-        return cls(**{**config, "attention": _as_parts(config["attention"])})
+        return cls(**{**config, "attention": rename_arguments(_as_parts(config["attention"]))})
 
 
 def _first_tokens(x, starts):

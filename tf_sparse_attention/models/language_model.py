@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed, renamed_method
+from tf_sparse_attention.deprecation import renamed, renamed_attributes, renamed_method
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.models.backbone import RENAMED, Backbone
 from tf_sparse_attention.models.generation import Generation
@@ -21,6 +21,7 @@ SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@renamed_attributes(reason_against_cache="cache_unsupported_reason")
 class LanguageModel(Generation, TargetsAsInputs, Model):
     """Logits of the token after each position.
 
@@ -173,9 +174,9 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
     read_on = renamed_method("read_on", "forward_with_memory")
 
     @property
-    def reason_against_cache(self) -> str | None:
+    def cache_unsupported_reason(self) -> str | None:
         """Why the model cannot decode with a cache, as text; None if it can."""
-        return self.backbone.reason_against_cache
+        return self.backbone.cache_unsupported_reason
 
     def init_cache(
         self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None

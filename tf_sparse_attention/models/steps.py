@@ -29,12 +29,12 @@ class Decoder(NamedTuple):
 
 def make_decoder(model: keras.Model) -> Decoder:
     """Returns the `Decoder` of a model: with a cache, or if it supports none, by a full pass for each token."""
-    if model.reason_against_cache is None:
+    if model.cache_unsupported_reason is None:
         return Decoder(cached_step(model), functools.partial(prefill_prompts, model))
     logging.warning(
         "%s decodes without a cache, since %s: every token costs a pass over the whole sequence.",
         model.name,
-        model.reason_against_cache,
+        model.cache_unsupported_reason,
     )
     return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length: ())
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
+from keras import ops
 
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
@@ -108,3 +109,18 @@ class Arrangement:
     def row_has_key(self) -> Tensor | None:
         """Returns where a query is known to see a key, (B, N, G, t, 1), if no mask of pairs says otherwise; or None."""
         return None
+
+
+class OneGroup(Arrangement):
+    """All queries as one group; a subclass has `query_length` and gives the keys."""
+
+    query_length: Size
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.expand_dims(x, axis - 1)
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.squeeze(x, axis - 1)
+
+    def query_positions(self) -> Tensor:
+        return ops.arange(self.query_length, dtype="int32")[None]

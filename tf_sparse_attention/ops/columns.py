@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import OneGroup
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.types import Size, Tensor
 
@@ -63,7 +63,7 @@ class TakenColumns:
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnGrid(Arrangement):
+class ColumnGrid(OneGroup):
     """A run of queries beside the columns of the first blocks, as one group.
 
     Args:
@@ -88,14 +88,11 @@ class ColumnGrid(Arrangement):
         return self.taken.columns
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(slice_axis(x, axis, self.start, self.stop), axis - 1)
+        return super().queries(slice_axis(x, axis, self.start, self.stop), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         columns = self.taken.take(x, axis)
         return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.columns.count), axis - 1)
-
-    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.squeeze(x, axis - 1)
 
     def query_positions(self) -> Tensor:
         return ops.arange(self.start, self.stop, dtype="int32")[None]
@@ -135,7 +132,7 @@ def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: 
 
 
 @dataclasses.dataclass(frozen=True)
-class FirstGrid(Arrangement):
+class FirstGrid(OneGroup):
     """All queries beside the first `count` keys of the sequence, as one group.
 
     Args:
@@ -150,17 +147,8 @@ class FirstGrid(Arrangement):
 
     is_exact = True
 
-    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(x, axis - 1)
-
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return split(x, self.count, axis, 1)
-
-    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.squeeze(x, axis - 1)
-
-    def query_positions(self) -> Tensor:
-        return ops.arange(self.query_length, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
         return np.arange(self.count, dtype="int32")[None]

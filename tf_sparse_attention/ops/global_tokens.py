@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import OneGroup
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import pick_rows, take_numbers
 from tf_sparse_attention.types import Tensor
@@ -47,7 +47,7 @@ def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> Glo
     return GlobalTokens(marks, positions, counts, ops.clip(slots, 0, num_global - 1))
 
 
-class GlobalGrid(Arrangement):
+class GlobalGrid(OneGroup):
     """All queries beside the global tokens, as one group.
 
     Args:
@@ -58,19 +58,10 @@ class GlobalGrid(Arrangement):
 
     def __init__(self, tokens: GlobalTokens) -> None:
         self._tokens = tokens
-        self.key_length = shape(tokens.marks)[1]
-
-    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(x, axis - 1)
+        self.query_length = self.key_length = shape(tokens.marks)[1]
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
-
-    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.squeeze(x, axis - 1)
-
-    def query_positions(self) -> Tensor:
-        return ops.arange(self.key_length, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
         return _inside(self._tokens)[:, None, None]  # (B, 1, 1, M)
@@ -82,7 +73,7 @@ class GlobalGrid(Arrangement):
         return self._tokens.counts[:, None, None, None]
 
 
-class GlobalRows(Arrangement):
+class GlobalRows(OneGroup):
     """The global tokens as queries, beside all keys; the rows of other queries are zeros.
 
     Args:
@@ -96,13 +87,13 @@ class GlobalRows(Arrangement):
         self.key_length = shape(tokens.marks)[1]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
+        return super().queries(_take_global(x, axis, self._tokens), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(x, axis - 1)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        x, tokens = ops.squeeze(x, axis - 1), self._tokens
+        x, tokens = super().restore(x, axis), self._tokens
         index, back, exists = (_for_heads(each, x) for each in (tokens.slots, _inside(tokens), tokens.counts > 0))
         return ops.where(tokens.marks[:, None, :, None], pick_rows(x, index, back, exists), 0)
 

@@ -5,14 +5,28 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, attend, attend_shared_keys, combine_attended, score_dtype
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.groups import with_self_bias
-from tf_sparse_attention.ops.masks import TokenMasks, document_starts, merge, negate, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 from tf_sparse_attention.ops.scores import dense_scores
-from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.pattern import Call, rule_conditions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, split_heads
+
+
+class AttentionOptions(NamedTuple):
+    """What a layer adds to its pattern, by the names of `attend_pattern`."""
+
+    position: Any = NoPosition()
+    span: Any = None
+    hide_self: Any = None
+    persistent: Any = None
+
+    def of_heads(self, heads):
+        """Returns the options of the heads that a range says."""
+        own = as_slice(heads)
+        span = None if self.span is None else self.span.of_heads(own)
+        return self._replace(position=self.position.of_heads(own), span=span)
 
 
 class Inputs(NamedTuple):
@@ -24,8 +38,7 @@ class Inputs(NamedTuple):
         value: (B, n, S, Hv).
         known: for each leaf of the pattern what is known beside positions, see `attend_pattern`.
         masks: a `TokenMasks`.
-        position: a position object of `ops.positions`.
-        span: an `ops.span.Span`, or None.
+        options: an `AttentionOptions`.
     """
 
     query: Any
@@ -33,8 +46,7 @@ class Inputs(NamedTuple):
     value: Any
     known: Any
     masks: Any
-    position: Any
-    span: Any
+    options: Any
 
     def of_plans(self, plans):
         """Returns the inputs of each of the plans; `known` is by leaf and stays."""
@@ -44,10 +56,8 @@ class Inputs(NamedTuple):
         key = query if self.key is self.query else split_heads(self.key, plans)
         parts = []
         for plan, *heads in zip(plans, query, key, split_heads(self.value, plans), strict=True):
-            own = as_slice(plan.heads)
-            masks, position = self.masks.of_heads(own), self.position.of_heads(own)
-            span = None if self.span is None else self.span.of_heads(own)
-            parts.append(Inputs(*heads, self.known, masks, position, span))
+            masks = self.masks.of_heads(as_slice(plan.heads))
+            parts.append(Inputs(*heads, self.known, masks, self.options.of_heads(plan.heads)))
         return parts
 
 
@@ -95,15 +105,15 @@ def attend_pattern(
     """
     shares = key is None or key is query
     turned, keys = rotate_both(position, query, query if shares else key, masks.num_memory)
-    starts = document_starts(masks) if pattern.uses_starts else None
-    call = Call(shape(query)[0], shape(query)[2], shape(keys)[2], causal, masks.num_memory, starts)
+    call = Call.of(pattern, query, keys, causal, masks)
     known = [None] * len(pattern.leaves()) if known is None else known
-    inputs = Inputs(turned, turned if shares and not masks.num_memory else keys, value, known, masks, position, span)
-    options = {"hide_self": hide_self, "dropout": dropout, "return_weights": return_weights}
+    keys = turned if shares and not masks.num_memory else keys
+    inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self))
+    returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or persistent is not None}
     plans = plan_heads(pattern, query.shape[1])
-    options["return_log_sum_exp"] = return_log_sum_exp or persistent is not None
     results = [
-        _attend_heads(plan.leaves, own, call, options) for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
+        _attend_heads(plan.leaves, own, call, dropout, returns)
+        for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
     ]
     attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if persistent is not None:
@@ -111,22 +121,22 @@ def attend_pattern(
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
-def _attend_heads(leaves, inputs, call, options):
+def _attend_heads(leaves, inputs, call, dropout, returns):
     """Returns the `Attended` of heads: that of their leaves, merged by their log-sum-exp."""
     if len(leaves) > 1:
-        options = {**options, "return_log_sum_exp": True}
-    return combine_attended([_attend_leaf(leaf, inputs, call, options) for leaf in leaves])
+        returns = {**returns, "return_log_sum_exp": True}
+    return combine_attended([_attend_leaf(leaf, inputs, call, dropout, returns) for leaf in leaves])
 
 
-def _attend_leaf(leaf, inputs, call, options):
+def _attend_leaf(leaf, inputs, call, dropout, returns):
     arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
     if not isinstance(arrangements, list):
-        return attend_arranged(arrangements, leaf, inputs, call, **options)
-    runs = [attend_arranged(each, leaf, inputs, call, **options) for each in arrangements]
+        return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
+    runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
     return runs[0] if len(runs) == 1 else _join_runs(runs)
 
 
-def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=None, **returns):
+def attend_arranged(arrangement, leaf, inputs, call, dropout=None, **returns):
     """Computes attention inside the groups of one arrangement: arrange, attend, restore.
 
     Args:
@@ -134,7 +144,6 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
         leaf: the `Leaf` that it arranges.
         inputs: an `Inputs`.
         call: a `Call`.
-        hide_self: as in `attend_pattern`.
         dropout: an `attend.Dropout`, or None.
         **returns: `return_weights` and `return_log_sum_exp` of `attend`.
 
@@ -143,11 +152,11 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
     """
     distances = arrangement.distances()
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
-    position, masks = inputs.position, inputs.masks
+    masks, (position, span, hide_self, _) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
     if hide_self == "unless_alone":
         bias = with_self_bias(bias, arrangement.own_key())
-    counts, span = arrangement.counts(), inputs.span if leaf.pattern.in_span else None
+    counts, span = arrangement.counts(), span if leaf.pattern.in_span else None
     if counts is not None:
         often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = often if bias is None else bias + often
@@ -160,7 +169,7 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
         query,
         arrangement.keys(inputs.key),
         arrangement.keys(inputs.value),
-        mask=visible_pairs(arrangement, leaf, inputs, call, hide_self == "always"),
+        mask=visible_pairs(arrangement, leaf, inputs, call),
         bias=bias,
         value_bias=position.value_bias(distances),
         span=None if span is None else span.factor(distances),
@@ -174,17 +183,17 @@ def attend_arranged(arrangement, leaf, inputs, call, hide_self=None, dropout=Non
     )
 
 
-def visible_pairs(arrangement, leaf, inputs, call, hides_self):
+def visible_pairs(arrangement, leaf, inputs, call):
     """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
     masks, conditions = inputs.masks, []
     if not arrangement.is_exact:
-        conditions += rule_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
+        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
     for other in leaf.excluded:
         described = other.pattern.describe(inputs.known[other.index])
-        conditions.append(negate(merge(*rule_conditions(arrangement, other.pattern, described, call))))
+        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
     if call.causal:
         conditions.append(arrangement.past())
-    if hides_self:
+    if inputs.options.hide_self == "always":
         conditions.append(negate(arrangement.own_key()))
     conditions.append(arrangement.inside())
     if not arrangement.keeps_token_masks:
@@ -193,8 +202,8 @@ def visible_pairs(arrangement, leaf, inputs, call, hides_self):
     return merge(*conditions, pick_pairs(masks.attention_mask, *positions))
 
 
-def rule_conditions(arrangement, pattern, known, call):
-    """Returns what the rule of a pattern says of the pairs that an arrangement has side by side, a list of bools."""
+def arranged_conditions(arrangement, pattern, known, call):
+    """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
     positions = arrangement.rule_positions(pattern.period)
     beside = ({}, {}) if known is None else arrangement.known(known)
     starts = (0, 0)
@@ -203,9 +212,7 @@ def rule_conditions(arrangement, pattern, known, call):
             arrangement.queries(call.starts[0], -1)[..., :, None],
             arrangement.keys(call.starts[1], -1)[..., None, :],
         )
-    places = [Place(*place) for place in zip(positions, starts, beside, strict=True)]
-    seen = pattern.visible(*places)
-    return list(seen) if isinstance(seen, tuple) else [seen]
+    return rule_conditions(pattern, *(Place(*place) for place in zip(positions, starts, beside, strict=True)))
 
 
 def _token_masks(arrangement, masks):

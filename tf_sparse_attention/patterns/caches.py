@@ -17,15 +17,16 @@ from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import at_most, ring_positions
 
 
-@dataclasses.dataclass(frozen=True)
-class Ring:
-    """The last `size` positions: position p is in slot p mod size."""
-
-    size: int
+class CachePolicy:
+    """Which slots hold which positions; by default every slot holds a position of its own, from 0 on."""
 
     def num_slots(self, max_length):
         """Returns how many slots are needed, an integer, or a scalar tensor where `max_length` is one."""
-        return at_most(self.size, max_length)
+        raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
+
+    def slot_positions(self, num_slots):
+        """Returns the position that each slot is for, int32 (S,), of a policy whose slots are never used again."""
+        return ops.arange(num_slots, dtype="int32")
 
     def held(self, place, lengths, num_slots):
         """Returns the positions that the slots hold after a prompt, int32 (B, 1 or n, S), outside it where none.
@@ -35,7 +36,8 @@ class Ring:
             lengths: int32 (B,), tokens of each row.
             num_slots: S.
         """
-        return ring_positions(num_slots, lengths - 1)[:, None]
+        positions = self.slot_positions(num_slots)[None]
+        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
 
     def slot(self, place, num_slots):
         """Returns the slot of the next token, int32 (B, 1 or n), and where it is kept, bool, or None for everywhere.
@@ -44,7 +46,7 @@ class Ring:
             place: the `Place` of the token, (B, 1 or n).
             num_slots: S.
         """
-        return place.position % num_slots, None
+        raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
     def read(self, place, num_slots):
         """Returns the slots that a query reads, int32 (B, 1 or n, s); None: all.
@@ -57,25 +59,34 @@ class Ring:
 
 
 @dataclasses.dataclass(frozen=True)
-class Everything:
+class Ring(CachePolicy):
+    """The last `size` positions: position p is in slot p mod size."""
+
+    size: int
+
+    def num_slots(self, max_length):
+        return at_most(self.size, max_length)
+
+    def held(self, place, lengths, num_slots):
+        return ring_positions(num_slots, lengths - 1)[:, None]
+
+    def slot(self, place, num_slots):
+        return place.position % num_slots, None
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything(CachePolicy):
     """All positions: position p is in slot p."""
 
     def num_slots(self, max_length):
         return max_length
 
-    def held(self, place, lengths, num_slots):
-        positions = ops.arange(num_slots, dtype="int32")[None]
-        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
-
     def slot(self, place, num_slots):
         return place.position, None
 
-    def read(self, place, num_slots):
-        return None
-
 
 @dataclasses.dataclass(frozen=True)
-class PhaseRings:
+class PhaseRings(CachePolicy):
     """For each phase, position modulo `stride`, its last `size` positions; None: all of them."""
 
     stride: int
@@ -107,7 +118,7 @@ class PhaseRings:
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupRings:
+class GroupRings(CachePolicy):
     """For each of `num_groups` groups its last `size` tokens: that of rank r in group g in slot g size + r mod size."""
 
     num_groups: int
@@ -137,7 +148,7 @@ class GroupRings:
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnSlots:
+class ColumnSlots(CachePolicy):
     """The columns of every block."""
 
     columns: Columns
@@ -145,9 +156,8 @@ class ColumnSlots:
     def num_slots(self, max_length):
         return self.columns.num_blocks(max_length) * self.columns.count
 
-    def held(self, place, lengths, num_slots):
-        positions = self.columns.positions(num_slots // self.columns.count)[None]
-        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
+    def slot_positions(self, num_slots):
+        return self.columns.positions(num_slots // self.columns.count)
 
     def slot(self, place, num_slots):
         column = place.position % self.columns.block_size - self.columns.first
@@ -155,12 +165,9 @@ class ColumnSlots:
         kept = ops.logical_and(column >= 0, column < self.columns.count)
         return block * self.columns.count + in_range(column, self.columns.count), kept
 
-    def read(self, place, num_slots):
-        return None
-
 
 @dataclasses.dataclass(frozen=True)
-class FirstSlots:
+class FirstSlots(CachePolicy):
     """The first `count` positions."""
 
     count: int
@@ -168,15 +175,8 @@ class FirstSlots:
     def num_slots(self, max_length):
         return at_most(self.count, max_length)
 
-    def held(self, place, lengths, num_slots):
-        positions = ops.arange(num_slots, dtype="int32")[None]
-        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
-
     def slot(self, place, num_slots):
         return in_range(place.position, num_slots), place.position < num_slots
-
-    def read(self, place, num_slots):
-        return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,12 @@ from tf_sparse_attention.ops.ring import at_most, take_positions
 from tf_sparse_attention.patterns.caches import GroupRun
 from tf_sparse_attention.patterns.decoding import CachedKeys, attend_cached
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import plan_heads, take_heads
+from tf_sparse_attention.patterns.plan import leaves_with_heads, plan_heads
 from tf_sparse_attention.patterns.slots import content_leaves, entry_name
 
 
 def cross_cache(pattern, key, value, mask, groups):
-    """Returns what is kept of a sequence.
+    """Returns the cache of a sequence.
 
     Args:
         pattern: a `Pattern`.
@@ -28,26 +28,22 @@ def cross_cache(pattern, key, value, mask, groups):
         mask: bool (B, S), False for keys that no query may see; or None.
         groups: for each leaf the groups of the keys, int32 (B, n, S) in 0 .. K - 1, None of one that goes by positions.
     """
-    cache = {}
-    for plan in plan_heads(pattern, key.shape[1]):
-        own = take_heads(key, plan.heads), take_heads(value, plan.heads)
-        for leaf in plan.leaves:
-            cache[entry_name(leaf)] = _entry(leaf, *own, mask, groups[leaf.index])
-    return cache
+    leaves = leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value)
+    return {entry_name(leaf): _entry(leaf, *own, mask, groups[leaf.index]) for leaf, *own in leaves}
 
 
 def _entry(leaf, key, value, mask, groups):
     if not leaf.pattern.by_content:
         entry = {"key": key, "value": value}
         return entry if mask is None else {**entry, "mask": mask[:, None]}
-    if mask is not None:  # keys that are masked take no place in a group
+    if mask is not None:  # masked keys are in no group
         groups = ops.where(mask[:, None], groups, leaf.pattern.num_groups)
     order, inverse = stable_order(groups)
     rows = {"key": take_rows(key, order), "value": take_rows(value, order)}
     return {**rows, "order": order, "group": groups, "rank": inverse}
 
 
-def decode_cross(pattern, cache, query, groups, index, options):
+def decode_cross_pattern(pattern, cache, query, groups, index, options):
     """Returns attention of one query a row to the other sequence, (B, N, 1, Hv).
 
     Args:
@@ -56,7 +52,7 @@ def decode_cross(pattern, cache, query, groups, index, options):
         query: scaled queries (B, N, 1, H), not turned.
         groups: for each leaf the groups of the queries, int32 (B, n, 1), None of one that goes by positions.
         index: int32 (B,), the positions of the queries in their own sequence.
-        options: a `DecodingOptions`.
+        options: an `AttentionOptions`.
     """
     turned = options.position.rotate(query, index[:, None, None])
     plans = plan_heads(pattern, query.shape[1])

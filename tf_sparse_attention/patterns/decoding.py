@@ -9,26 +9,12 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import take_numbers
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
-from tf_sparse_attention.ops.positions import Distances, NoPosition
+from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
+from tf_sparse_attention.patterns.pattern import rule_conditions
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, take_heads
-from tf_sparse_attention.patterns.slots import EMPTY, content_leaves, entry_name
-
-
-class DecodingOptions(NamedTuple):
-    """What a layer adds to its pattern when it decodes, see `attend_pattern`."""
-
-    position: Any = NoPosition()
-    span: Any = None
-    hide_self: Any = None
-    persistent: Any = None
-
-    def of_heads(self, heads):
-        """Returns the options of the heads that a range says."""
-        own = as_slice(heads)
-        span = None if self.span is None else self.span.of_heads(own)
-        return self._replace(position=self.position.of_heads(own), span=span)
+from tf_sparse_attention.patterns.plan import join_heads, leaves_with_heads, plan_heads, take_heads
+from tf_sparse_attention.patterns.slots import EMPTY, entry_name, group_columns
 
 
 class CachedKeys(NamedTuple):
@@ -59,25 +45,23 @@ def decode_pattern(pattern, cache, query, key, value, groups, index, options):
         groups: for each leaf a pair of the groups of query and key, int32 (B, n, 1), None of one that goes by
             positions.
         index: int32 (B,), the position of the token.
-        options: a `DecodingOptions`.
+        options: an `AttentionOptions`.
 
     Returns:
         Pair of the output (B, N, 1, Hv) and the cache.
     """
     at = index[:, None, None]
     turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
-    plans, cache, known = plan_heads(pattern, query.shape[1]), dict(cache), {}
-    for leaf in (leaf for plan in plans for leaf in plan.leaves if leaf.pattern.by_content):
+    plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
+    for leaf, *own in leaves_with_heads(plans, key, value):
         entry = cache[entry_name(leaf)]
-        known[leaf.index], count = _count(entry["count"], *groups[leaf.index])
-        cache[entry_name(leaf)] = {**entry, "count": count}
-    for plan in plans:
-        own = take_heads(key, plan.heads), take_heads(value, plan.heads)
-        for leaf in plan.leaves:
-            cache[entry_name(leaf)] = _write(leaf, cache[entry_name(leaf)], *own, known, index)
+        if leaf.pattern.by_content:
+            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index])
+            entry = {**entry, "count": count}
+        cache[entry_name(leaf)] = _write(leaf, entry, *own, keys, index)
 
     def read(leaf):
-        places = _query_places(leaf, known, index)
+        places = _query_places(leaf, queries, index)
         return places, _read(leaf, cache[entry_name(leaf)], places[leaf.index])
 
     return attend_cached(plans, query, turned, read, options, causal=True), cache
@@ -92,7 +76,7 @@ def attend_cached(plans, query, turned, read, options, causal):
         turned: the same, turned by positions.
         read: function of a `Leaf` to the places of the query for it and for what it excludes, by index, and its
             `CachedKeys`.
-        options: a `DecodingOptions`.
+        options: an `AttentionOptions`.
         causal: whether later keys are hidden.
     """
     results = []
@@ -143,31 +127,28 @@ def _rule(leaf, places, cached):
     """Returns what the rule of a leaf says of the keys that are read, bool broadcastable to (B, n, s), or None."""
     own = places[leaf.index]
     query = Place(own.position[..., None], 0, {name: x[..., None] for name, x in own.known.items()})
-    seen = leaf.pattern.visible(query, cached.places[leaf.index])
-    return merge(*(seen if isinstance(seen, tuple) else (seen,)))
+    return merge(*rule_conditions(leaf.pattern, query, cached.places[leaf.index]))
 
 
 def _count(count, query_groups, key_groups):
-    """Returns group and rank of query and key of a token, a pair of dictionaries of (B, n), and the counts after it."""
+    """Returns group and rank of a token's query and of its key, dictionaries of (B, n), and the counts after it."""
     ranks = take_numbers(count, key_groups)[..., 0]
     count = write_slot(count, ranks + 1, key_groups[..., 0])
     last = take_numbers(count, query_groups)[..., 0] - 1
-    return ({"group": query_groups[..., 0], "rank": last}, {"group": key_groups[..., 0], "rank": ranks}), count
+    return {"group": query_groups[..., 0], "rank": last}, {"group": key_groups[..., 0], "rank": ranks}, count
 
 
 def _write(leaf, entry, key, value, known, index):
     """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,)."""
-    slots, own = shape(entry["key"])[2], known.get(leaf.index, ({}, {}))[1]
-    at, kept = leaf.pattern.cache().slot(Place(index[:, None], 0, own), slots)
-    new = {"key": key, "value": value, "position": index[:, None] - EMPTY}
-    for each in content_leaves(leaf):
-        new |= {f"{name}_{each.index}": x for name, x in known[each.index][1].items()}
+    place = Place(index[:, None], 0, known.get(leaf.index, {}))
+    at, kept = leaf.pattern.cache().slot(place, shape(entry["key"])[2])
+    new = {"key": key, "value": value, "position": index[:, None] - EMPTY, **group_columns(leaf, known)}
     return {**entry, **{name: write_slot(entry[name], x, at, kept) for name, x in new.items()}}
 
 
 def _query_places(leaf, known, index):
     """Returns the `Place` of the query for a leaf and for those that it excludes, by index, (B, 1 or n)."""
-    return {each.index: Place(index[:, None], 0, known.get(each.index, ({}, {}))[0]) for each in (leaf, *leaf.excluded)}
+    return {each.index: Place(index[:, None], 0, known.get(each.index, {})) for each in (leaf, *leaf.excluded)}
 
 
 def _read(leaf, entry, place):

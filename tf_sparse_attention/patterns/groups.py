@@ -1,4 +1,4 @@
-"""Patterns in which content decides: the tokens of a group see each other, whatever puts them into groups."""
+"""Patterns in which content decides: the tokens of a group see each other, however groups are assigned."""
 
 import dataclasses
 

@@ -47,12 +47,12 @@ class HashedChunk(Pattern):
     Chunk 0 of a round looks back to the last chunk of the round before, that of round 0 to the last of all. Which keys
     share a chunk depends on the whole sequence. What is known of the tokens is an `ops.chunks.ChunkedRounds`.
 
-    Any length works: the last chunk of a round may hold fewer tokens, and what does not exist stands behind it and is
+    Any length works: the last chunk of a round may hold fewer tokens, and padding comes after it and is
     no key. A sequence of one chunk sees each key twice, which is as if once.
 
     Note: differs from the published code, where padding is hashed, takes slots and pushes tokens into other chunks; and
-    where queries are the keys. Keys of their own are sorted by their own groups, and chunk c of the queries stands
-    beside the chunks c and c - 1 of the keys (as in Daras et al. 2020, "SMYRF").
+    where queries are the keys. Keys of their own are sorted by their own groups, and chunk c of the queries sees
+    the chunks c and c - 1 of the keys (as in Daras et al. 2020, "SMYRF").
 
     Args:
         num_buckets: K.

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from tf_sparse_attention.ops.blocks import positions_of
-from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.blocks import positions_of, shape
+from tf_sparse_attention.ops.masks import document_starts, merge
 from tf_sparse_attention.patterns.place import Place
 
 
@@ -29,6 +29,12 @@ class Call(NamedTuple):
     causal: bool = False
     num_memory: int = 0
     starts: Any = None
+
+    @classmethod
+    def of(cls, pattern, query, key, causal, masks):
+        """Returns the call of a pattern with queries (B, N, T, H), keys (B, N, S, H) and `TokenMasks`."""
+        starts = document_starts(masks) if pattern.uses_starts else None
+        return cls(shape(query)[0], shape(query)[2], shape(key)[2], causal, masks.num_memory, starts)
 
 
 class Pattern:
@@ -130,9 +136,8 @@ class Pattern:
             starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
         query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in sides[0].items()})
         key = Place(keys[None, :], starts[1], {name: x[..., None, :] for name, x in sides[1].items()})
-        seen = self.visible(query, key)
         past = key.position <= query.position if call.causal else None
-        merged = merge(*(seen if isinstance(seen, tuple) else (seen,)), past)
+        merged = merge(*rule_conditions(self, query, key), past)
         return np.ones((1, 1), bool) if merged is None else merged
 
     def cache(self):
@@ -166,6 +171,12 @@ class Pattern:
         """Returns the pattern of a config."""
         fields = {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+def rule_conditions(pattern, query, key):
+    """Returns what `visible` of a pattern says of some places, a tuple of conditions all of which must hold."""
+    seen = pattern.visible(query, key)
+    return seen if isinstance(seen, tuple) else (seen,)
 
 
 class Composition(Pattern):

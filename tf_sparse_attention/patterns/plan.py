@@ -94,6 +94,14 @@ def take_heads(x, heads):
     return ops.squeeze(slice_axis(turns, axis, at, at + 1), 2)
 
 
+def leaves_with_heads(plans, *tensors):
+    """Iterates over the leaves of plans, each with its heads of tensors (B, N, ...)."""
+    for plan in plans:
+        own = [take_heads(x, plan.heads) for x in tensors]
+        for leaf in plan.leaves:
+            yield leaf, *own
+
+
 def split_heads(x, plans):
     """Returns the heads of (B, N, ...) that each plan has, a list; see `take_heads`."""
     counts = [len(plan.heads) for plan in plans]

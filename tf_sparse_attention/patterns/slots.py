@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.caches import group_counts
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import plan_heads, take_heads
+from tf_sparse_attention.patterns.plan import leaves_with_heads, plan_heads
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
 # empty cache is zeros, as formats that start the state of a program from zeros want it.
@@ -72,27 +72,30 @@ def fill_cache(pattern, cache, key, value, groups, lengths):
         groups: for each leaf the groups of the keys, int32 (B, n, T) in 0 .. K - 1, None of one that goes by positions.
         lengths: int32 (B,), tokens of each row.
     """
-    exists = ops.arange(shape(key)[2], dtype="int32")[None, None] < lengths[:, None, None]
+    tokens = ops.arange(shape(key)[2], dtype="int32")[None, None]
+    exists = tokens < lengths[:, None, None]
     cache, known = dict(cache), {}
-    plans = plan_heads(pattern, key.shape[1])
-    for leaf in (leaf for plan in plans for leaf in plan.leaves if leaf.pattern.by_content):
-        own = ops.where(exists, groups[leaf.index], leaf.pattern.num_groups)
-        count = group_counts(own, leaf.pattern.num_groups)
-        known[leaf.index] = {"group": own, "rank": _ranks_in_groups(own, count)}
-        cache[entry_name(leaf)] = {**cache[entry_name(leaf)], "count": count}
-    for plan in plans:
-        own = take_heads(key, plan.heads), take_heads(value, plan.heads)
-        for leaf in plan.leaves:
-            columns = {f"{name}_{i}": x for i, numbers in _known_to(leaf, known) for name, x in numbers.items()}
-            entry, slots = cache[entry_name(leaf)], shape(cache[entry_name(leaf)]["key"])[2]
-            place = Place(ops.arange(shape(key)[2], dtype="int32")[None, None], 0, known.get(leaf.index, {}))
-            positions = leaf.pattern.cache().held(place, lengths, slots)
-            cache[entry_name(leaf)] = _fill(entry, *own, positions, columns)
+    for leaf, *own in leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value):
+        entry = cache[entry_name(leaf)]
+        if leaf.pattern.by_content:
+            group = ops.where(exists, groups[leaf.index], leaf.pattern.num_groups)
+            count = group_counts(group, leaf.pattern.num_groups)
+            known[leaf.index] = {"group": group, "rank": _ranks_in_groups(group, count)}
+            entry = {**entry, "count": count}
+        place = Place(tokens, 0, known.get(leaf.index, {}))
+        positions = leaf.pattern.cache().held(place, lengths, shape(entry["key"])[2])
+        cache[entry_name(leaf)] = _fill(entry, *own, positions, group_columns(leaf, known))
     return cache
 
 
-def _known_to(leaf, known):
-    return [(each.index, known[each.index]) for each in content_leaves(leaf)]
+def group_columns(leaf, known):
+    """Returns group and rank of keys in the groups of a leaf and of those that it excludes, by their names in an entry.
+
+    Args:
+        leaf: a `Leaf`.
+        known: what is known of the keys, a dictionary for each leaf that goes by content, by its index.
+    """
+    return {f"{name}_{each.index}": x for each in content_leaves(leaf) for name, x in known[each.index].items()}
 
 
 def _ranks_in_groups(groups, count):

@@ -86,8 +86,8 @@ class First(Pattern):
         return self.count
 
     def visible(self, query, key):
-        place = key.position - key.start
-        return place >= 0, place < self.count, key.start == query.start
+        offset = key.position - key.start
+        return offset >= 0, offset < self.count, key.start == query.start
 
     def arrange(self, call, known=None):
         if call.starts is None:

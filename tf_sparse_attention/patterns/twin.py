@@ -5,10 +5,11 @@ import functools
 from keras import ops
 
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, self_only_when_alone
+from tf_sparse_attention.patterns.attending import AttentionOptions
 from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads
 
 
-def dense_pattern(pattern, call, num_heads, masks=TokenMasks(), known=None, span=None, hide_self=None):
+def dense_pattern(pattern, call, num_heads, masks=TokenMasks(), known=None, options=AttentionOptions()):
     """Returns which keys each query sees under a pattern, in O(T S) memory.
 
     Args:
@@ -16,35 +17,35 @@ def dense_pattern(pattern, call, num_heads, masks=TokenMasks(), known=None, span
         call: a `Call`.
         num_heads: N.
         masks: the `TokenMasks` of the call.
-        known: as in `attend_pattern`, likewise `span` and `hide_self`.
+        known: as in `attend_pattern`.
+        options: an `AttentionOptions`.
 
     Returns:
         Bool (B, N, T, S).
     """
     known = [None] * len(pattern.leaves()) if known is None else known
     plans = plan_heads(pattern, num_heads)
-    parts = []
-    for plan in plans:
-        own = as_slice(plan.heads)
-        settings = masks.of_heads(own), None if span is None else span.of_heads(own), hide_self
-        parts.append(_dense_heads(plan, call, known, *settings))
+    parts = [
+        _dense_heads(plan, call, known, masks.of_heads(as_slice(plan.heads)), options.of_heads(plan.heads))
+        for plan in plans
+    ]
     return join_heads(parts, plans)
 
 
-def _dense_heads(plan, call, known, masks, span, hide_self):
+def _dense_heads(plan, call, known, masks, options):
     """Returns what the heads of a plan see, (B, n, T, S)."""
     sizes = call.batch, len(plan.heads), call.query_length, call.key_length
     leaves = [leaf.pattern.dense(call, known[leaf.index]) for leaf in plan.leaves]
     if len(leaves[0].shape) > 4:
-        return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, hide_self), sizes)
-    if span is not None:
-        in_span = span.seen(call.query_length, call.key_length, call.num_memory)
+        return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, options.hide_self), sizes)
+    if options.span is not None:
+        in_span = options.span.seen(call.query_length, call.key_length, call.num_memory)
         leaves = [
             ops.logical_and(seen, in_span) if leaf.pattern.in_span else seen
             for seen, leaf in zip(leaves, plan.leaves, strict=True)
         ]
     seen = ops.convert_to_tensor(functools.reduce(ops.logical_or, leaves))
-    return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), hide_self, call.num_memory)
+    return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), options.hide_self, call.num_memory)
 
 
 def _of_several_softmaxes(seen, masks, hide_self):

@@ -7,6 +7,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.patterns.window import Window
@@ -23,7 +24,7 @@ class AllAttention(AttentionLayer):
     has it needs no feed-forward: `TransformerBlock(AllAttention(...))`, or a `Backbone` without `intermediate_dim`.
     Cost O(T (window + M)).
 
-    A query whose whole window is masked still sees the persistent vectors. Weights that are asked for are those of the
+    A query whose whole window is masked still sees the persistent vectors. Weights that are returned are those of the
     window.
 
     Args:
@@ -108,21 +109,27 @@ class AllAttention(AttentionLayer):
                 name="persistent",
             )
 
-    def hide_self(self, causal):
-        return None if self.see_self else "always"
-
-    def span_of_call(self, training):
-        return span_of_call(self, training)
-
     @property
-    def persistent_vectors(self):
-        return self.persistent.read() if self.variant == "all" and self.persistent is not None else None
+    def position_encoding(self):
+        return super().position_encoding.of_heads(slice(0, self.num_key_heads))
+
+    def attention_options(self, causal, training=False):
+        in_one_softmax = self.variant == "all" and self.persistent is not None
+        return (
+            super()
+            .attention_options(causal)
+            ._replace(
+                span=span_of_call(self, training),
+                hide_self=None if self.see_self else "always",
+                persistent=self.persistent.read() if in_one_softmax else None,
+            )
+        )
 
     def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
         query, masks = heads[0], masks.of_heads(slice(0, self.num_key_heads))
         heads = self._of_window(query), *heads[1:]
         output, weights = super().compute_attention(heads, masks, causal, training, return_weights)
-        return self._with_persistent(query, output, weights, self.attention_dropout(training))
+        return self._with_persistent(query, output, weights, dropout_of_call(self, training))
 
     def decode_attention(self, query, key, value, cache, index):
         output, cache = super().decode_attention(self._of_window(query), key, value, cache, index)

@@ -5,13 +5,13 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache
+from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
+from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import token_masks
-from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_kept_memory
+from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.positions import rotate_key
-from tf_sparse_attention.patterns.decoding import DecodingOptions, decode_pattern
+from tf_sparse_attention.patterns.decoding import decode_pattern
 from tf_sparse_attention.patterns.slots import empty_cache, fill_cache, fill_memory
 
 
@@ -19,13 +19,13 @@ class AttentionCache(CrossAttentionCache):
     """The three methods of decoding of an attention layer: what `AttentionLayer` adds to those of Keras.
 
     A cache is a dictionary of tensors whose shapes do not change, as a `while_loop` wants it. It holds the keys and
-    values that later queries can still see and no others: what is kept is the pattern's policy. Decoding is causal; its
+    values that later queries can still see and no others, by the cache policy of the pattern. Decoding is causal; its
     results are those of a causal call for the whole sequence, without dropout. Positions have to stay below the
     `max_length` of the cache.
     """
 
     @property
-    def reason_against_cache(self):
+    def cache_unsupported_reason(self):
         """Why the layer cannot decode with a cache, as text; None if it can."""
         if not self.can_be_causal:
             return f"{type(self).__name__} cannot hide later positions"
@@ -45,8 +45,8 @@ class AttentionCache(CrossAttentionCache):
             Dictionary of tensors: floats in the compute dtype, counters int32; with a memory also a mask of it.
 
         Raises:
-            ValueError: if the layer cannot decode with a cache or is not built, and for a memory that it has no place
-                for, or of another shape.
+            ValueError: if the layer cannot decode with a cache or is not built, and for a memory that it does not
+                take, or of another shape.
         """
         check_has_cache(self)
         if not self.built:
@@ -77,23 +77,15 @@ class AttentionCache(CrossAttentionCache):
         masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
         heads = self.project(x)
         output = self.attend(
-            *with_kept_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
+            *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
         )
         batch, length = shape(x)[:2]
         lengths = ops.full((batch,), length, dtype="int32")
         if masks.query_mask is not None:
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
-        return output, self._fill(cache, *heads, lengths)
-
-    def _fill(self, cache, query, key, value, lengths):
-        """Returns the cache with the projected heads (B, N, T, H) of a prompt of `lengths` int32 (B,) tokens a row."""
-        pattern = self.make_pattern(causal=True)
-        query, key = self.normalize_heads(query, key)
-        tokens = query if key is None else key
-        groups = groups_of_leaves(self, pattern, tokens, ops.arange(shape(tokens)[2], dtype="int32")[None])
-        query, key = self.score_inputs(query, key)
-        key = rotate_key(self.key_position_encoding, query if key is None else key)
-        return fill_cache(pattern, cache, key, value, groups, lengths)
+        pattern, (query, key, value) = self.make_pattern(causal=True), heads
+        groups, key = describe_keys(self, pattern, query, key)
+        return output, fill_cache(pattern, cache, key, value, groups, lengths)
 
     def decode(self, x, cache, index):
         """Returns the result for the next token and the cache after it.
@@ -110,7 +102,7 @@ class AttentionCache(CrossAttentionCache):
         _check_rows(x, cache)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         output, cache = self.decode_attention(*self.project(x), cache, index)
-        return self.join_heads(output), cache
+        return projections.join_heads(self._attention_output, output), cache
 
     def decode_attention(self, query, key, value, cache, index):
         """Returns attended heads (B, N, 1, Hv) of projected ones (B, N, 1, H), and the cache after the token.
@@ -123,27 +115,12 @@ class AttentionCache(CrossAttentionCache):
             index: int32 (B,), the position of the token.
         """
         pattern = self.make_pattern(causal=True)
-        query, key = self.normalize_heads(query, key)
         queries = groups_of_leaves(self, pattern, query, index[:, None])
         keys = queries if key is None else groups_of_leaves(self, pattern, key, index[:, None])
         query, key = self.score_inputs(query, key)
         groups = list(zip(queries, keys, strict=True))
-        options = self.decoding_options(causal=True)
+        options = self.attention_options(causal=True)
         return decode_pattern(pattern, cache, query, query if key is None else key, value, groups, index, options)
-
-    def decoding_options(self, causal):
-        """Returns the `DecodingOptions` of the layer."""
-        return DecodingOptions(
-            position=self.key_position_encoding,
-            span=self.span_of_call(training=False),
-            hide_self=self.hide_self(causal),
-            persistent=self.persistent_vectors,
-        )
-
-    @property
-    def key_position_encoding(self):
-        """The position object of the heads that have keys of the sequence."""
-        return self.position_encoding.of_heads(slice(0, self.num_key_heads))
 
 
 def _check_rows(x, cache):
@@ -155,8 +132,8 @@ def _check_rows(x, cache):
 
 def check_has_cache(layer):
     """Raises a `ValueError` for a layer or model that cannot decode with a cache."""
-    if layer.reason_against_cache is not None:
+    if layer.cache_unsupported_reason is not None:
         raise ValueError(
-            f"`{layer.name}` must be one that decodes with a cache: {layer.reason_against_cache}. Generation without "
-            "one computes the whole sequence for each token."
+            f"`{layer.name}` must be one that decodes with a cache: {layer.cache_unsupported_reason}. "
+            "Generation without one computes the whole sequence for each token."
         )

@@ -15,8 +15,7 @@ def check_arguments(arguments):
     checks.check_rate("dropout", arguments["dropout"])
     checks.check_choice("position", arguments["position"], POSITIONS)
     checks.check_switch("use_bias", arguments["use_bias"])
-    if arguments["use_output_bias"] is not None:
-        checks.check_switch("use_output_bias", arguments["use_output_bias"])
+    checks.check_optional_switch("use_output_bias", arguments["use_output_bias"])
     position, key_dim, max_distance = (arguments[name] for name in ("position", "key_dim", "max_distance"))
     if position == "rotary" and key_dim % 2:
         raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}.")

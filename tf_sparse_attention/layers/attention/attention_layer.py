@@ -5,6 +5,7 @@ import functools
 import keras
 from keras import ops
 
+from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads
 from tf_sparse_attention.layers.parts import projections
@@ -12,10 +13,15 @@ from tf_sparse_attention.layers.parts.masks import normalize_self_attention, tok
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
-from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import shape
 
 
+@renamed_attributes(
+    decode_across="decode_cross",
+    further_masks="extra_mask_names",
+    reason_against_cache="cache_unsupported_reason",
+    reason_against_crossing="cross_cache_unsupported_reason",
+)
 class AttentionLayer(PatternHeads, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
@@ -59,7 +65,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
             `supports_memory`: further keys, to which no gradient goes.
         memory_segment_ids: int (B, L), their documents, -1 where there is none yet; tokens see their own, which is 0
             without `segment_ids`. None, without `segment_ids`: all are seen.
-        mask: as `query_mask`; the name by which Keras hands over the mask that a lone `query` carries.
+        mask: as `query_mask`; the name by which Keras passes the mask that a lone `query` carries.
 
     Returns:
         Float (B, T, D), or the pair of it and the weights. A query with nothing to attend to has heads of zeros, so
@@ -69,7 +75,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
-    further_masks = ()  # names of masks that a subclass takes beside those of every layer
+    extra_mask_names = ()  # of masks that a subclass takes in addition to those of every layer, see `add_extra_masks`
 
     def __init__(
         self,
@@ -160,10 +166,6 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
             return positions.Rotary()
         return positions.Alibi(self.num_heads) if self.position == "alibi" else positions.NoPosition()
 
-    def attention_dropout(self, training):
-        """Returns the `Dropout` of a call, None outside training."""
-        return Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
-
     def __call__(self, query, value=None, key=None, *args, **kwargs):
         return super().__call__(query, *normalize_self_attention(query, value, key), *args, **kwargs)
 
@@ -183,10 +185,11 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         memory=None,
         memory_segment_ids=None,
         mask=None,
+        **extra_masks,
     ):
         attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
         masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
-        masks = token_masks(query, value, key, *masks, self.num_heads)
+        masks = self.add_extra_masks(token_masks(query, value, key, *masks, self.num_heads), query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
         return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
@@ -195,25 +198,26 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         """Returns what a call returns, of projected heads and `TokenMasks`."""
         output, weights = self.compute_attention(heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
-            asked = masks.query_mask[:, None, :, None]
-            output = ops.where(asked, output, 0)
-            weights = None if weights is None else ops.where(asked, weights, 0)
-        return (self.join_heads(output), weights) if return_weights else self.join_heads(output)
+            exists = masks.query_mask[:, None, :, None]
+            output = ops.where(exists, output, 0)
+            weights = None if weights is None else ops.where(exists, weights, 0)
+        output = projections.join_heads(self._attention_output, output)
+        return (output, weights) if return_weights else output
 
-    def with_further_masks(self, masks, query):
-        """Returns the `TokenMasks` of a call with those of `further_masks`, which come by name."""
+    def add_extra_masks(self, masks, query):
+        """Returns the `TokenMasks` of a call with those of `extra_mask_names`, which come by name."""
         return masks
 
     def project(self, query, value=None, key=None):
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
         attention_checks.check_sources(type(self).__name__, value, key, not self.share_qk)
         value = query if value is None else value
-        keys = None if self.share_qk else projections.heads_of(self._key, value if key is None else key)
-        return projections.heads_of(self._query, query), keys, projections.heads_of(self._value, value)
+        keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
+        return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
 
-    def join_heads(self, heads):
-        """Returns the output (B, T, D) of attended heads (B, N, T, Hv)."""
-        return self._attention_output(projections.heads_first(heads))
+    def project_heads(self, projection, x):
+        """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens."""
+        return projections.heads_of(projection, x)
 
     def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, **masks):
         """Returns which keys each query sees, the dense twin of the layer, for tests and pictures.
@@ -230,11 +234,11 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         if not self.built:
             self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
         names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
-        unknown = set(masks) - {*names, *self.further_masks}
-        if unknown:
-            raise ValueError(f"`masks` must be among {[*names, *self.further_masks]}. Received: {sorted(unknown)}.")
-        tokens = token_masks(query, value, key, *(masks.get(name) for name in names), self.num_heads)
-        tokens = self.with_further_masks(tokens, query, **{name: masks.get(name) for name in self.further_masks})
+        known = [*names, *self.extra_mask_names]
+        if set(masks) - set(known):
+            raise ValueError(f"`masks` must be among {known}. Received: {sorted(set(masks) - set(known))}.")
+        tokens = token_masks(query, value, key, *(masks.pop(name, None) for name in names), self.num_heads)
+        tokens = self.add_extra_masks(tokens, query, **masks)
         heads = self.project(query, value, key)
         sizes = (*shape(heads[0])[:3], shape(heads[2])[2])
         return ops.broadcast_to(self.dense_mask(heads, tokens, use_causal_mask), sizes)
@@ -247,7 +251,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         return projections.output_spec(self, sizes, query, value, return_attention_scores)
 
     def compute_mask(self, query, previous_mask):
-        # Keras hands over the mask of the query; the weights, where asked for, carry none.
+        # Keras passes the mask of the query; weights that are returned carry none.
         return previous_mask
 
     def get_config(self):

@@ -5,7 +5,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, dropout_of_call, random_directions
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
@@ -48,7 +48,7 @@ class ClusteredAttention(AttentionLayer):
     """
 
     can_be_causal = False  # queries of a cluster share the mean of later ones
-    reason_against_crossing = "the queries of a cluster share their mean"
+    cross_cache_unsupported_reason = "the queries of a cluster share their mean"
 
     def __init__(self, num_heads, key_dim, *, num_clusters=100, num_bits=32, num_iterations=10, top_k=None, **kwargs):
         super().__init__(num_heads, key_dim, **kwargs)
@@ -81,7 +81,7 @@ class ClusteredAttention(AttentionLayer):
         heads = query * self.key_dim**-0.5, key, value, clusters, self.num_clusters
         options = {
             "key_mask": merge(key_mask, masks.attention_mask),
-            "dropout": self.attention_dropout(training),
+            "dropout": dropout_of_call(self, training),
             "return_weights": return_weights,
         }
         if self.top_k is None:

@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_key
-from tf_sparse_attention.patterns.cross_decoding import cross_cache, decode_cross
+from tf_sparse_attention.patterns.cross_decoding import cross_cache, decode_cross_pattern
 
 
 class CrossAttentionCache:
@@ -20,15 +20,15 @@ class CrossAttentionCache:
     """
 
     @property
-    def reason_against_crossing(self):
-        """Why the layer cannot decode across sequences, as text; None if it can."""
+    def cross_cache_unsupported_reason(self):
+        """Why the layer cannot decode with a cross-attention cache, as text; None if it can."""
         if self.share_qk:
             return "queries serve as keys"
         pattern = self.make_pattern(causal=False)
         return None if pattern.causal_selection else pattern.cache_unsupported_reason()
 
     def init_cross_cache(self, value, key=None, value_mask=None, key_mask=None):
-        """Returns what is kept of the other sequence: it is computed once and does not change.
+        """Returns the keys and values of the other sequence, which are computed once and do not change.
 
         Args:
             value: float (B, S, D'), as in a call, likewise the others.
@@ -40,9 +40,9 @@ class CrossAttentionCache:
             Dictionary of tensors: floats in the compute dtype, and what is masked.
 
         Raises:
-            ValueError: if the layer cannot decode across sequences or is not built, and for arguments that do not fit.
+            ValueError: if the layer has no cross-attention cache or is not built, and for arguments that do not fit.
         """
-        check_crosses(self)
+        check_has_cross_cache(self)
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
         value, key = as_tensor(value), as_tensor(value if key is None else key)
@@ -52,14 +52,12 @@ class CrossAttentionCache:
         masks = mask_of_tokens("value_mask", value_mask, value), mask_of_tokens("key_mask", key_mask, key)
         mask = merge(*masks)
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
-        key, value = (projections.heads_first(x) for x in (self._key(key), self._value(value)))
+        key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
         pattern = self.make_pattern(causal=False)
-        _, key = self.normalize_heads(key, key)
-        groups = groups_of_leaves(self, pattern, key, ops.arange(shape(key)[2], dtype="int32")[None])
-        _, key = self.score_inputs(key, key)
-        return cross_cache(pattern, rotate_key(self.key_position_encoding, key), value, mask, groups)
+        groups, key = describe_keys(self, pattern, key, key)
+        return cross_cache(pattern, key, value, mask, groups)
 
-    def decode_across(self, x, cache, index):
+    def decode_cross(self, x, cache, index):
         """Returns the result for one query a row.
 
         Args:
@@ -71,22 +69,37 @@ class CrossAttentionCache:
             The output (B, 1, D).
         """
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        query = projections.heads_of(self._query, x)
-        return self.join_heads(self.decode_cross_attention(query, cache, index))
+        heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
+        return projections.join_heads(self._attention_output, heads)
 
     def decode_cross_attention(self, query, cache, index):
         """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
         pattern = self.make_pattern(causal=False)
-        query, _ = self.normalize_heads(query, query)
         groups = groups_of_leaves(self, pattern, query, index[:, None])
         query, _ = self.score_inputs(query, query)
-        return decode_cross(pattern, cache, query, groups, index, self.decoding_options(causal=False))
+        return decode_cross_pattern(pattern, cache, query, groups, index, self.attention_options(causal=False))
 
 
-def check_crosses(layer):
-    """Raises a `ValueError` for a layer that cannot decode across sequences."""
-    if layer.reason_against_crossing is not None:
+def describe_keys(layer, pattern, query, key):
+    """Returns the groups of keys (B, N, S, H) for each leaf, and the keys as a cache holds them, turned by positions.
+
+    Args:
+        layer: an `AttentionLayer`.
+        pattern: of the layer.
+        query: the queries, which serve as keys where there are none.
+        key: the keys, or None.
+    """
+    tokens = query if key is None else key
+    groups = groups_of_leaves(layer, pattern, tokens, ops.arange(shape(tokens)[2], dtype="int32")[None])
+    query, key = layer.score_inputs(query, key)
+    return groups, rotate_key(layer.position_encoding, query if key is None else key)
+
+
+def check_has_cross_cache(layer):
+    """Raises a `ValueError` for a layer that cannot decode with a cross-attention cache."""
+    if layer.cross_cache_unsupported_reason is not None:
         raise ValueError(
-            f"`{layer.name}` must be one that decodes across sequences: {layer.reason_against_crossing}. Call it with "
-            "all queries at once."
+            f"`{layer.name}` must be one that decodes with a cross-attention cache: "
+            f"{layer.cross_cache_unsupported_reason}. "
+            "Call it with all queries at once."
         )

@@ -4,10 +4,12 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
-from tf_sparse_attention.layers.parts.masks import as_tensor, token_masks
+from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
+from tf_sparse_attention.layers.parts.masks import as_tensor
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
@@ -16,13 +18,16 @@ from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.marked import FromGlobal, Global
 from tf_sparse_attention.patterns.pattern import Union
 
+RENAMED = {"first_global": "num_first_global"}
+
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@renamed_attributes(**RENAMED)
 class GlobalLocalAttention(LocalAttention):
     """Self-attention to a window or blocks around each token, and to global tokens, which attend to all.
 
     A token sees its window and the global tokens in one softmax; a global token sees every token. O(T (window + M)) for
-    M places of global tokens. Source: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have
+    M slots of global tokens. Source: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have
     projections of their own, and BigBird (Zaheer et al. 2020), whose first and last blocks are global.
 
     Not causal: a global token sees later ones, and every token sees it.
@@ -31,7 +36,7 @@ class GlobalLocalAttention(LocalAttention):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         num_global: M, global tokens that a row may have; of more, the first M are. Default 64.
-        first_global: tokens at the start that are global in every call, such as one for [CLS]. Default 0.
+        num_first_global: tokens at the start that are global in every call, such as one for [CLS]. Default 0.
         own_projections: whether global tokens attend by projections of their own, as Longformer's. Default False.
         dense_length: sequences of at most this many tokens attend to all tokens, as BigBird's published code does.
             Default 0: none.
@@ -42,27 +47,28 @@ class GlobalLocalAttention(LocalAttention):
     Call arguments:
         Those of `AttentionLayer` for self-attention, without memory, and
         global_mask: bool (B, T), which tokens are global; or int, how often each counts in the softmax of the others,
-            zero for tokens that are not global. None: those of `first_global` alone.
+            zero for tokens that are not global. None: those of `num_first_global` alone.
 
     Raises:
         ValueError: for a wrong argument, a causal call, and `value` or `key` other than the query.
 
     Example:
-        >>> layer = GlobalLocalAttention(num_heads=4, key_dim=16, window=128, first_global=1)
+        >>> layer = GlobalLocalAttention(num_heads=4, key_dim=16, window=128, num_first_global=1)
         >>> tuple(layer(keras.random.normal((2, 1000, 64))).shape)
         (2, 1000, 64)
     """
 
     can_be_causal = False
-    reason_against_crossing = "global tokens are of the sequence that attends"
-    further_masks = ("global_mask",)
+    cross_cache_unsupported_reason = "global tokens are of the sequence that attends"
+    extra_mask_names = ("global_mask",)
 
+    @renamed_arguments(**RENAMED)
     def __init__(
-        self, num_heads, key_dim, *, num_global=64, first_global=0, own_projections=False, dense_length=0, **kwargs
+        self, num_heads, key_dim, *, num_global=64, num_first_global=0, own_projections=False, dense_length=0, **kwargs
     ):
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("num_global", num_global)
-        checks.check_count("first_global", first_global, minimum=0)
+        checks.check_count("num_first_global", num_first_global, minimum=0)
         checks.check_switch("own_projections", own_projections)
         checks.check_count("dense_length", dense_length, minimum=0)
         if self.key_block_size is not None:
@@ -70,15 +76,15 @@ class GlobalLocalAttention(LocalAttention):
                 "`key_block_size` must be None: global tokens are of the sequence that attends. "
                 f"Received: key_block_size={self.key_block_size}."
             )
-        if first_global > num_global:
+        if num_first_global > num_global:
             raise ValueError(
-                f"`first_global` must be at most `num_global`. Received: first_global={first_global}, "
+                f"`num_first_global` must be at most `num_global`. Received: num_first_global={num_first_global}, "
                 f"num_global={num_global}."
             )
         if own_projections and dense_length:
             raise ValueError(f"`dense_length` must be 0 with `own_projections`. Received: dense_length={dense_length}.")
         self.num_global = num_global
-        self.first_global = first_global
+        self.num_first_global = num_first_global
         self.own_projections = own_projections
         self.dense_length = dense_length
 
@@ -99,37 +105,14 @@ class GlobalLocalAttention(LocalAttention):
         for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
             own.set_weights(source.get_weights())
 
-    def call(
-        self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        segment_ids=None,
-        global_mask=None,
-        mask=None,
-    ):
-        attention_checks.check_call(self, query, value, key, (self.num_features,) * 2)
-        if value is not None:
-            raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
-        masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
-        masks = token_masks(query, value, key, *masks, self.num_heads)
-        masks = self.with_further_masks(masks, query, global_mask)
-        heads = self.project(query)
-        return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
-
     def project(self, query, value=None, key=None):
         """Returns the heads by which tokens attend, and those by which global ones do where they have their own."""
-        heads = super().project(query, value, key)
+        if value is not None:
+            raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
+        heads = super().project(query)
         return (*heads, *(projections.heads_first(layer(query)) for layer in self._global))
 
-    def with_further_masks(self, masks, query, global_mask=None):
+    def add_extra_masks(self, masks, query, global_mask=None):
         return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
 
     def _counts(self, counts, query):
@@ -137,9 +120,9 @@ class GlobalLocalAttention(LocalAttention):
         if counts is not None:
             checks.check_static("global_mask", counts.shape, ((query.shape[0], 1), (query.shape[1],)))
             counts = ops.broadcast_to(ops.cast(counts, "int32"), shape(query)[:2])
-        if self.first_global == 0:
+        if self.num_first_global == 0:
             return counts
-        first = ops.cast(ops.arange(shape(query)[1]) < self.first_global, "int32")
+        first = ops.cast(ops.arange(shape(query)[1]) < self.num_first_global, "int32")
         return ops.broadcast_to(first, shape(query)[:2]) if counts is None else ops.maximum(counts, first)
 
     def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
@@ -162,7 +145,7 @@ class GlobalLocalAttention(LocalAttention):
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
         call = masks, training, return_weights
         pattern = Union((Global(self.num_global), super().make_pattern(False)))
-        others = self._attend(pattern, heads[:3], *call, known=[tokens, None], span=self.span_of_call(training))
+        others = self._attend(pattern, heads[:3], *call, known=[tokens, None], span=span_of_call(self, training))
         # Rows of global tokens are another attention, by heads that may be their own, and not a part of the union.
         own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, known=[tokens])
         marks = tokens.marks[:, None, :, None]
@@ -185,7 +168,7 @@ class GlobalLocalAttention(LocalAttention):
             known=known,
             position=self.position_encoding,
             span=span,
-            dropout=self.attention_dropout(training),
+            dropout=dropout_of_call(self, training),
             return_weights=return_weights,
         )
         return attended.output, attended.weights
@@ -200,9 +183,13 @@ class GlobalLocalAttention(LocalAttention):
         return dense_mask(seen, masks)
 
     def get_config(self):
-        names = ("num_global", "first_global", "own_projections", "dense_length")
+        names = ("num_global", "num_first_global", "own_projections", "dense_length")
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
         return {name: value for name, value in config.items() if name != "key_block_size"}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**renamed_keys(config, RENAMED))
 
 
 def _check_not_causal(causal):

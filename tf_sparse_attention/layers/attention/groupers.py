@@ -1,4 +1,4 @@
-"""What puts tokens into groups where content decides, and what a pattern's leaves then know of the tokens.
+"""Groupers, which assign tokens to groups where content decides, and the groups as patterns take them.
 
 A grouper has `assign(heads, positions)`, which returns the group of each token, int32 (B or 1, n, T) of heads
 (B, n, T, H) at positions int32 (B or 1, T), and may have `learn`, see `Centroids`.
@@ -65,30 +65,29 @@ def describe_tokens(layer, pattern, query, key, masks, training):
         masks: a `TokenMasks`.
         training: boolean.
     """
-    known = [None] * len(pattern.leaves())
     if not pattern.by_content:
-        return known
-    groupers = layer.groupers
+        return None
+    known = [None] * len(pattern.leaves())
     rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
-    for plan in plan_heads(pattern, query.shape[1]):
-        sides = [(take_heads(query, plan.heads), masks.key_mask if key is None else masks.query_mask)]
-        if key is not None:
-            sides.append((take_heads(key, plan.heads), masks.key_mask))
-        for leaf in plan.leaves:
-            grouper = groupers[leaf.index]
-            if grouper is None:
-                continue
-            groups = [grouper.assign(x, ops.arange(shape(x)[2], dtype="int32")[None]) for x, _ in sides]
-            if training and layer.trainable and hasattr(grouper, "learn"):
-                loss = grouper.learn([(*side, own) for side, own in zip(sides, groups, strict=True)])
-                if loss is not None:
-                    layer.add_loss(loss)
-            own = [
-                {"group": groups_of(x, leaf.pattern.num_groups, mask, rank)}
-                for x, (_, mask) in zip(groups, sides, strict=True)
-            ]
-            known[leaf.index] = own[0], own[-1]
+    sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
+    tokens, token_masks = zip(*sides, strict=True)
+    for leaf, grouper, *own in _leaves_with_groupers(layer, pattern, *tokens):
+        groups = [grouper.assign(x, ops.arange(shape(x)[2], dtype="int32")[None]) for x in own]
+        if training:
+            train_grouper(layer, grouper, list(zip(own, token_masks, groups, strict=True)))
+        described = [
+            {"group": groups_of(x, leaf.pattern.num_groups, mask, rank)}
+            for x, mask in zip(groups, token_masks, strict=True)
+        ]
+        known[leaf.index] = described[0], described[-1]
     return known
+
+
+def train_grouper(layer, grouper, sides):
+    """Lets a grouper of a trainable layer `learn`, if it does, and adds its loss to that of the layer."""
+    loss = grouper.learn(sides) if layer.trainable and hasattr(grouper, "learn") else None
+    if loss is not None:
+        layer.add_loss(loss)
 
 
 def groups_of_leaves(layer, pattern, heads, positions):
@@ -97,14 +96,19 @@ def groups_of_leaves(layer, pattern, heads, positions):
     Args:
         layer: an `AttentionLayer`.
         pattern: that of causal calls.
-        heads: float (B, N, T, H), queries or keys of `normalize_heads`.
+        heads: float (B, N, T, H), queries or keys.
         positions: int32 (B or 1, T).
     """
     groups = [None] * len(pattern.leaves())
-    if pattern.by_content:
-        for plan in plan_heads(pattern, heads.shape[1]):
-            own = take_heads(heads, plan.heads)
-            for leaf in plan.leaves:
-                grouper = layer.groupers[leaf.index]
-                groups[leaf.index] = None if grouper is None else grouper.assign(own, positions)
+    for leaf, grouper, own in _leaves_with_groupers(layer, pattern, heads):
+        groups[leaf.index] = grouper.assign(own, positions)
     return groups
+
+
+def _leaves_with_groupers(layer, pattern, *tokens):
+    """Iterates over the leaves that go by content, each with its grouper and its heads of tokens as that sees them."""
+    for plan in plan_heads(pattern, tokens[0].shape[1]) if pattern.by_content else ():
+        leaves = [leaf for leaf in plan.leaves if leaf.pattern.by_content]
+        own = [layer.group_inputs(take_heads(x, plan.heads)) for x in tokens] if leaves else []
+        for leaf in leaves:
+            yield leaf, layer.groupers[leaf.index], *own

@@ -17,7 +17,7 @@ class LocalAttention(AttentionLayer):
     .. g + num_blocks_after, up to itself if causal. Window: the positions j with 0 <= i - j < window if causal,
     |i - j| < window otherwise. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
-    Any length works: the last block is filled with places that no one sees. A sequence shorter than the block or the
+    Any length works: the last block is padded with slots that are masked. A sequence shorter than the block or the
     window is dense attention. Evaluation and training differ in dropout alone.
 
     Args:
@@ -29,6 +29,7 @@ class LocalAttention(AttentionLayer):
         key_block_size: positions in a block of values and keys that are another sequence, whose block g goes with block
             g of the queries: encoder and decoder of different lengths; not in a causal call. None: `block_size`.
         window: positions a query sees on a side, counting itself; then `num_blocks_*` must be None. None: blocks.
+        sliding_window: Keras's name of `window`. None: not given.
         adaptive_span: True for spans that each head learns within `window` (Sukhbaatar et al. 2019), or a dictionary
             with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean
             span in the loss, default 1e-7) and "initial" (share of the window at first, default 0). See
@@ -56,10 +57,18 @@ class LocalAttention(AttentionLayer):
         num_blocks_after=None,
         key_block_size=None,
         window=None,
+        sliding_window=None,
         adaptive_span=None,
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
+        if sliding_window is not None:
+            if window is not None:
+                raise ValueError(
+                    "`sliding_window` must be None where `window`, its name here, is given. "
+                    f"Received: sliding_window={sliding_window}, window={window}."
+                )
+            window = sliding_window
         checks.check_count("block_size", block_size)
         checks.check_optional_count("num_blocks_before", num_blocks_before, minimum=0)
         checks.check_optional_count("num_blocks_after", num_blocks_after, minimum=0)
@@ -101,8 +110,8 @@ class LocalAttention(AttentionLayer):
         before = 1 if self.num_blocks_before is None else self.num_blocks_before
         return Blocks(self.block_size, before, self.num_blocks_after, self.key_block_size)
 
-    def span_of_call(self, training):
-        return span_of_call(self, training)
+    def attention_options(self, causal, training=False):
+        return super().attention_options(causal)._replace(span=span_of_call(self, training))
 
     def get_config(self):
         names = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size", "window", "adaptive_span")

@@ -43,7 +43,7 @@ class LocalAttention2D(AttentionLayer):
         num_blocks_after: pair, the blocks seen below, which are none in a causal call, and to the right. None: as many
             as before.
         order: "raster" or "blocks". Default "raster".
-        **kwargs: the other arguments of `AttentionLayer`. Distances of `position` are those of places in the sequence,
+        **kwargs: the other arguments of `AttentionLayer`. Distances of `position` are those in the sequence,
             so a row up is `width` away in the order "raster". "relative" clips them at `max_distance`, by default the
             farthest key; its cost is O(T max_distance), so give it less where blocks are large.
 

@@ -73,8 +73,7 @@ class LSHAttention(AttentionLayer):
     ):
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_switch("share_qk", share_qk)
-        if mask_self is not None:
-            checks.check_switch("mask_self", mask_self)
+        checks.check_optional_switch("mask_self", mask_self)
         for name, value in (("num_buckets", num_buckets), ("bucket_size", bucket_size), ("num_rounds", num_rounds)):
             checks.check_count(name, value)
         if num_buckets % 2:
@@ -107,10 +106,6 @@ class LSHAttention(AttentionLayer):
     def score_inputs(self, query, key):
         key = query if key is None else key
         return query * self.key_dim**-0.5, ops.cast(lsh.unit(key), query.dtype)
-
-    def hide_self(self, causal):
-        hides = self.share_qk if self.mask_self is None else self.mask_self
-        return "unless_alone" if hides else None
 
     def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
         attention_checks.check_lengths(heads[0], heads[2])

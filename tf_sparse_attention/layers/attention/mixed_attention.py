@@ -4,15 +4,22 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.cross_attention_cache import check_crosses
+from tf_sparse_attention.layers.attention.cross_attention_cache import check_has_cross_cache
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.ops.masks import mask_of_heads
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@renamed_attributes(
+    decode_across="decode_cross",
+    further_masks="extra_mask_names",
+    reason_against_cache="cache_unsupported_reason",
+    reason_against_crossing="cross_cache_unsupported_reason",
+)
 class MixedAttention(keras.layers.Layer):
     """Attention whose heads follow different patterns: the sum of its parts.
 
@@ -25,8 +32,8 @@ class MixedAttention(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`. The parts compute in their own dtypes, the result has that of the sum.
 
     Call arguments:
-        Those of `AttentionLayer`, handed to every part, and the masks that single parts take beside them, by name
-        (`further_masks`): "global_mask" of `GlobalLocalAttention` reaches the parts that have global tokens.
+        Those of `AttentionLayer`, passed to every part, and the masks that only some parts take, by name
+        (`extra_mask_names`): "global_mask" of `GlobalLocalAttention` reaches the parts that have global tokens.
 
     Returns:
         Float (B, T, D); with `return_attention_scores` also the weights (B, N, T, S), parts one after the other.
@@ -85,9 +92,9 @@ class MixedAttention(keras.layers.Layer):
         return all(part.supports_memory for part in self.parts)
 
     @property
-    def further_masks(self):
-        """Names of masks that some part takes beside those of every layer."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.further_masks))
+    def extra_mask_names(self):
+        """Names of masks that some part takes in addition to those of every layer."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.extra_mask_names))
 
     def copy_projections(self, attention):
         """Takes over the projections of a built `keras.layers.MultiHeadAttention`, its heads in the order of the parts.
@@ -135,7 +142,7 @@ class MixedAttention(keras.layers.Layer):
         memory=None,
         memory_segment_ids=None,
         mask=None,
-        **further_masks,
+        **extra_masks,
     ):
         # Keras hands over the mask of a lone query under the name `mask`.
         query_mask = mask if query_mask is None else query_mask
@@ -154,12 +161,12 @@ class MixedAttention(keras.layers.Layer):
                 use_causal_mask=use_causal_mask,
                 segment_ids=segment_ids,
                 **remembered,
-                **further,
+                **extra,
             )
-            for part, heads, further in zip(
+            for part, heads, extra in zip(
                 self.parts,
                 self._masks_of_parts(attention_mask, query, value),
-                self._further_masks_of_parts(further_masks),
+                self._extra_masks_of_parts(extra_masks),
                 strict=True,
             )
         ]
@@ -169,9 +176,9 @@ class MixedAttention(keras.layers.Layer):
         return self._sum(outputs), ops.concatenate([ops.cast(x, self.compute_dtype) for x in weights], axis=1)
 
     @property
-    def reason_against_cache(self):
+    def cache_unsupported_reason(self):
         """Why a part cannot decode with a cache, as text; None if all can."""
-        return next((part.reason_against_cache for part in self.parts if part.reason_against_cache), None)
+        return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
     def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
@@ -188,19 +195,21 @@ class MixedAttention(keras.layers.Layer):
         return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
 
     @property
-    def reason_against_crossing(self):
-        """Why a part cannot decode across sequences, as text; None if all can."""
-        return next((part.reason_against_crossing for part in self.parts if part.reason_against_crossing), None)
+    def cross_cache_unsupported_reason(self):
+        """Why a part cannot decode with a cross-attention cache, as text; None if all can."""
+        return next(
+            (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
+        )
 
     def init_cross_cache(self, value, key=None, value_mask=None, key_mask=None):
         """Returns what the parts keep of the other sequence; see `AttentionLayer.init_cross_cache`, likewise below."""
-        check_crosses(self)
+        check_has_cross_cache(self)
         given = value, key, value_mask, key_mask
         return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
 
-    def decode_across(self, x, cache, index):
+    def decode_cross(self, x, cache, index):
         """Returns the result (B, 1, D) for one query a row."""
-        return self._sum([part.decode_across(x, cache[name], index) for name, part in self._named_parts()])
+        return self._sum([part.decode_cross(x, cache[name], index) for name, part in self._named_parts()])
 
     def _named_parts(self):
         names = [part.name for part in self.parts]
@@ -231,11 +240,11 @@ class MixedAttention(keras.layers.Layer):
             return [attention_mask] * len(self.parts)
         return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]
 
-    def _further_masks_of_parts(self, given):
+    def _extra_masks_of_parts(self, given):
         """Returns for each part those of some masks by name that it takes."""
-        check_further_masks(self, given)
+        check_extra_masks(self, given)
         return [
-            {name: given[name] for name in part.further_masks if given.get(name) is not None} for part in self.parts
+            {name: given[name] for name in part.extra_mask_names if given.get(name) is not None} for part in self.parts
         ]
 
     def _heads_of_parts(self):
@@ -248,12 +257,12 @@ class MixedAttention(keras.layers.Layer):
         common = {
             name: masks.pop(name) for name in ("query_mask", "value_mask", "key_mask", "segment_ids") if name in masks
         }
-        heads_and_further = zip(
-            self._masks_of_parts(attention_mask, query, value), self._further_masks_of_parts(masks), strict=True
+        heads_and_extra = zip(
+            self._masks_of_parts(attention_mask, query, value), self._extra_masks_of_parts(masks), strict=True
         )
         patterns = [
-            part.attention_pattern(query, value, key, use_causal_mask, attention_mask=heads, **common, **further)
-            for part, (heads, further) in zip(self.parts, heads_and_further, strict=True)
+            part.attention_pattern(query, value, key, use_causal_mask, attention_mask=heads, **common, **extra)
+            for part, (heads, extra) in zip(self.parts, heads_and_extra, strict=True)
         ]
         return ops.concatenate(patterns, axis=1)
 
@@ -276,17 +285,17 @@ class MixedAttention(keras.layers.Layer):
         return cls(**{**config, "parts": parts})
 
 
-def check_further_masks(attention, given):
+def check_extra_masks(attention, given):
     """Raises a `ValueError` for a mask by name that an attention does not take.
 
     Args:
         attention: an attention layer or a `MixedAttention`.
-        given: dictionary of masks beside those of every layer; None counts as no mask.
+        given: dictionary of masks in addition to those of every layer; None counts as no mask.
     """
-    unknown = {name for name, mask in given.items() if mask is not None} - set(attention.further_masks)
+    unknown = {name for name, mask in given.items() if mask is not None} - set(attention.extra_mask_names)
     if unknown:
         raise ValueError(
             f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. "
-            f"The masks that one takes beside those of every layer: {list(attention.further_masks)}. "
+            f"Masks that are taken in addition to those of every layer: {list(attention.extra_mask_names)}. "
             f"Received: {sorted(unknown)}."
         )

@@ -2,9 +2,8 @@
 
 from tf_sparse_attention.layers.attention.attention_cache import AttentionCache
 from tf_sparse_attention.layers.attention.groupers import describe_tokens
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.masks import document_starts
-from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.patterns.attending import AttentionOptions, attend_pattern
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.twin import dense_pattern
 
@@ -16,6 +15,8 @@ class PatternHeads(AttentionCache):
     """
 
     share_qk = False  # whether queries serve as keys, so that no key projection exists
+    mask_self = False  # whether a token sees itself only if it sees nothing else; None: where queries serve as keys
+    groupers = ()  # for each leaf of a pattern that goes by content what assigns tokens to its groups
 
     # What a subclass says: its pattern, and what differs from plain heads.
 
@@ -23,33 +24,20 @@ class PatternHeads(AttentionCache):
         """Returns the `Pattern` of the heads in a causal call, or in one that is not."""
         raise NotImplementedError(f"{type(self).__name__} must define `make_pattern`.")
 
-    @property
-    def groupers(self):
-        """What assigns tokens to groups, for each of the pattern's leaves; None of one that goes by positions."""
-        return [None] * len(self.make_pattern(causal=True).leaves())
-
-    def normalize_heads(self, query, key):
-        """Returns queries and keys (B, N, T, H), the latter None where queries serve as keys, as groups see them."""
-        return query, key
+    def group_inputs(self, heads):
+        """Returns queries or keys (B, n, T, H) as groupers see them."""
+        return heads
 
     def score_inputs(self, query, key):
-        """Returns queries and keys of `normalize_heads` as their scores compare them, in the compute dtype."""
+        """Returns queries and keys, None where queries serve, as scores compare them, in the compute dtype."""
         if key is None:  # the same rows on both sides are arranged once, so each side has half of the scale
             return query * self.key_dim**-0.25, None
         return query * self.key_dim**-0.5, key
 
-    def hide_self(self, causal):
-        """Returns the `hide_self` of `attend_pattern`."""
-        return None
-
-    def span_of_call(self, training):
-        """Returns the `ops.span.Span` of a call or None, and adds its loss in training."""
-        return None
-
-    @property
-    def persistent_vectors(self):
-        """Pair of keys and values that every query sees beside those of the sequence, or None."""
-        return None
+    def attention_options(self, causal, training=False):
+        """Returns the `AttentionOptions` of a call; adds the losses that they have in training."""
+        hides = self.share_qk if self.mask_self is None else self.mask_self
+        return AttentionOptions(self.position_encoding, hide_self="unless_alone" if hides else None)
 
     # What follows from the pattern.
 
@@ -91,37 +79,27 @@ class PatternHeads(AttentionCache):
             Pair of the heads (B, N, T, Hv) and the weights (B, N, T, S) or None.
         """
         (query, key, value), pattern = heads, self.make_pattern(causal)
-        query, key = self.normalize_heads(query, key)
         known = self.describe_tokens(pattern, query, key, masks, training)
-        query, key = self.score_inputs(query, key)
         attended = attend_pattern(
             pattern,
-            query,
-            key,
+            *self.score_inputs(query, key),
             value,
             causal=causal,
             masks=masks,
             known=known,
-            position=self.key_position_encoding,
-            span=self.span_of_call(training),
-            hide_self=self.hide_self(causal),
-            dropout=self.attention_dropout(training),
-            persistent=self.persistent_vectors,
+            dropout=dropout_of_call(self, training),
             return_weights=return_weights,
+            **self.attention_options(causal, training)._asdict(),
         )
         return attended.output, attended.weights
 
     def describe_tokens(self, pattern, query, key, masks, training=False):
-        """Returns the `known` of `attend_pattern` for heads of `normalize_heads`; groups learn in training."""
+        """Returns the `known` of `attend_pattern` for projected heads; groups learn in training."""
         return describe_tokens(self, pattern, query, key, masks, training)
 
     def dense_mask(self, heads, masks, causal):
         """Returns which keys each query sees, bool broadcastable to (B, N, T, S), of projected heads."""
         (query, key), pattern = heads[:2], self.make_pattern(causal)
-        query, key = self.normalize_heads(query, key)
         known = self.describe_tokens(pattern, query, key, masks)
-        num_keys = shape(query if key is None else key)[2]
-        starts = document_starts(masks) if pattern.uses_starts else None
-        call = Call(shape(query)[0], shape(query)[2], num_keys, causal, masks.num_memory, starts)
-        span = self.span_of_call(training=False)
-        return dense_pattern(pattern, call, query.shape[1], masks, known, span, self.hide_self(causal))
+        call = Call.of(pattern, query, query if key is None else key, causal, masks)
+        return dense_pattern(pattern, call, query.shape[1], masks, known, self.attention_options(causal))

@@ -7,13 +7,15 @@ from keras import ops
 
 from tf_sparse_attention.layers.attention import routing_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.groupers import RandomGroups
+from tf_sparse_attention.layers.attention.groupers import RandomGroups, train_grouper
 from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
 from tf_sparse_attention.layers.attention.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
+from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.masks import mask_of_tokens
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
 
@@ -48,7 +50,7 @@ class RoutingAttention(AttentionLayer):
             exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest".
         mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
             and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
-        distance: of position "relative": "rank" (default), between places in the cluster, as published; or "token", in
+        distance: of position "relative": "rank" (default), between ranks in the cluster, as published; or "token", in
             positions, on the scores alone: about twice the cost of the layer.
         ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
         commitment_loss: factor of the commitment loss, default 1e-4. 0: none.
@@ -129,7 +131,7 @@ class RoutingAttention(AttentionLayer):
         mask = mask_of_tokens("mask", mask, inputs)
         if mask is not None:
             mask = ops.broadcast_to(mask, inputs.shape[:2])
-        query = self.project(ops.cast(inputs, self.compute_dtype))[0]
+        query = projections.heads_of(self._query, ops.cast(inputs, self.compute_dtype))
         self._clusters.start_from_data(query, mask, seed)
 
     def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
@@ -168,17 +170,16 @@ class RoutingAttention(AttentionLayer):
     def groupers(self):
         return [RandomGroups(self.num_clusters, self.seed) if self.selection == "random" else self._clusters]
 
-    def normalize_heads(self, query, key):
-        return kmeans.normalize(query), None if key is None else kmeans.normalize(key)
+    def project_heads(self, projection, x):
+        return kmeans.normalize(super().project_heads(projection, x))
 
     def score_inputs(self, query, key):
         return ops.cast(query, self.compute_dtype), None if key is None else ops.cast(key, self.compute_dtype)
 
-    def hide_self(self, causal):
-        hides = self.mask_self
-        if hides is None:
-            hides = self.share_qk and self.selection_of(causal) not in OF_ALL_TOKENS
-        return "unless_alone" if hides else None
+    def attention_options(self, causal, training=False):
+        options = super().attention_options(causal)
+        by_default = self.mask_self is None and self.selection_of(causal) in OF_ALL_TOKENS
+        return options._replace(hide_self=None) if by_default else options
 
     def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
         selection = self.selection_of(causal)
@@ -191,34 +192,31 @@ class RoutingAttention(AttentionLayer):
         if not isinstance(pattern, BestOfCluster):
             return super().describe_tokens(pattern, query, key, masks, training)
         sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
-        centroids = None if self._clusters is None else self._clusters.read()
-        members = [self._members(x, centroids, mask) for x, mask in sides]
-        if training and self.trainable and centroids is not None:
-            loss = self._clusters.learn([(*side, kmeans.nearest(side[0], centroids)) for side in sides])
-            if loss is not None:
-                self.add_loss(loss)
+        if self.selection == "hash":
+            scores = [hash_scores(x, ops.convert_to_tensor(self.planes)) for x, _ in sides]
+        else:
+            centroids = self._clusters.read()
+            scores = [kmeans.scores(x, centroids) for x, _ in sides]
+        choose = strided_members if self.selection == "strided" else best_members
+        members = [choose(x, self.cluster_size, mask) for x, (_, mask) in zip(scores, sides, strict=True)]
+        if training and self._clusters is not None:
+            groups = [best_group(x) for x in scores]
+            train_grouper(self, self._clusters, [(*side, own) for side, own in zip(sides, groups, strict=True)])
         return [(members[0], members[-1])]
 
-    def _members(self, x, centroids, token_mask):
-        """Returns the `Members` of each cluster among normalised tokens (B, N, T, H)."""
-        if self.selection == "hash":
-            return best_members(hash_scores(x, ops.convert_to_tensor(self.planes)), self.cluster_size, token_mask)
-        choose = strided_members if self.selection == "strided" else best_members
-        return choose(kmeans.scores(x, centroids), self.cluster_size, token_mask)
-
     @property
-    def reason_against_cache(self):
+    def cache_unsupported_reason(self):
         if self.selection in OF_ALL_TOKENS:
             return f"with selection={self.selection!r} which tokens a cluster holds depends on later ones"
         return None
 
     @property
-    def reason_against_crossing(self):
+    def cross_cache_unsupported_reason(self):
         if self.share_qk:
             return "queries serve as keys"
         if self.selection is None:
-            return "with selection=None a call across sequences selects by 'top_k' among all queries"
-        return self.reason_against_cache
+            return "with selection=None cross-attention selects by 'top_k' among all queries"
+        return self.cache_unsupported_reason
 
     def get_config(self):
         names = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance", "ema_decay")

@@ -21,8 +21,7 @@ def check_arguments(arguments):
             f"Received: distance='token', position={position!r}."
         )
     checks.check_switch("share_qk", arguments["share_qk"])
-    if arguments["mask_self"] is not None:
-        checks.check_switch("mask_self", arguments["mask_self"])
+    checks.check_optional_switch("mask_self", arguments["mask_self"])
     checks.check_switch("reproduce_reference", arguments["reproduce_reference"])
     checks.check_rate("ema_decay", arguments["ema_decay"])
     checks.check_not_negative("commitment_loss", arguments["commitment_loss"])

@@ -51,13 +51,12 @@ class SparseAttention(AttentionLayer):
     def __init__(self, num_heads, key_dim, pattern, *, share_qk=False, mask_self=None, **kwargs):
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_switch("share_qk", share_qk)
-        if mask_self is not None:
-            checks.check_switch("mask_self", mask_self)
+        checks.check_optional_switch("mask_self", mask_self)
         if isinstance(pattern, dict):
             pattern = keras.saving.deserialize_keras_object(pattern)
         if not isinstance(pattern, Pattern):
             raise ValueError(f"`pattern` must be a tsa.patterns.Pattern. Received: pattern={pattern!r}.")
-        self._plans = plan_heads(pattern, num_heads)  # refuses another number of heads
+        plan_heads(pattern, num_heads)  # refuses another number of heads
         self.pattern = pattern
         self.share_qk = share_qk
         self.mask_self = mask_self
@@ -71,7 +70,7 @@ class SparseAttention(AttentionLayer):
         super().build(query_shape, value_shape, key_shape)
         made = {
             leaf.index: self._make_grouper(leaf, len(plan.heads))
-            for plan in self._plans
+            for plan in plan_heads(self.pattern, self.num_heads)
             for leaf in plan.leaves
             if leaf.pattern.by_content
         }
@@ -92,7 +91,10 @@ class SparseAttention(AttentionLayer):
 
     @property
     def groupers(self):
-        return [None if each is None else NormalizedGrouper(each) for each in self._groupers]
+        return self._groupers
+
+    def group_inputs(self, heads):
+        return kmeans.normalize(heads)
 
     @property
     def has_relative_values(self):
@@ -107,31 +109,7 @@ class SparseAttention(AttentionLayer):
             position = dataclasses.replace(position, key_table=position.key_table * self.key_dim**-0.25)
         return position.by_tokens() if self.pattern.by_content else position
 
-    def hide_self(self, causal):
-        hides = self.share_qk if self.mask_self is None else self.mask_self
-        return "unless_alone" if hides else None
-
     def get_config(self):
         pattern = keras.saving.serialize_keras_object(self.pattern)
         config = super().get_config()
         return {**config, "pattern": pattern, "share_qk": self.share_qk, "mask_self": self.mask_self}
-
-
-class NormalizedGrouper:
-    """A grouper that sees LN(q) and LN(k) of heads that are not normalised.
-
-    Args:
-        grouper: see `layers.groupers`.
-    """
-
-    def __init__(self, grouper):
-        self._grouper = grouper
-        if hasattr(grouper, "learn"):
-            self.learn = self._learn
-
-    def assign(self, heads, positions=None):
-        """Returns the group of each token."""
-        return self._grouper.assign(kmeans.normalize(heads), positions)
-
-    def _learn(self, sides):
-        return self._grouper.learn([(kmeans.normalize(x), mask, groups) for x, mask, groups in sides])

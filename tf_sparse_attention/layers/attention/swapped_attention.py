@@ -17,7 +17,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 
 
 class CallMask(NamedTuple):
-    """What a call says about masks, in place of one mask (B, T, S) of all pairs.
+    """The masks of a call by kind, in place of one mask (B, T, S) of all pairs.
 
     Attributes:
         padding_mask: bool (B, S), or None.
@@ -35,8 +35,7 @@ class SwappedAttention(keras.layers.Layer):
     """Sparse self-attention that is called as `keras.layers.MultiHeadAttention` or KerasHub's cached attention is.
 
     `tsa.convert.replace_attention` puts it inside layers whose code calls a dense attention. A mask that is the same
-    for all queries masks tokens, which take no place in clusters; where a pattern goes by content they are no queries
-    either.
+    for all queries masks tokens, which are in no cluster; where a pattern goes by content they are no queries either.
 
     Caches have KerasHub's form. With an exact `window` and `value_dim` = `key_dim` a step of local and all-attention
     costs the window: the cache holds keys and values, as KerasHub does. Otherwise it holds the inputs, and
@@ -151,7 +150,7 @@ def _call_mask(attention_mask, query):
 
 
 def _goes_by_content(attention):
-    """Whether queries too take places, so that padding must be none."""
+    """Whether queries are in clusters or groups too, so that padding must be no query."""
     parts = getattr(attention, "parts", [attention])
     return any(isinstance(part, ClusteredAttention) or part.make_pattern(False).by_content for part in parts)
 
@@ -172,21 +171,21 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
     before = min(attention.reach, length)
     positions = ops.arange(before + count, dtype="int32") + (index - before)
     # The rows themselves: zeros before the cache would be a copy of all of it at every step.
-    places = ops.clip(positions, 0, length - 1)
-    near = ops.take(cache, places, axis=2)  # (B, 2, M + T, N, H)
+    rows = ops.clip(positions, 0, length - 1)
+    near = ops.take(cache, rows, axis=2)  # (B, 2, M + T, N, H)
     keys, values = (projections.heads_first(near[:, part]) for part in (0, 1))
-    exists = merge((positions >= 0)[None], _near_part(key_mask, places))
+    exists = merge((positions >= 0)[None], _near_part(key_mask, rows))
     masks = TokenMasks(
         key_mask=ops.broadcast_to(exists, (batch, before + count)),
-        attention_mask=with_heads(_near_part(attention_mask, places)),
+        attention_mask=with_heads(_near_part(attention_mask, rows)),
         num_memory=before,
     )
     return attention.attend((queries, keys, values), masks, causal=True, training=False, return_weights=False), cache
 
 
-def _near_part(mask, places):
-    """Returns a mask (..., S) at places (M + T,); None of None."""
-    return mask if mask is None or mask.shape[-1] == 1 else ops.take(mask, places, axis=-1)
+def _near_part(mask, rows):
+    """Returns a mask (..., S) at rows (M + T,) of a cache; None of None."""
+    return mask if mask is None or mask.shape[-1] == 1 else ops.take(mask, rows, axis=-1)
 
 
 def _attend_anew(attention, query, key_mask, attention_mask, cache, index):

@@ -6,8 +6,8 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -71,7 +71,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
         self._scale = size**-0.5
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        dropout = Dropout(self.dropout, self._seeds) if training and self._seeds is not None else None
+        dropout = dropout_of_call(self, training)
         query = split_head(inputs[:, None], self.num_heads) * self._scale
         return one_head(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
 

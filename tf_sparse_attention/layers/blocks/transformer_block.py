@@ -6,9 +6,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention, check_further_masks
+from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention, check_extra_masks
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.masks import implicit_mask
 from tf_sparse_attention.layers.replicas import SeedGenerator
@@ -16,6 +17,7 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@renamed_attributes(reason_against_cache="cache_unsupported_reason")
 class TransformerBlock(keras.layers.Layer):
     """Attention and feed-forward, each with a residual connection and a layer norm.
 
@@ -43,7 +45,7 @@ class TransformerBlock(keras.layers.Layer):
         memory: float (B, L, D), inputs of this block at the L positions before, see `AttentionLayer`.
         memory_segment_ids: int (B, L), likewise.
         training: whether to drop and to update state.
-        **further_masks: masks by name that the attention takes beside those of every layer, as "global_mask" of a
+        **extra_masks: masks by name that the attention takes beside those of every layer, as "global_mask" of a
             `GlobalLocalAttention`.
 
     Returns:
@@ -123,7 +125,7 @@ class TransformerBlock(keras.layers.Layer):
         memory_segment_ids: Tensor | None = None,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
-        **further_masks: Tensor | None,
+        **extra_masks: Tensor | None,
     ) -> Tensor:
         # Keras hands over the mask of `inputs` as `mask` where they are the only tensor, else as `inputs_mask`.
         mask = inputs_mask if mask is None else mask
@@ -132,8 +134,8 @@ class TransformerBlock(keras.layers.Layer):
         if memory is not None:
             memory = self._attention_norm(memory) if self.norm == "pre" else memory
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
-        check_further_masks(self.attention, further_masks)
-        given |= {name: further for name, further in further_masks.items() if further is not None}
+        check_extra_masks(self.attention, extra_masks)
+        given |= {name: extra for name, extra in extra_masks.items() if extra is not None}
 
         def attend(x):
             return self._run(self.attention, x, training, use_causal_mask=self.causal, **given)
@@ -144,9 +146,9 @@ class TransformerBlock(keras.layers.Layer):
         return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
 
     @property
-    def reason_against_cache(self) -> str | None:
+    def cache_unsupported_reason(self) -> str | None:
         """Why the block cannot decode with a cache, as text; None if it can."""
-        return self.attention.reason_against_cache if self.causal else "it sees later positions"
+        return self.attention.cache_unsupported_reason if self.causal else "it sees later positions"
 
     def init_cache(
         self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None

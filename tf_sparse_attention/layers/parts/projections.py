@@ -120,6 +120,11 @@ def heads_of(projection: keras.layers.Layer, x: Tensor) -> Tensor:
     return slice_axis(heads, -4, 0, rows)
 
 
+def join_heads(projection: keras.layers.Layer, heads: Tensor) -> Tensor:
+    """Returns what a projection makes of attended heads (B, N, T, Hv): the output (B, T, D)."""
+    return projection(heads_first(heads))
+
+
 def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = slice(None)) -> None:
     """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
 

@@ -1,9 +1,10 @@
-"""State of layers beside what they learn by gradients: its precision, and what is drawn once for all."""
+"""Seeds and dtypes of state that is not trained, and random numbers of a call."""
 
 import random
 
 import keras
 
+from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.types import Shape
 
 
@@ -15,6 +16,11 @@ def state_dtype(layer: keras.layers.Layer) -> str:
 def drawn_seed(seed: int | None) -> int:
     """Returns `seed`, or a new one for None: what a layer draws with it then is part of its configuration."""
     return random.randrange(2**31) if seed is None else seed
+
+
+def dropout_of_call(layer: keras.layers.Layer, training: bool | None) -> Dropout | None:
+    """Returns the `Dropout` of attention weights in a call of a layer, None outside training."""
+    return Dropout(layer.dropout, layer._seeds) if training and layer._seeds is not None else None
 
 
 def random_directions(layer: keras.layers.Layer, name: str, shape: Shape, seed: int | None = None) -> keras.Variable:

@@ -32,14 +32,14 @@ def with_memory(
             the call has no segment ids. None: all are seen.
 
     Raises:
-        ValueError: where there is no place for a memory, or the arguments do not fit each other.
+        ValueError: if the layer takes no memory, or the arguments do not fit each other.
     """
     if memory is None:
         return masks, value
     memory_segment_ids = as_tensor(memory_segment_ids)
     _check(layer, query, value, memory, memory_segment_ids)
     batch, length = shape(query)[:2]
-    num_memory = min(memory.shape[1], layer.reach)  # what lies before is out of sight
+    num_memory = min(memory.shape[1], layer.reach)  # no query sees further back
     if num_memory == 0:
         return masks, value
     memory, memory_segment_ids = (latest(x, num_memory) for x in (memory, memory_segment_ids))
@@ -67,7 +67,7 @@ def keys_of_memory(
         batch_size: B.
 
     Raises:
-        ValueError: where there is no place for a memory, or the arguments do not fit each other.
+        ValueError: if the layer takes no memory, or the arguments do not fit each other.
     """
     check_supported(layer)
     known = batch_size if isinstance(batch_size, int) else None
@@ -82,14 +82,14 @@ def keys_of_memory(
     return layer.position_encoding.rotate(key, positions), value, seen
 
 
-def with_kept_memory(
+def with_cached_memory(
     layer: keras.layers.Layer, cache: dict[str, Any], heads: tuple[Tensor, Tensor, Tensor], masks: TokenMasks
 ) -> tuple[tuple[Tensor, Tensor, Tensor], TokenMasks]:
     """Returns the heads and masks of a prompt with the memory of its cache before it; the same ones if it has none.
 
     Args:
         layer: the attention layer.
-        cache: of the layer, before its first token: its R places are the positions -R .. -1.
+        cache: of the layer, before its first token: its R slots hold the positions -R .. -1.
         heads: queries, keys and values of the prompt, (B, N, T, H) each.
         masks: the `TokenMasks` of the prompt.
     """
@@ -99,7 +99,7 @@ def with_kept_memory(
     query, key, value = heads
     batch, length = shape(query)[0], shape(query)[2]
     size = entry["key"].shape[2]
-    # They are turned by their positions, and the call turns all keys by their slots.
+    # Cached keys are turned by their positions, and the call turns all keys by their slots.
     unturned = layer.position_encoding.rotate(entry["key"], size - ops.arange(size, dtype="int32"))
     own = ops.ones((batch, length), dtype="bool") if masks.key_mask is None else masks.key_mask
     own = ops.broadcast_to(own, (batch, length))

@@ -1,0 +1,103 @@
+"""Patterns as users write them: with groups of their own, and with keys that no adaptive span ends."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.layers import LocalAttention, SparseAttention
+from tf_sparse_attention.patterns import Everything, Grid, GroupBand, Pattern, Union, Window
+
+LENGTH, SIZE = 14, 6
+X = np.random.default_rng(0).standard_normal((2, LENGTH, SIZE)).astype("float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves(GroupBand):
+    """The last keys whose first channel lies on the same side of a threshold, which moves to the mean in training."""
+
+    size: int
+    num_groups = 2
+
+    @property
+    def band(self):
+        return self.size
+
+    def make_grouper(self, num_heads, key_dim, seed, dtype):
+        return Threshold(num_heads, dtype=dtype)
+
+
+class Threshold(keras.layers.Layer):
+    def __init__(self, num_heads, **kwargs):
+        super().__init__(**kwargs)
+        self.threshold = self.add_weight(shape=(num_heads,), initializer="zeros", trainable=False)
+
+    def assign(self, heads, positions):
+        return ops.cast(heads[..., 0] > self.threshold[:, None], "int32")
+
+    def learn(self, sides):
+        channels = ops.concatenate([heads[..., 0] for heads, _, _ in sides], axis=-1)
+        self.threshold.assign(ops.mean(channels, axis=(0, 2)))
+
+
+@dataclasses.dataclass(frozen=True)
+class EveryThird(Pattern):
+    """The keys whose positions are multiples of three."""
+
+    in_span = False
+
+    def visible(self, query, key):
+        return key.position % 3 == 0
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, max(call.query_length, call.key_length), 0, 0)
+
+    def cache(self):
+        return Everything()
+
+
+class WindowAndThirds(LocalAttention):
+    """A window that a learned span ends, and keys that it does not."""
+
+    def make_pattern(self, causal):
+        return Union((super().make_pattern(causal), EveryThird()))
+
+
+def check_decoding(layer):
+    """Compares decoding after a prompt of five tokens with one causal call."""
+    whole = ops.convert_to_numpy(layer(X, use_causal_mask=True))
+    output, cache = layer.prefill(X[:, :5], layer.init_cache(2, LENGTH))
+    found = [output]
+    for index in range(5, LENGTH):
+        output, cache = layer.decode(X[:, index : index + 1], cache, index)
+        found.append(output)
+    np.testing.assert_allclose(np.concatenate(found, axis=1), whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("share_qk", [False, True])
+def test_groups_of_ones_own_learn_in_training_and_decode_as_they_attend(share_qk):
+    keras.utils.set_random_seed(0)
+    layer = SparseAttention(2, 4, Window(2) | Halves(3), share_qk=share_qk)
+    inputs = keras.Input((LENGTH, SIZE))
+    model = keras.Model(inputs, layer(inputs, use_causal_mask=True))
+    model.compile("sgd", "mse", run_eagerly=True)
+    (threshold,) = layer.non_trainable_weights
+    assert not np.any(threshold)
+    model.train_on_batch(X, X)
+    assert np.all(np.abs(threshold) > 1e-3)
+    window = SparseAttention.from_config({**layer.get_config(), "pattern": Window(2)})
+    window.build(X.shape)
+    window.set_weights([ops.convert_to_numpy(weight) for weight in layer.trainable_weights])
+    assert np.abs(window(X, use_causal_mask=True) - layer(X, use_causal_mask=True)).max() > 1e-3
+    check_decoding(layer)
+
+
+def test_keys_that_no_span_ends_decode_as_they_attend():
+    keras.utils.set_random_seed(0)
+    layer = WindowAndThirds(2, 4, window=8, adaptive_span={"ramp": 2, "initial": 0.3})
+    layer.build(X.shape)
+    seen = ops.convert_to_numpy(layer.attention_pattern(X, use_causal_mask=True))[0, 0]
+    assert np.flatnonzero(seen[13]).tolist() == [0, 3, 6, 9, 10, 11, 12, 13]
+    check_decoding(layer)
