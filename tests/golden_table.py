@@ -38,10 +38,10 @@ MORE = {
     "analysis/test_divergence.py": None,
     "convert/hugging_face/test_encoder.py::test_states_are_those_of_torch": "hugging_face",
     "layers/test_sinusoidal_embedding.py": None,
-    "data/test_subword_training.py::test_the_published_builder_is_reproduced_byte_by_byte": None,
-    "data/test_subword_tokenizer.py::test_every_string_has_the_published_ids": None,
-    "data/test_subword_tokenizer.py::test_published_ids_decode_as_published": None,
-    "data/test_subword_tokenizer.py::test_a_graph_gives_the_published_ids_and_texts": None,
+    "data/tokenizers/test_subword_training.py::test_the_published_builder_is_reproduced_byte_by_byte": None,
+    "data/tokenizers/test_subword_tokenizer.py::test_every_string_has_the_published_ids": None,
+    "data/tokenizers/test_subword_tokenizer.py::test_published_ids_decode_as_published": None,
+    "data/tokenizers/test_subword_tokenizer.py::test_a_graph_gives_the_published_ids_and_texts": None,
 }
 # What stands for a published fault: an argument of ours, or an adapter in the tests.
 SWITCHES = {

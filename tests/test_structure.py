@@ -3,12 +3,14 @@
 import pytest
 
 import tf_sparse_attention as tsa
+from tests import golden_table
 from tests.source_rules import (
     DEFERRED_BACKEND_FILES,
     LIBRARY,
     NOT_YET_ANNOTATED,
     PORTABLE_PARTS,
     RANKS,
+    ROOT,
     assertions,
     backend_imports,
     exports_that_differ,
@@ -172,6 +174,12 @@ def test_every_part_is_reachable_from_the_front_door():
     for part in {part for _, part, _ in ordered_sources()} - internal:
         assert part in dir(tsa)
         assert getattr(tsa, part).__name__ == f"{LIBRARY}.{part}"
+
+
+@pytest.mark.parametrize("test", golden_table.MORE)
+def test_the_table_of_goldens_runs_tests_that_exist(test):
+    file, _, name = test.partition("::")
+    assert f"def {name}" in (ROOT / "tests" / file).read_text(encoding="utf-8")
 
 
 def test_the_front_door_says_no_to_an_unknown_name():
