@@ -1,4 +1,4 @@
-"""Decoding across sequences of drawn layers, and of mixtures of them, against one call for all queries."""
+"""Cross-attention of drawn layers, and of mixtures of them, query by query against one call for all queries."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.drawn import all_attention, local, lsh, routing, unequal_blocks
+from tests.drawn import all_attention, fixed, local, local_2d, lsh, routing, sparse, strided, unequal_blocks
 from tests.layers.decoded import LONGEST, SIZE, VARIANTS
 from tests.programs import as_program, compiled_on_jax
 from tf_sparse_attention import layers
@@ -24,8 +24,12 @@ KINDS = {
         changed(routing, selection="nearest", share_qk=False), changed(routing, selection="random", share_qk=False)
     ),
     "lsh": lambda: changed(lsh, share_qk=False),
+    "local_2d": local_2d,
+    "strided": strided,
+    "fixed": fixed,
+    "sparse": lambda: changed(sparse, share_qk=False),
 }
-OF_CONTENT = ("routing", "lsh", "mixed")  # queries and keys are as many
+OF_CONTENT = ("routing", "lsh", "sparse", "mixed")  # queries and keys are as many
 
 
 def made(kind):
@@ -61,7 +65,7 @@ def compare_drawn(kind, wanted):
 
 
 def largest_error(layer, query, given, rng):
-    """Returns the largest difference between decoding across sequences, rows in orders of their own, and one call."""
+    """Returns the largest difference between single queries, each row in an order of its own, and one call for all."""
     whole = ops.convert_to_numpy(compiled_on_jax(layer)(query, **given))
     cache, rows, worst = layer.init_cross_cache(**given), np.arange(len(query)), 0.0
     decode = as_program(layer.decode_cross)

@@ -1,4 +1,4 @@
-"""Decoding across sequences gives what one call for all queries gives, and says where it cannot."""
+"""Decoding in cross-attention gives what one call for all queries gives, and says where it cannot."""
 
 import json
 
@@ -9,14 +9,14 @@ from keras import ops
 
 from tests.contracts import with_random_weights
 from tests.draws import first
-from tests.layers.decoded_across import KINDS, SIZE, compare_drawn
+from tests.layers.cross_decoded import KINDS, SIZE, compare_drawn
 from tf_sparse_attention import layers
 
 TOLERANCE = 2e-5
 HOW_MANY = [3, pytest.param(30, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
 JAX = """
 import json
-from tests.layers.decoded_across import compare_drawn
+from tests.layers.cross_decoded import compare_drawn
 print(json.dumps(compare_drawn({kind!r}, {wanted})))
 """
 SIZES = {"num_heads": 2, "key_dim": 4}
