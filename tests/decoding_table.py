@@ -22,7 +22,7 @@ CASES_OF_A_MODEL = 20  # draws of layers cost as much time as one text of a mode
 
 def measures(cases):
     """Returns functions by the names of their rows, each of which returns a number of cases and the largest error."""
-    from tests.layers import decoded, cross_decoded
+    from tests.layers import cross_decoded, decoded
     from tests.models.test_decoding import MODELS, REMEMBERING
 
     texts = -(-cases // CASES_OF_A_MODEL)

@@ -47,11 +47,11 @@ MORE = {
 SWITCHES = {
     "adafactor": '`matrix_view="last_two"`',
     "causality_leak": "count + 0.01, causal by rank",
-    "clustered": "count + 0.01, causal by rank; padding told by zero values (adapter)",
+    "clustered": "count + 0.01, causal by rank; padding marked by zero values (adapter)",
     "clustered_lsh": "count + 0.01, causal by rank",
     "clustered_strided": "count + 0.01, causal by rank; commitment weighed by 1e-4 (adapter)",
     "kmeans_ema": "counts of mixed heads (adapter)",
-    "local_1d": "shifted table where not causal, padding told by zero values (adapters)",
+    "local_1d": "shifted table where not causal, padding marked by zero values (adapters)",
     "local_2d": "shifted table (adapter)",
     "misc": "epsilon of the divergence, scale of tables (adapters)",
     "mini_lm": "`reproduce_reference`, converted as a checkpoint; seq2seq put together from layers (adapter)",

@@ -110,7 +110,7 @@ def largest_error(layer, x, lengths, memory=None):
         layer: a built attention layer.
         x: its inputs (B, T, D).
         lengths: int (B,), tokens of each row that are a prompt; the others come one by one.
-        memory: pair of a memory (B, L, D) and which places of it are seen, bool (B, L). None: none.
+        memory: pair of a memory (B, L, D) and which slots of it are seen, bool (B, L). None: none.
     """
     batch, length = x.shape[:2]
     cache, given = layer.init_cache(batch, length, *(memory or ())), {}

@@ -1,4 +1,4 @@
-"""One head of clustered attention by the book, in NumPy: see `dense.py`, which it is a case of."""
+"""One head of clustered attention by the book, in NumPy: a case of `layers.py`."""
 
 import numpy as np
 

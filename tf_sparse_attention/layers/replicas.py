@@ -1,4 +1,4 @@
-"""State that several TensorFlow replicas keep in common, and random draws they keep apart.
+"""State that several TensorFlow replicas share, and per-replica random seeds.
 
 A cross-replica reduction inside a layer's `call` corrupts the losses that layers add, and cannot run under remat. So a
 layer leaves its replica's sums in a variable, and the training step of `tsa.models.Model`, after the gradients, adds

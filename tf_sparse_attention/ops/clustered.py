@@ -96,24 +96,24 @@ def improved_clustered_attention(
     return Attended(output, blocks.restore(blocks.of_clusters(far)[..., None, :] + share * dense))
 
 
-class Best(NamedTuple):
+class TopKeys(NamedTuple):
     """The keys of largest weight of each cluster: int32 (B, N, C, k) `positions`, and bool `valid` of those found."""
 
     positions: Tensor
     valid: Tensor
 
 
-def best_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> Best:
-    """Returns the `Best` keys of clusters by their weights (B, N, C, S); keys that do not exist are never taken."""
+def best_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> TopKeys:
+    """Returns the `TopKeys` of clusters by their weights (B, N, C, S); keys that do not exist are never taken."""
     exists = ops.ones_like(weights, dtype="bool")
     exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
     length = shape(weights)[-1]
     weights = ops.cast(ops.stop_gradient(weights), score_dtype(keras.backend.standardize_dtype(weights.dtype)))
     weights = ops.where(exists, weights, -1)
-    # No fewer places than `top_k`, none of them better than a key, however little that weighs.
+    # No fewer columns than `top_k`, none of them better than a key, however little that weighs.
     weights = ops.pad(weights, [(0, 0)] * 3 + [(0, top_k)], constant_values=-1)
     best, positions = ops.top_k(weights, top_k, sorted=False)
-    return Best(ops.minimum(ops.cast(positions, "int32"), length - 1), best >= 0)
+    return TopKeys(ops.minimum(ops.cast(positions, "int32"), length - 1), best >= 0)
 
 
 def mean_queries(query: Tensor, clusters: Tensor, num_clusters: int) -> Tensor:

@@ -18,7 +18,7 @@ class Columns:
 
     Args:
         block_size: l.
-        first: place in a block of the first column.
+        first: position in a block of the first column.
         count: c, at most l - first.
     """
 

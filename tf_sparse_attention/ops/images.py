@@ -1,4 +1,4 @@
-"""Images as sequences of pixels: two orders, where a position lies in them, and the dense mask of local blocks."""
+"""Images as sequences of pixels: two orders, where a position lies in them, and which blocks are near."""
 
 import dataclasses
 import functools
@@ -88,7 +88,9 @@ def near_pixels(
     Args:
         queries: int (..., T, 1), positions of queries.
         keys: int (..., 1, S), positions of keys.
-        image: as for `image_mask`, likewise the other two.
+        image: the `Image` that both are pixels of.
+        num_blocks_before: the blocks seen above and to the left.
+        num_blocks_after: the blocks seen below and to the right.
     """
     of_queries, of_keys = image.coordinates(queries), image.coordinates(keys)
     near = []

@@ -42,7 +42,7 @@ def to_uniform(bits: Tensor) -> Tensor:
 
 
 def pair_uniform(seed: Seed, queries: Tensor, keys: Tensor) -> Tensor:
-    """Draws a number for each pair of query and key that depends on who they are and not on where they stand.
+    """Draws a number for each pair of query and key that depends on token positions, not storage order.
 
     Args:
         seed: integer or `keras.random.SeedGenerator`.

@@ -37,7 +37,7 @@ def take_positions(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def write_slot(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Returns slots with one of each row and head written anew.
+    """Returns slots with one of each row and head overwritten.
 
     Args:
         slots: tensor (B, N, S) or (B, N, S, H).

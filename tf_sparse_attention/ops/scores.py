@@ -1,4 +1,4 @@
-"""Attention weights of blocks as one dense matrix, for those who want to look at them."""
+"""Scatters the attention weights of blocks into a dense matrix."""
 
 from keras import ops
 
@@ -11,7 +11,7 @@ def dense_scores(weights: Tensor, key_positions: Tensor, key_length: Size) -> Te
 
     Args:
         weights: tensor (..., t, s).
-        key_positions: int, broadcastable to (..., t, s). Places outside the sequence must have weight 0.
+        key_positions: int, broadcastable to (..., t, s). Positions outside the sequence must have weight 0.
         key_length: S, columns of the result.
 
     Returns:

@@ -32,11 +32,11 @@ class RoutingAttention(AttentionLayer):
     included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_k": every centroid
     takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
     it, zeros if none does (about (1 - 1/K)^K of the tokens where T = K cluster_size). Not causal, whatever the mask;
-    which of equal tokens is taken is up to rounding, and so may change with the batch size. "strided" and "hash": as
-    "top_k", with members by `ops.routing_top_k.strided_members`, near and far ones (these are not the strides of
-    `StridedAttention`), or by `hash_scores`: the first tokens of a hash bucket, in place of the centroids. Both are in
-    the paper's code and, like it, not causal. "random": as "nearest" in clusters that depend on the position alone,
-    the paper's ablation.
+    which of equal tokens is taken is up to rounding, and so may change with the batch size. "strided": as "top_k", but
+    each centroid takes every (T / `cluster_size`)-th token by falling score (these are not the strides of
+    `StridedAttention`). "hash": as "top_k", but the first `cluster_size` tokens of a hash bucket in place of a
+    centroid's best. Both are in the paper's code and, like it, not causal. "random": as "nearest" in clusters that
+    depend on the position alone, the paper's ablation.
 
     Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens.
 

@@ -39,7 +39,7 @@ class SwappedAttention(keras.layers.Layer):
 
     Caches have KerasHub's form. With an exact `window` and `value_dim` = `key_dim` a step of local and all-attention
     costs the window: the cache holds keys and values, as KerasHub does. Otherwise it holds the inputs, and
-    a step computes attention of all positions anew.
+    a step recomputes attention for all positions.
 
     Args:
         attention: an attention layer of this library.

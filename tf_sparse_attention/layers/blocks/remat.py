@@ -1,4 +1,4 @@
-"""Rematerialisation of a layer with state: the backward pass computes it again, its state moves once."""
+"""Rematerialisation of a layer with state: the backward pass computes it again, its state is updated once."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from tf_sparse_attention.types import Tensor
 
 
 def remat_call(layer: keras.layers.Layer, *tensors: Tensor | None, **arguments: Any) -> Tensor:
-    """Returns `layer(*tensors, **arguments)`, keeping nothing of its inside for the backward pass.
+    """Returns `layer(*tensors, **arguments)`, without storing intermediate activations for the backward pass.
 
-    `keras.remat` around a layer would run its assignments twice: centroids and dropout seeds would move two steps.
+    `keras.remat` around a layer would run its assignments twice: centroids and dropout seeds would advance two steps.
     Here the layer runs without side effects on copies of its variables, and what it returned is then assigned, and
     its losses added, once.
 
