@@ -15,7 +15,7 @@ TOGETHER = {
     "tests/export/test_serving_page.py": "export",
 }
 # What takes longest comes first, so that no process has it still before it when the others are done.
-ORDER = ("jax", "export", "integration", "trainers", "convert", "layers", "models", "ops")
+ORDER = ("jax", "export", "integration", "trainers", "convert", "layers", "models", "patterns", "ops")
 
 
 def group_of(nodeid):

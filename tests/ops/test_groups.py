@@ -1,9 +1,10 @@
-"""The group of the highest score is that of argmax, the lowest of equals."""
+"""Groups: the best one of scores, documents that are numbered, the order by group."""
 
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.groups import best_group
+from tf_sparse_attention.ops.groups import best_group, segment_ranks
+from tf_sparse_attention.ops.merged import merge_orders
 
 
 def best(scores):
@@ -23,3 +24,23 @@ def test_of_equals_the_lowest_is_taken_and_zeros_have_no_sign():
 
 def test_a_row_with_nan_has_a_group_that_exists():
     assert 0 <= best([[np.nan, 1.0, 2.0]])[0] < 3
+
+
+def test_documents_are_numbered_in_the_order_of_their_ids():
+    ids = np.array([[50, -7, 50, 2**31 - 1, -(2**31), -7]])
+    assert ops.convert_to_numpy(segment_ranks(ids)[0]).tolist() == [[2, 1, 2, 3, 0, 1]]
+
+
+def test_queries_and_keys_number_their_documents_together():
+    queries, keys = segment_ranks(np.array([[4, 9]]), np.array([[9, 1, 4]]))
+    assert ops.convert_to_numpy(queries).tolist() == [[1, 2]]
+    assert ops.convert_to_numpy(keys).tolist() == [[2, 0, 1]]
+
+
+def test_the_merged_order_puts_the_key_of_a_position_before_its_query():
+    merged = merge_orders(*(np.array([[x]], "int32") for x in ([1, 2], [1, 1, 2])))
+    # Group 1: key 0, query 0, key 1. Group 2: query 1, key 2. The query that does not exist comes last.
+    assert ops.convert_to_numpy(merged.positions)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert ops.convert_to_numpy(merged.is_query)[0, 0].tolist() == [False, True, False, True, False, True]
+    assert ops.convert_to_numpy(merged.last_key)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert ops.convert_to_numpy(merged.query_slots)[0, 0].tolist() == [1, 3]

@@ -9,7 +9,7 @@ from keras import ops
 
 from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
-from tests.ops.small_cases import column
+from tests.patterns.small_cases import column
 from tf_sparse_attention.patterns import First, Heads, Union, Window
 from tf_sparse_attention.patterns.attending import attend_pattern
 from tf_sparse_attention.patterns.nearest import BestOfCluster

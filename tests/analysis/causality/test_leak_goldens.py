@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, read_case
-from tests.ops.small_cases import attend_groups, attend_members
+from tests.patterns.small_cases import attend_groups, attend_members
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members
 

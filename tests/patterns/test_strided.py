@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.ops.small_cases import column, means
+from tests.patterns.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.phases import PhaseGrid

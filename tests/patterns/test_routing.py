@@ -1,24 +1,16 @@
 """Routing by the nearest centroid on cases a reader can check: groups, bands, self, documents, padding."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.small_cases import attend_groups, column
+from tests.patterns.small_cases import attend_groups, column
 from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.merged import merge_orders
 from tf_sparse_attention.ops.positions import Alibi, Relative
-from tf_sparse_attention.ops.random_groups import random_groups
 
 VALUES = [1, 2, 4, 8, 16, 32]
 GROUPS = [1, 2, 1, 1, 2, 1]  # the sorted order is 0, 2, 3, 5 | 1, 4
-
-
-def random_clusters(num_heads, length, num_clusters, seed):
-    positions = ops.arange(length, dtype="int32")[None]
-    return ops.convert_to_numpy(random_groups(positions, num_heads, num_clusters, seed))
 
 
 def row(x):
@@ -118,48 +110,3 @@ def test_documents_do_not_share_clusters():
     groups = ops.convert_to_numpy(groups_of(row([0, 1, 0, 0, 1, 0]), 2, segment_rank=rank))[0, 0]
     assert groups.tolist() == [3, 4, 3, 1, 2, 1]
     assert shared_means(groups, mask_self=False) == pytest.approx([1, 2, 2.5, 8, 16, 20])
-
-
-def test_documents_are_numbered_in_the_order_of_their_ids():
-    ids = np.array([[50, -7, 50, 2**31 - 1, -(2**31), -7]])
-    assert ops.convert_to_numpy(segment_ranks(ids)[0]).tolist() == [[2, 1, 2, 3, 0, 1]]
-
-
-def test_queries_and_keys_number_their_documents_together():
-    queries, keys = segment_ranks(np.array([[4, 9]]), np.array([[9, 1, 4]]))
-    assert ops.convert_to_numpy(queries).tolist() == [[1, 2]]
-    assert ops.convert_to_numpy(keys).tolist() == [[2, 0, 1]]
-
-
-def test_the_merged_order_puts_the_key_of_a_position_before_its_query():
-    merged = merge_orders(row([1, 2]), row([1, 1, 2]))
-    # Group 1: key 0, query 0, key 1. Group 2: query 1, key 2. The query that does not exist comes last.
-    assert ops.convert_to_numpy(merged.positions)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
-    assert ops.convert_to_numpy(merged.is_query)[0, 0].tolist() == [False, True, False, True, False, True]
-    assert ops.convert_to_numpy(merged.last_key)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
-    assert ops.convert_to_numpy(merged.query_slots)[0, 0].tolist() == [1, 3]
-
-
-def test_random_clusters_depend_on_head_position_and_seed_alone():
-    long = random_clusters(4, 300, 7, seed=5)
-    assert long.shape == (1, 4, 300)
-    np.testing.assert_array_equal(long[:, :2, :20], random_clusters(2, 20, 7, seed=5))
-    assert (long != random_clusters(4, 300, 7, seed=6)).mean() > 0.7
-    assert (long[0, 0] != long[0, 1]).mean() > 0.7
-
-
-@pytest.mark.parametrize("seed", [0, 1, -3, 2**31 - 1, 2**40])
-def test_random_clusters_are_spread_evenly(seed):
-    drawn = random_clusters(2, 4000, 8, seed)
-    assert drawn.min() == 0
-    assert drawn.max() == 7
-    assert keras.backend.standardize_dtype(drawn.dtype) == "int32"
-    for head in drawn[0]:
-        # 500 are expected of each; five standard deviations are 105.
-        assert np.abs(np.bincount(head, minlength=8) - 500).max() < 105
-        # Neighbours agree by chance alone, 500 times in 4000.
-        assert abs((head[1:] == head[:-1]).sum() - 500) < 105
-
-
-def test_random_clusters_are_the_same_on_both_backends(on_jax):
-    assert on_jax["groups"] == random_clusters(3, 40, 5, seed=123456789).tolist()

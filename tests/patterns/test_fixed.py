@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.small_cases import column, means
+from tests.patterns.small_cases import column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.ops.small_cases import column, means
 from tests.oracle import definitions
+from tests.patterns.small_cases import column, means
 from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.images import ORDERS, Image

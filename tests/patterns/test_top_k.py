@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.ops.small_cases import attend_members, column
 from tests.oracle import definitions
+from tests.patterns.small_cases import attend_members, column
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative

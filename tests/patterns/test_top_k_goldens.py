@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from tests.goldens import block_by_block, goldens_of, names_of_cases, read_case
-from tests.ops.small_cases import attend_members
+from tests.patterns.small_cases import attend_members
 from tests.programs import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
