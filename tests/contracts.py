@@ -3,10 +3,8 @@
 The files `tests/layers/test_contract_*.py` run them. The checks here use no backend of their own: some run on JAX too,
 where a call is one compiled program.
 
-What a layer declares, as an attribute of its class:
-
-- `causal_selection` (default True): under a causal mask, WHICH keys a query sees is independent of later tokens. A
-  layer that says False is checked to look ahead, so that the word is neither missing nor out of date.
+A layer whose pattern has `causal_selection` False (under a causal mask, WHICH keys a query sees depends on later
+tokens) is checked to look ahead, so that the attribute is neither missing nor out of date.
 """
 
 import itertools

@@ -42,13 +42,13 @@ def test_spans_cost_in_training_alone(make):
 def test_the_window_shrinks_and_grows_with_the_spans_and_changes_nothing(make):
     layer, x = built(make), draw()
     whole = np.asarray(layer(x, use_causal_mask=True))
-    layer.span.fit_window()
+    layer.span.shrink_window()
     assert layer.span.computed_window == 14  # 0.3 32 + 4 positions, in steps of 2
     np.testing.assert_allclose(layer(x, use_causal_mask=True), whole, rtol=0, atol=1e-6)
-    layer.span.fit_window(margin=5)
+    layer.span.shrink_window(margin=5)
     assert layer.span.computed_window == 20
     layer.span.fraction.assign([0.1, 1.0])
-    layer.span.fit_window()
+    layer.span.shrink_window()
     assert layer.span.computed_window == 32
 
 

@@ -77,7 +77,7 @@ def test_rotary_turns_a_pair_by_its_position_in_radians():
     np.testing.assert_allclose(turned[0, 0], expected, rtol=0, atol=1e-7)
 
 
-def test_rotary_equals_its_twin_with_any_base_and_position():
+def test_rotary_equals_its_definition_with_any_base_and_position():
     x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
     positions = np.array([0, 7, 300, 1, 8191], "int32")
     turned = numbers(Rotary(base=100.0).rotate(x[None, None], positions))[0, 0]
@@ -91,7 +91,7 @@ def test_rotary_keeps_the_dtype():
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 5, 8, 12, 16])
-def test_alibi_slopes_equal_their_twin(num_heads):
+def test_alibi_slopes_equal_their_definition(num_heads):
     np.testing.assert_allclose(alibi_slopes(num_heads), attention.slopes(num_heads), rtol=1e-6)
 
 

@@ -166,7 +166,7 @@ def best_members(scores, size, exists):
 
 
 def strided_members(scores, size, exists):
-    """Returns `best_members` of which each is as many places in the order by score from the next: all T // size."""
+    """Returns, for each cluster, every (number of tokens // `size`)-th token by falling score, in ascending order."""
     step = max(sum(exists) // size, 1)
     return [sorted(tokens[::step][:size]) for tokens in _by_score(scores, exists)]
 

@@ -42,7 +42,7 @@ class TrainStepMixin:
         """
         checks.check_count("margin", margin, minimum=0)
         for span in spans_in(self):
-            span.fit_window(margin)
+            span.shrink_window(margin)
         return max(self.computed_windows, default=None)
 
     fit_windows = renamed_method("fit_windows", "shrink_windows")

@@ -21,7 +21,8 @@ class GroupBand(Pattern):
     With queries that are the keys, O(T band) after two sorts of integers: a band on the order by (group, position).
     Keys of their own cost 3 to 4 times as much. What is known of a token is its "group", of `ops.groups.groups_of`.
 
-    A subclass has the fields `num_groups` and `band`, under names of its own.
+    A subclass gives `num_groups` and `band`, and `make_grouper(num_heads, key_dim, seed, dtype)`, which returns an
+    object with `assign(heads, positions)`: the group of each token, int32 (B or 1, n, T) in 0 .. `num_groups` - 1.
     """
 
     by_content = True
@@ -53,8 +54,8 @@ class GroupBand(Pattern):
         query_ranks = key_ranks
         if query_groups is not key_groups:
             sizes = shape(query_groups)[0], shape(key_groups)[0]
-            known = all(isinstance(size, int) for size in sizes)
-            batch = max(sizes) if known else ops.maximum(*sizes)  # a number, as compiling for JAX needs it
+            is_static = all(isinstance(size, int) for size in sizes)
+            batch = max(sizes) if is_static else ops.maximum(*sizes)  # a number, as compiling for JAX needs it
             merged = merge_orders(*(_with_batch(x, batch) for x in (query_groups, key_groups)))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0: the group of no query

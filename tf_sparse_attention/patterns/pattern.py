@@ -49,7 +49,7 @@ class Pattern:
         period: by how many positions a query and a key may be moved together without a change of the rule: 1 for a rule
             of distances, the block size for one of blocks. Masks of such rules are constants. None: by none.
         reach: the largest distance of a key that matters, which sets how many relative positions are told apart.
-        by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place.
+        by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
         in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
         can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
         takes_memory: whether keys of earlier text may come before the sequence.

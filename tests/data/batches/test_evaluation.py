@@ -1,3 +1,5 @@
+"""Evaluation batches score every token exactly once, whatever the windows, shards and overlaps."""
+
 import functools
 
 import numpy as np

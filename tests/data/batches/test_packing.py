@@ -1,3 +1,5 @@
+"""Inputs, targets and weights of windows, by hand."""
+
 import numpy as np
 import tensorflow as tf
 

@@ -1,3 +1,5 @@
+"""The rows of a batch are divided among shards in order."""
+
 import pytest
 
 from tf_sparse_attention.data.batches.sharding import shard_rows

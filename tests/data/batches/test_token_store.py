@@ -1,3 +1,5 @@
+"""Token stores: what they hold, when they are rebuilt, and how they are written."""
+
 import json
 import os
 import shutil

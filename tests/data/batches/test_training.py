@@ -1,3 +1,5 @@
+"""Training batches are a pure function of seed and step, and visit every window of an epoch once."""
+
 import functools
 
 import keras

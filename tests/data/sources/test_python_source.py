@@ -1,3 +1,5 @@
+"""The data set of the standard library's own source: which files, and under which name."""
+
 import os
 import sys
 import sysconfig

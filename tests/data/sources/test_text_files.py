@@ -1,3 +1,5 @@
+"""Text files are listed, hashed and assigned to splits by their content."""
+
 import pathlib
 
 import pytest

@@ -1,3 +1,5 @@
+"""A folder of texts as a data set: its splits, its names and its errors."""
+
 import dataclasses
 import pickle
 

@@ -1,3 +1,5 @@
+"""Text data sets are opened by name, folder or file, and their text is found."""
+
 import hashlib
 import shutil
 import sys

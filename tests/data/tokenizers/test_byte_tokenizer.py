@@ -1,3 +1,5 @@
+"""The byte tokenizer: its ids, any text back again, tensors and graphs."""
+
 import numpy as np
 import pytest
 import tensorflow as tf

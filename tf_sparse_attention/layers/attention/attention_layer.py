@@ -229,6 +229,9 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
 
         Returns:
             Bool (B, N, T, S). O(T S) memory.
+
+        Raises:
+            ValueError: as in a call, and for a mask that the layer does not take.
         """
         value, key = normalize_self_attention(query, value, key)
         if not self.built:

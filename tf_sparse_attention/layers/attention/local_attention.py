@@ -32,8 +32,8 @@ class LocalAttention(AttentionLayer):
         sliding_window: Keras's name of `window`. None: not given.
         adaptive_span: True for spans that each head learns within `window` (Sukhbaatar et al. 2019), or a dictionary
             with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean
-            span in the loss, default 1e-7) and "initial" (share of the window at first, default 0). See
-            `AdaptiveSpan`. None: all of the window.
+            span in the loss, default 1e-7) and "initial" (share of the window at first, default 0).
+            None: all of the window.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:

@@ -86,9 +86,9 @@ class AdaptiveSpan(keras.layers.Layer):
 
     The loss `loss` L mean(z) draws spans in, the loss of the task draws them out. The weight, `fraction` (N,), is z.
 
-    `computed_window` positions are really computed, all L at first. `fit_window` sets it to what the spans need at the
-    moment, and the work shrinks with it; programs made before keep the former number until they are traced again, which
-    models of this library see to by themselves.
+    `computed_window` positions are really computed, all L at first. `shrink_window` sets it to what the spans need
+    at the moment, and the work shrinks with it; programs made before keep the former number until they are traced
+    again, which models of this library see to by themselves.
 
     Args:
         num_heads: N.
@@ -135,7 +135,7 @@ class AdaptiveSpan(keras.layers.Layer):
         reached = np.ceil(ops.convert_to_numpy(self.fraction) * self.window).astype(int) + self.ramp
         return np.minimum(reached, self.window)
 
-    def fit_window(self, margin: int = 0) -> None:
+    def shrink_window(self, margin: int = 0) -> None:
         """Sets `computed_window` to what the spans need, and `margin` positions more."""
         largest = float(np.max(ops.convert_to_numpy(self.fraction)))
         self.computed_window = needed_window(largest, self.window, self.ramp + margin)
