@@ -37,10 +37,11 @@ def draw_pattern(
         length: T, positions to draw.
         use_causal_mask: whether later positions are hidden. Default True.
         inputs: float (1, T, D), what decides the clusters of routed heads. None: random numbers.
-        hidden_dim: Size of the random inputs that a layer not yet built is built for; ignored if it is built.
-            Default: 32.
-        seed: integer of the random input.
+        hidden_dim: size of the random inputs that a layer not yet built is built for; ignored if it is built.
+            Default 32.
+        seed: integer of the random input. Default 0.
         overlay: whether to draw all heads into one panel, a colour each; the first that sees a key has it.
+            Default False.
         show_groups: whether clusters have colours of their own. Default True.
         axes: matplotlib axes to draw into, one a head, or one for `overlay`. None: a new figure.
 
@@ -84,9 +85,9 @@ def draw_weights(
         length: T, positions to draw.
         use_causal_mask: whether later positions are hidden. Default True.
         inputs: float (1, T, D). None: random numbers.
-        hidden_dim: Size of the random inputs that a layer not yet built is built for; ignored if it is built.
-            Default: 32.
-        seed: integer of the random input.
+        hidden_dim: size of the random inputs that a layer not yet built is built for; ignored if it is built.
+            Default 32.
+        seed: integer of the random input. Default 0.
         axes: matplotlib axes to draw into, one a head. None: a new figure.
 
     Returns:

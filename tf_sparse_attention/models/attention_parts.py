@@ -119,7 +119,7 @@ def part_of(part: Any) -> Part:
     Raises:
         ValueError: if it names no attention layer, or has a dtype.
     """
-    names = [name for name in layers.__all__ if _is_pattern(getattr(layers, name))]
+    names = [name for name in layers.__all__ if _is_attention_layer(getattr(layers, name))]
     if isinstance(part, dict) and part.get("layer") in names:
         if "dtype" in part:
             raise ValueError(
@@ -167,7 +167,7 @@ def make_attention(
     return layers.MixedAttention(made, dtype=dtype, name=name)
 
 
-def _is_pattern(kind):
+def _is_attention_layer(kind):
     return issubclass(kind, layers.AttentionLayer) and kind is not layers.AttentionLayer
 
 

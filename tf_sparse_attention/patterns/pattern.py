@@ -60,6 +60,7 @@ class Pattern:
     Example:
         A window that sees every second position; see `docs/adding_a_pattern.md`.
 
+        >>> import dataclasses
         >>> @dataclasses.dataclass(frozen=True)
         ... class EverySecond(Pattern):
         ...     size: int
@@ -70,10 +71,14 @@ class Pattern:
         ...         return apart % 2 == 0, abs(apart) < self.size
         ...
         ...     def arrange(self, call, known=None):
-        ...         return window_grid(call.query_length, call.key_length, self.size, call.causal, call.num_memory)
+        ...         return Grid(call.query_length, call.key_length, self.size, 1, 0 if call.causal else 1)
         ...
         ...     def cache(self):
         ...         return Ring(self.size)
+        >>> layer = SparseAttention(num_heads=2, key_dim=8, pattern=EverySecond(6))
+        >>> seen = layer.attention_pattern(keras.random.normal((1, 9, 16)), use_causal_mask=True)
+        >>> np.flatnonzero(seen[0, 0, 8]).tolist()
+        [4, 6, 8]
     """
 
     period = None

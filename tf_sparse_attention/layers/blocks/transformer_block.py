@@ -32,7 +32,7 @@ class TransformerBlock(keras.layers.Layer):
         dropout: rate in [0, 1) on the result of each sublayer before it is added, in training. Default 0.
         epsilon: of the layer norms, default 1e-6.
         remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less
-            memory, about a third more time. State and dropout move once all the same. Default False.
+            memory, about a third more time. State and dropout seeds are updated once all the same. Default False.
         seed: integer for the dropout.
         **kwargs: `name`, `dtype`, `trainable`. The sublayers compute in their own dtypes, what is added to the inputs
             has that of the block.
