@@ -23,6 +23,9 @@ class Blocks(Pattern):
         after: blocks after the own one, none of which a causal call shows. None: as many as before.
         key_size: positions of a block of keys that are another sequence, whose block g goes with block g of the
             queries; not in a causal call. None: `size`.
+
+    Raises:
+        ValueError: for a wrong argument.
     """
 
     size: int

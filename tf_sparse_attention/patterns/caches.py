@@ -11,6 +11,7 @@ from typing import Any
 
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.columns import Columns
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
@@ -64,6 +65,9 @@ class Ring(CachePolicy):
 
     size: int
 
+    def __post_init__(self):
+        checks.check_count("size", self.size)
+
     def num_slots(self, max_length):
         return at_most(self.size, max_length)
 
@@ -91,6 +95,10 @@ class PhaseRings(CachePolicy):
 
     stride: int
     size: int | None = None
+
+    def __post_init__(self):
+        checks.check_count("stride", self.stride)
+        checks.check_optional_count("size", self.size)
 
     def num_slots(self, max_length):
         rows = -(-max_length // self.stride)

@@ -4,6 +4,7 @@ import dataclasses
 
 import keras
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
 from tf_sparse_attention.patterns.pattern import Pattern
 
@@ -19,7 +20,10 @@ class Hashed(GroupBand):
     Args:
         num_buckets: K, an even number.
         bucket_size: w, keys of its bucket that a query sees on a side, counting itself.
-        round: number of the round, which tells its axes from those of others. Default 0.
+        round: number of the round, from 0; each has axes of its own. Default 0.
+
+    Raises:
+        ValueError: for a wrong argument.
     """
 
     num_buckets: int
@@ -28,6 +32,7 @@ class Hashed(GroupBand):
 
     def __post_init__(self):
         check_sizes(self, "num_buckets", "bucket_size")
+        checks.check_count("round", self.round, minimum=0)
         if self.num_buckets % 2:
             raise ValueError(f"`num_buckets` must be even. Received: num_buckets={self.num_buckets}.")
 

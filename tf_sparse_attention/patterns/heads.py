@@ -24,14 +24,14 @@ class Heads(Composition):
     can_join = False
 
     def __post_init__(self):
-        groups = tuple(tuple(group) for group in self.groups)
-        if not groups or not all(len(group) == 2 and isinstance(group[1], Pattern) for group in groups):
+        listed = isinstance(self.groups, (list, tuple)) and len(self.groups) > 0
+        if not listed or not all(_is_group(group) for group in self.groups):
             raise ValueError(
                 f"`groups` must be pairs of a number of heads and a pattern. Received: groups={self.groups!r}."
             )
-        for count, _ in groups:
+        for count, _ in self.groups:
             checks.check_count("groups", count)
-        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
 
     @property
     def parts(self):
@@ -72,9 +72,10 @@ class InTurn(Composition):
     can_join = False
 
     def __post_init__(self):
-        object.__setattr__(self, "parts", tuple(self.parts))
-        if len(self.parts) < 2 or not all(isinstance(part, Pattern) for part in self.parts):
+        listed = isinstance(self.parts, (list, tuple)) and len(self.parts) > 1
+        if not listed or not all(isinstance(part, Pattern) for part in self.parts):
             raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
+        object.__setattr__(self, "parts", tuple(self.parts))
 
     def slices(self, num_heads):
         """Returns the slice of the heads that each part has.
@@ -88,3 +89,7 @@ class InTurn(Composition):
                 f"Received: {num_heads}."
             )
         return [slice(start, num_heads, len(self.parts)) for start in range(len(self.parts))]
+
+
+def _is_group(group):
+    return isinstance(group, (list, tuple)) and len(group) == 2 and isinstance(group[1], Pattern)

@@ -4,7 +4,8 @@ import dataclasses
 
 import keras
 
-from tf_sparse_attention.ops.images import Image, near_pixels
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.local_2d import image_grid
 from tf_sparse_attention.patterns.caches import Ring
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -24,6 +25,9 @@ class ImageBlocks(Pattern):
         after: pair, the blocks seen below, none in a causal call, and to the right. Default (1, 1).
         order: "raster", row by row, or "blocks", block by block. Default "raster".
         height: rows of the image; None: as many as the sequence fills.
+
+    Raises:
+        ValueError: for a wrong argument.
     """
 
     width: int
@@ -32,6 +36,13 @@ class ImageBlocks(Pattern):
     after: tuple = (1, 1)
     order: str = "raster"
     height: int | None = None
+
+    def __post_init__(self):
+        checks.check_count("width", self.width)
+        checks.check_choice("order", self.order, ORDERS)
+        checks.check_optional_count("height", self.height)
+        for name, minimum in (("block_shape", 1), ("before", 0), ("after", 0)):
+            object.__setattr__(self, name, checks.checked_pair(name, getattr(self, name), minimum))
 
     @property
     def image(self):

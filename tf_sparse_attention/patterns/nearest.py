@@ -4,6 +4,7 @@ import dataclasses
 
 import keras
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.ops.members import MemberGrid, cluster_masks
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -24,6 +25,9 @@ class Nearest(GroupBand):
         commitment_loss: factor of mean((x - centroid)^2) in the loss of training. Default 1e-4; 0: none.
         revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100; 0:
             never.
+
+    Raises:
+        ValueError: for a wrong argument.
     """
 
     num_clusters: int
@@ -34,6 +38,9 @@ class Nearest(GroupBand):
 
     def __post_init__(self):
         check_sizes(self, "num_clusters", "cluster_size")
+        checks.check_rate("ema_decay", self.ema_decay)
+        checks.check_not_negative("commitment_loss", self.commitment_loss)
+        checks.check_count("revive_after", self.revive_after, minimum=0)
 
     @property
     def num_groups(self):

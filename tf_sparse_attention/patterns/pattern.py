@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import positions_of, shape
 from tf_sparse_attention.ops.masks import document_starts, merge
 from tf_sparse_attention.patterns.place import Place
@@ -229,6 +230,9 @@ class Union(Composition):
     count_each: bool = False
 
     def __post_init__(self):
+        checks.check_switch("count_each", self.count_each)
+        if not isinstance(self.parts, (list, tuple)):
+            raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
         parts = []
         for part in self.parts:
             if not isinstance(part, Pattern):

@@ -19,6 +19,9 @@ class Stride(Pattern):
 
     Args:
         stride: l, about the square root of the length, or the length of a row of an image.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
     """
 
     stride: int
@@ -52,6 +55,9 @@ class Dilated(Pattern):
     Args:
         window: positions on a side, counting the query itself.
         dilation: d, the distance from one to the next.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
     """
 
     window: int

@@ -22,6 +22,9 @@ class Summary(Pattern):
         block_size: l, positions of a block.
         num_summary: c, columns of a block that every query sees.
         group: g; the columns are l - (g + 1) c .. l - g c - 1, so that heads can see different ones. Default 0.
+
+    Raises:
+        ValueError: for a wrong argument, and for more columns than a block has.
     """
 
     block_size: int
@@ -73,6 +76,9 @@ class First(Pattern):
 
     Args:
         count: tokens.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
     """
 
     count: int

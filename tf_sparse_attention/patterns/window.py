@@ -17,6 +17,9 @@ class Window(Pattern):
 
     Args:
         size: positions on a side, counting the query itself.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
     """
 
     size: int

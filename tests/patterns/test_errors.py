@@ -1,0 +1,75 @@
+"""Every wrong argument of a pattern or a cache is named, with what was expected and what came."""
+
+import pytest
+
+from tf_sparse_attention import patterns
+from tf_sparse_attention.patterns import First, Hashed, Heads, ImageBlocks, InTurn, Nearest, Union, Window
+
+WRONG = [
+    (Window, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
+    (First, {"count": 1.0}, "`count` must be a positive integer. Received: count=1.0."),
+    (patterns.Blocks, {"size": 4, "before": -1}, "`before` must be an integer of at least 0. Received: before=-1."),
+    (patterns.Stride, {"stride": 0}, "`stride` must be a positive integer. Received: stride=0."),
+    (patterns.Dilated, {"window": 4, "dilation": 0}, "`dilation` must be a positive integer. Received: dilation=0."),
+    (
+        patterns.Summary,
+        {"block_size": 4, "num_summary": 2, "group": 2},
+        "`num_summary` times `group` + 1 must be at most `block_size`. Received: num_summary=2, group=2, block_size=4.",
+    ),
+    (ImageBlocks, {"width": 0}, "`width` must be a positive integer. Received: width=0."),
+    (ImageBlocks, {"width": 4, "order": "x"}, "`order` must be one of ['raster', 'blocks']. Received: order='x'."),
+    (ImageBlocks, {"width": 4, "block_shape": (2,)}, "`block_shape` must be"),
+    (ImageBlocks, {"width": 4, "before": 1}, "`before` must be"),
+    (ImageBlocks, {"width": 4, "height": 0}, "`height` must be a positive integer. Received: height=0."),
+    (Nearest, {"num_clusters": 0, "cluster_size": 4}, "`num_clusters` must be a positive integer. Received: "),
+    (Nearest, {"num_clusters": 4, "cluster_size": 4, "ema_decay": 1}, "`ema_decay` must be a number in [0, 1). "),
+    (
+        Nearest,
+        {"num_clusters": 4, "cluster_size": 4, "commitment_loss": -1},
+        "`commitment_loss` must be a number of at ",
+    ),
+    (Nearest, {"num_clusters": 4, "cluster_size": 4, "revive_after": -1}, "`revive_after` must be an integer of at "),
+    (Hashed, {"num_buckets": 3, "bucket_size": 4}, "`num_buckets` must be even. Received: num_buckets=3."),
+    (Hashed, {"num_buckets": 4, "bucket_size": 4, "round": -1}, "`round` must be an integer of at least 0. Received: "),
+    (patterns.Ring, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
+    (patterns.PhaseRings, {"stride": 0}, "`stride` must be a positive integer. Received: stride=0."),
+    (Union, {"parts": Window(2)}, "`parts` must be two patterns or more. Received: parts=Window(size=2)."),
+    (Union, {"parts": [Window(2)]}, "`parts` must be two patterns or more. Received: parts=(Window(size=2),)."),
+    (Union, {"parts": [Window(2), 3]}, "`parts` must be patterns. Received: 3."),
+    (Union, {"parts": [Window(2), First(1)], "count_each": 1}, "`count_each` must be True or False. Received: "),
+    (InTurn, {"parts": 3}, "`parts` must be two patterns or more. Received: parts=3."),
+    (Heads, {"groups": 3}, "`groups` must be pairs of a number of heads and a pattern. Received: groups=3."),
+    (
+        Heads,
+        {"groups": [(1, 2)]},
+        "`groups` must be pairs of a number of heads and a pattern. Received: groups=[(1, 2)].",
+    ),
+    (Heads, {"groups": [(0, Window(2))]}, "`groups` must be a positive integer. Received: groups=0."),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "message"), WRONG)
+def test_a_wrong_argument_is_named_with_what_was_expected_and_received(kind, arguments, message):
+    with pytest.raises(ValueError) as error:
+        kind(**arguments)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (
+            Heads([(2, Window(2)), (1, First(1))]),
+            "`num_heads` must be the heads of all groups together, 3. Received: 4.",
+        ),
+        (InTurn([Window(2)] * 3), "`num_heads` must be a multiple of the 3 patterns that take turns. Received: 4."),
+    ],
+)
+def test_another_number_of_heads_is_refused(pattern, message):
+    with pytest.raises(ValueError) as error:
+        pattern.slices(4)
+    assert str(error.value) == message
+
+
+def test_a_pair_may_be_a_list():
+    assert ImageBlocks(4, [2, 2], before=[1, 0]) == ImageBlocks(4, (2, 2), before=(1, 0))
