@@ -303,7 +303,7 @@ def test_a_function_may_choose(model, generator, eager_generator):
     rows = eager_generator.generate([[5]], max_length=4, strategy=second)
     logits = ops.convert_to_numpy(model(np.array([[0, 5]])))[0, -1]
     assert rows[0].token_ids[1] == np.argsort(-logits[1:])[1] + 1
-    assert lists(generator.generate([[5]], max_length=4, strategy=greedy)) == lists(
+    assert lists(eager_generator.generate([[5]], max_length=4, strategy=greedy)) == lists(
         generator.generate([[5]], max_length=4, strategy="greedy")
     )
 
