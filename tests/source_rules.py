@@ -51,8 +51,6 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/models/programs.py",
     "trainers/shared/strategy.py",
 }
-# TODO: delete once this folder is annotated, likewise in `[tool.mypy]` of pyproject.toml.
-NOT_YET_ANNOTATED = ("tf_sparse_attention/layers/attention/",)
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
 
 
