@@ -1,6 +1,7 @@
 """Heads side by side that have patterns of their own."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 
@@ -20,10 +21,10 @@ class Heads(Composition):
         ValueError: for anything else.
     """
 
-    groups: tuple
+    groups: Sequence[tuple[int, Pattern]]
     can_join = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         groups = tuple(tuple(group) for group in self.groups)
         if not groups or not all(len(group) == 2 and isinstance(group[1], Pattern) for group in groups):
             raise ValueError(
@@ -34,15 +35,15 @@ class Heads(Composition):
         object.__setattr__(self, "groups", groups)
 
     @property
-    def parts(self):
+    def parts(self) -> tuple[Pattern, ...]:
         return tuple(pattern for _, pattern in self.groups)
 
     @property
-    def num_heads(self):
+    def num_heads(self) -> int:
         """The heads of all groups together."""
         return sum(count for count, _ in self.groups)
 
-    def slices(self, num_heads):
+    def slices(self, num_heads: int) -> list[slice]:
         """Returns the slice of the heads that each part has.
 
         Raises:
@@ -68,15 +69,15 @@ class InTurn(Composition):
         ValueError: for anything else.
     """
 
-    parts: tuple
+    parts: Sequence[Pattern]
     can_join = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(self.parts))
         if len(self.parts) < 2 or not all(isinstance(part, Pattern) for part in self.parts):
             raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
 
-    def slices(self, num_heads):
+    def slices(self, num_heads: int) -> list[slice]:
         """Returns the slice of the heads that each part has.
 
         Raises:
