@@ -39,7 +39,7 @@ hypothesis.settings.load_profile("fixed")
 
 
 def pytest_sessionstart(session):
-    """Cuts TensorFlow's CPU in two, which is possible only before its first operation."""
+    """Cuts TensorFlow's CPU in two, which is possible only before its first operation, and lets it keep its kernels."""
     if session.config.pluginmanager.hasplugin("dsession"):
         return  # the process that hands out the tests runs none, and need not wait for TensorFlow
     import keras
@@ -50,6 +50,17 @@ def pytest_sessionstart(session):
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
         )
+        _keep_kernels()
+
+
+def _keep_kernels():
+    """Lets TensorFlow keep kernels and the functions made ready to run, which `fresh_keras` would drop in each test.
+
+    Both functions that it calls drop them. What is random here has its seed as an input, none in its kernel.
+    """
+    from tensorflow.python.eager import context
+
+    context.pywrap_tfe.TFE_ContextClearCaches = lambda handle: None
 
 
 @pytest.hookimpl(optionalhook=True)

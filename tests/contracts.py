@@ -149,12 +149,12 @@ def compare_slopes(layer, case, *inputs, **masks):
         return (output * projection(output.shape)).sum()
 
     found = gradients(layer, case, *inputs, **masks)
-    parts = [np.sum(of_x * step) for of_x, step in zip(found, [*steps, *of_weights.values()], strict=True)]
-    size = 1e-6
-    slope = (projected(size) - projected(-size)) / (2 * size)
+    along = sum(np.sum(of_x * step) for of_x, step in zip(found, [*steps, *of_weights.values()], strict=True))
+    # On a step the order of two scores may change, and with it a group: then not on one ten times as small.
+    slopes = [(projected(size) - projected(-size)) / (2 * size) for size in (2e-8, 2e-9)]
     # The rounding of float32 in each gradient, seen along the direction. Seen: 3e-7.
     scale = max(1.0, np.sqrt(sum(np.sum(np.square(of_x)) for of_x in found)))
-    assert_close(sum(parts) / scale, slope / scale, 1e-5)
+    assert np.abs(along - slopes).min() < 1e-5 * scale, (along, slopes, scale)
 
 
 def check_gradients(case):

@@ -51,8 +51,6 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/models/programs.py",
     "trainers/shared/strategy.py",
 }
-# TODO: delete once these folders are annotated, likewise in `[tool.mypy]` of pyproject.toml.
-NOT_YET_ANNOTATED = ("tf_sparse_attention/layers/attention/", "tf_sparse_attention/patterns/")
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
 
 

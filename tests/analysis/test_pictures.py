@@ -8,6 +8,9 @@ import pytest
 from matplotlib import pyplot
 
 from docs import draw_patterns
+from tests.cases import every_layer
+from tests.contracts import SIZE, built, normal
+from tests.oracle.layers import dense_call
 from tf_sparse_attention import layers
 from tf_sparse_attention.analysis import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.pictures import groups_of, one_color_a_head
@@ -34,6 +37,13 @@ def test_a_window_is_a_band_below_the_diagonal():
 def test_every_head_of_every_part_has_a_panel():
     parts = [LocalAttention(2, 4, window=3), RoutingAttention(1, 4, num_clusters=2, cluster_size=3)]
     assert len(shown(draw_pattern(MixedAttention(parts), length=9))) == 3
+
+
+@every_layer(by_default=("sparse_heads", "top_k_separate", "mixed"))
+def test_every_layer_is_drawn_as_numpy_computes_it(case):
+    layer, x = built(case), normal(1, 9, SIZE)
+    drawn = shown(draw_pattern(layer, 9, use_causal_mask=case.causal, inputs=x))
+    np.testing.assert_array_equal(drawn, dense_call(layer, x, causal=case.causal).pattern[0])
 
 
 @pytest.mark.parametrize("layer", [LocalAttention(1, 4, window=3), MixedAttention([LocalAttention(1, 4, window=3)])])

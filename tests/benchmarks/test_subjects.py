@@ -84,9 +84,9 @@ def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
     [
         "local",
         "nearest",
-        "top_k",
         "all-attention",
         "lsh",
+        pytest.param("top_k", marks=pytest.mark.full),
         *(pytest.param(name, marks=pytest.mark.large) for name in ("nearest, separate keys", "clustered")),
     ],
 )

@@ -16,9 +16,9 @@ def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
     prompts = [text[:12] for text in TEXTS]
     ids = [ByteTokenizer().tokenize(prompt) for prompt in prompts]
     generator = Generator(model, run_eagerly=True)  # compiling takes longer than these few tokens
-    rows = generator.generate(ids, max_length=20, strategy=Sampling(top_p=0.9), seed=-5)
+    rows = generator.generate(ids, max_length=15, strategy=Sampling(top_p=0.9), seed=-5)
     expected = [ByteTokenizer().detokenize_bytes(row.token_ids) for row in rows]
-    result = generate(served, prompts, seed=-5)
+    result = generate(served, prompts, max_length=15, seed=-5)
     assert result["text_bytes"] == expected
     assert result["text"][0].decode("utf-8") == ByteTokenizer().detokenize(rows[0].token_ids)
     assert result["num_tokens"] == [len(row.token_ids) for row in rows]

@@ -58,8 +58,9 @@ def all_texts(logits, prompt, max_length, stop_id, length_penalty):
     return sorted(found, key=lambda entry: -entry[1])
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("seed", "length_penalty"), first([(0, 0.0), (1, 0.7), (0, 1.0), (0, 0.7), (1, 0.0), (1, 1.0)], 3)
+)
 def test_with_enough_beams_the_likeliest_texts_are_found(seed, length_penalty):
     prompts = [[2], [], [1, 3]]
     settings = {"length_penalty": length_penalty, "stop_token_ids": [3, -1]}

@@ -164,7 +164,7 @@ def test_one_graph_of_unknown_sizes_gives_what_eager_mode_gives(jit_compile):
         traces.append(1)
         return generate(bigram, prompt_ids, prompt_lengths, max_length, DRAW, seed=3, stop_token_ids=[4])
 
-    for batch_size, length, max_length in ((1, 6, 6), (3, 20, 15), (2, 20, 20)):
+    for batch_size, length, max_length in ((1, 6, 6), (3, 20, 15)):
         prompt_ids = np.random.default_rng(length).integers(1, SIZE, (batch_size, length)).astype("int32")
         arguments = (prompt_ids, np.arange(batch_size, dtype="int32"), np.int32(max_length))
         expected = generate(bigram, *arguments, DRAW, seed=3, stop_token_ids=[4])

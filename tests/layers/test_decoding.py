@@ -36,42 +36,24 @@ def test_drawn_layers_decode_on_jax(kind, run_python):
     assert error < TOLERANCE
 
 
-def layers_of_all_kinds():
-    sizes = {"num_heads": 2, "key_dim": 4}
-    return {
-        "window": layers.LocalAttention(**sizes, window=6, position="rotary"),
-        "blocks": layers.LocalAttention(**sizes, block_size=4, position="relative"),
-        "all_attention": layers.AllAttention(**sizes, num_persistent=3, window=6),
-        "strided": layers.StridedAttention(**sizes, stride=4),
-        "fixed": layers.FixedAttention(**sizes, block_size=4, num_summary=2),
-        "routing": layers.RoutingAttention(**sizes, num_clusters=3, cluster_size=5, position="alibi"),
-        "separate": layers.RoutingAttention(**sizes, num_clusters=3, cluster_size=5, share_qk=False),
-        "raster": layers.LocalAttention2D(**sizes, width=3, block_shape=(2, 2), position="relative"),
-        "pixel_blocks": layers.LocalAttention2D(**sizes, width=5, height=201, block_shape=(2, 1), order="blocks"),
-        "lsh": layers.LSHAttention(**sizes, num_buckets=4, bucket_size=5, num_rounds=2),
-        **{
-            name: CASES[name].make()
-            for name in ("sparse_sinks", "sparse_routed", "sparse_heads", "sparse_two_groupings")
-        },
-    }
-
-
-ONE_A_CLASS = ("window", "all_attention", "strided", "routing", "raster", "lsh")  # compiled by default
+# One of each class and each cache policy; the first ones are compiled by default.
+NAMES = ["local_window_relative", "all", "strided_merged", "nearest", "local_2d", "lsh", "fixed", "nearest_separate"]
+NAMES += ["local_blocks", "local_2d_blocks", "sparse_sinks", "sparse_routed", "sparse_heads", "sparse_two_groupings"]
 
 
 def made(name):
-    layer = layers_of_all_kinds()[name]
+    layer = CASES[name].make()
     layer.build((None, None, SIZE))
     return with_random_weights(layer, 0)
 
 
-@pytest.mark.parametrize("name", layers_of_all_kinds())
+@pytest.mark.parametrize("name", NAMES)
 def test_prompts_around_a_block_and_of_several_windows(name):
     x = np.random.default_rng(0).normal(size=(6, 31, SIZE)).astype("float32")
     assert largest_error(made(name), x, np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", first(sorted(layers_of_all_kinds(), key=ONE_A_CLASS.__contains__, reverse=True), 6))
+@pytest.mark.parametrize("name", first(NAMES, 6))
 def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
     import tensorflow as tf
 
@@ -91,13 +73,14 @@ def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name)
     np.testing.assert_allclose(decode(tf.constant(x)), whole, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", layers_of_all_kinds())
+@pytest.mark.parametrize("name", NAMES)
 def test_caches_are_no_longer_than_what_can_be_seen_and_keep_their_shapes(name):
     layer = made(name)
-    cache = layer.init_cache(2, 1000)
+    cache = layer.init_cache(2, 75)
     shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(cache)]
-    if name not in ("strided", "fixed", "lsh", "sparse_heads"):
-        assert max(shape[2] for shape in shapes if len(shape) == 4) <= 15
+    if not name.startswith(("strided", "fixed", "lsh", "sparse_heads")):  # which see something of every block or bucket
+        longest = 40 if name.startswith("local_2d") else 15  # rows of blocks, of 5 pixels a row
+        assert max(shape[2] for shape in shapes if len(shape) == 4) <= longest
     small = [tuple(leaf.shape) for leaf in keras.tree.flatten(layer.init_cache(2, 3))]
     assert all(shape[2] <= 12 for shape in small if len(shape) == 4)
     assert {keras.backend.standardize_dtype(leaf.dtype) for leaf in keras.tree.flatten(cache)} <= {"float32", "int32"}
@@ -106,7 +89,7 @@ def test_caches_are_no_longer_than_what_can_be_seen_and_keep_their_shapes(name):
     assert [tuple(leaf.shape) for leaf in keras.tree.flatten(after)] == shapes
 
 
-@pytest.mark.parametrize("name", ["window", "all_attention", "routing"])
+@pytest.mark.parametrize("name", ["local_window_relative", "all", "nearest"])
 def test_a_row_decodes_alone_as_beside_another(name):
     layer = made(name)
     x = np.random.default_rng(3).normal(size=(2, 1, SIZE)).astype("float32")
@@ -178,15 +161,15 @@ def test_a_block_goes_on_from_its_inputs_in_a_program(norm):
 
 
 def test_a_memory_adds_to_a_cache_no_more_than_a_mask_of_what_is_seen():
-    layer = made("window")
+    layer = made("local_window")
     cache = layer.init_cache(2, 100, np.ones((2, 4, SIZE), "float32"), [[False, True, True, True]] * 2)
     assert {name: tuple(x.shape) for name, x in cache["part_0"].items()} == {
-        "key": (2, 2, 6, 4),
-        "value": (2, 2, 6, 4),
-        "position": (2, 1, 6),
-        "remembered": (2, 6),
+        "key": (2, 2, 5, 4),
+        "value": (2, 2, 5, 4),
+        "position": (2, 1, 5),
+        "remembered": (2, 5),
     }
-    np.testing.assert_array_equal(cache["part_0"]["remembered"], [[False] * 3 + [True] * 3] * 2)
+    np.testing.assert_array_equal(cache["part_0"]["remembered"], [[False] * 2 + [True] * 3] * 2)
     assert set(layer.init_cache(2, 100)["part_0"]) == {"key", "value", "position"}
 
 
@@ -194,9 +177,9 @@ def test_a_memory_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="`memory` must be None for a pattern that does not go by distance alone"):
         made("strided").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"))
     with pytest.raises(ValueError, match="`memory` must"):
-        made("window").init_cache(2, 9, np.ones((3, 4, SIZE), "float32"))
+        made("local_window").init_cache(2, 9, np.ones((3, 4, SIZE), "float32"))
     with pytest.raises(ValueError, match="`memory_mask` must"):
-        made("window").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"), np.ones((2, 5), "bool"))
+        made("local_window").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"), np.ones((2, 5), "bool"))
 
 
 def test_a_block_of_both_sides_has_no_cache():

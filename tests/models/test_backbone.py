@@ -223,7 +223,7 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
     results = []
     for remat in (False, True):
         keras.utils.set_random_seed(3)
-        backbone = small(remat=remat, dropout=0.1)
+        backbone = small(remat=remat, dropout=0.1, num_layers=1)
         backbone.compile(keras.optimizers.SGD(0.1), loss="mse", jit_compile=False)
         backbone.fit(ids(8, 12), np.ones((8, 12, 16), "float32"), batch_size=4, verbose=0, shuffle=False)
         results.append([ops.convert_to_numpy(variable) for variable in backbone.variables])

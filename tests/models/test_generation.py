@@ -41,14 +41,19 @@ def make_model(attention=(LOCAL, ROUTING), vocabulary_size=258, **settings):
 
 @pytest.fixture(scope="module")
 def model():
-    model = make_model()
-    model._generator = Generator(model, run_eagerly=True)  # compiling takes longer than these few tokens
-    return model
+    """A model whose programs all tests share: those of four prompts or of one serve most of them."""
+    return make_model()
 
 
 @pytest.fixture(scope="module")
 def generator(model):
-    return Generator(model)
+    return model.generator
+
+
+@pytest.fixture(scope="module")
+def eager_generator(model):
+    """The same without programs, for what differs in each test, where compiling takes longer than a few tokens."""
+    return Generator(model, run_eagerly=True)
 
 
 def slow_greedy(model, prompt, max_length, stop_id=1):
@@ -73,8 +78,8 @@ def lists(rows):
 
 
 def test_greedy_generation_equals_a_pass_for_each_token(model, generator):
-    rows = generator.generate(PROMPTS, max_length=14, strategy="greedy")
-    assert lists(rows) == [slow_greedy(model, prompt, 14) for prompt in PROMPTS]
+    rows = generator.generate(PROMPTS, max_length=12, strategy="greedy")
+    assert lists(rows) == [slow_greedy(model, prompt, 12) for prompt in PROMPTS]
 
 
 def test_each_greedy_token_is_the_best_of_one_pass_over_the_text(model, generator):
@@ -114,7 +119,7 @@ def test_all_prompts_lengths_seeds_and_settings_of_a_kind_share_one_program(mode
     assert traces
     before = len(traces)
     strategy = Sampling(temperature=1.2, top_p=0.9)
-    generator.generate(PROMPTS[::-1], 50, strategy=strategy, seed=[7, 8, 9, 9], stop_token_ids=None)
+    generator.generate(PROMPTS[::-1], 50, strategy=strategy, seed=[7, 8, 9, 9], stop_token_ids=None, num_ids=258)
     assert len(traces) == before
 
 
@@ -155,17 +160,17 @@ def test_integers_of_every_kind_are_seeds(seed):
 
 
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
-    model = make_model(vocabulary_size=400)
+    model = make_model([LOCAL], vocabulary_size=400)
     model._generator = Generator(model, run_eagerly=True)
     model.to_vocabulary.bias.assign(np.where(np.arange(400) < 258, 0.0, 9.0))
-    assert max(model.generate([5], 20, stop_token_ids=None)) >= 258
-    text, log_probs = model.generate("a", 20, tokenizer=ByteTokenizer(), stop_token_ids=None, return_log_probs=True)
-    assert len(text.encode()) >= 20  # one byte a token
+    assert max(model.generate([5], 12, stop_token_ids=None)) >= 258
+    text, log_probs = model.generate("a", 12, tokenizer=ByteTokenizer(), stop_token_ids=None, return_log_probs=True)
+    assert len(text.encode()) >= 12  # one byte a token
     assert np.isfinite(log_probs).all()
 
 
-def test_other_weights_make_other_programs(model):
-    model = make_model()
+def test_other_weights_make_other_programs():
+    model = make_model([LOCAL])
     before = model.generate([5], 10, "greedy", stop_token_ids=None)
     model.to_vocabulary.enable_lora(2)
     model.to_vocabulary.lora_kernel_a.assign(np.random.default_rng(1).normal(size=(16, 2)) * 3)
@@ -178,10 +183,9 @@ def test_other_weights_make_other_programs(model):
 @pytest.mark.parametrize(
     "sampler", [lambda logits, keys: logits, lambda logits, keys: ops.max(logits, -1), lambda logits, keys: np.int32(3)]
 )
-def test_a_function_that_returns_no_ids_is_refused(model, sampler):
-    generator = Generator(model, run_eagerly=True)
+def test_a_function_that_returns_no_ids_is_refused(eager_generator, sampler):
     with pytest.raises(ValueError, match=r"`sampler` must return ids, int \(B,\), here \(2,\)\. Received: "):
-        generator.generate([[5], [6]], 4, sampler)
+        eager_generator.generate([[5], [6]], 4, sampler)
 
 
 def test_padding_is_never_generated():
@@ -265,9 +269,10 @@ def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
 
 
 def test_padding_on_either_side_is_taken_off(model, generator):
-    wanted = lists(generator.generate([[5, 6], [7, 8, 9], []], max_length=6, seed=2))
-    ids = np.array([[0, 0, 5, 6], [7, 8, 9, 0], [0, 0, 0, 0]])
-    rows = model.generate(ids, max_length=6, seed=2, padding_mask=[[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]])
+    wanted = lists(generator.generate([[5, 6], [7, 8, 9], [], [3]], max_length=6, seed=2))
+    ids = np.array([[0, 0, 5, 6], [7, 8, 9, 0], [0, 0, 0, 0], [0, 0, 0, 3]])
+    mask = [[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
+    rows = model.generate(ids, max_length=6, seed=2, padding_mask=mask)
     assert [row.tolist() for row in rows] == wanted
 
 
@@ -280,8 +285,9 @@ def test_a_hole_in_a_prompt_and_a_mask_of_another_shape_are_refused(model):
 
 
 def test_log_probabilities_are_those_of_one_pass(model):
-    rows, found = model.generate(PROMPTS, max_length=14, seed=4, strategy=Sampling(top_k=5), return_log_probs=True)
-    for row, own, prompt in zip(rows, found, PROMPTS, strict=True):
+    prompts = PROMPTS[:3]
+    rows, found = model.generate(prompts, max_length=9, seed=4, strategy=Sampling(top_k=5), return_log_probs=True)
+    for row, own, prompt in zip(rows, found, prompts, strict=True):
         logits = ops.convert_to_numpy(model(np.array([[0, *row[:-1]]])))[0].astype("float64")
         logits[:, 0] = -1e30  # padding is never drawn, and has no probability
         whole = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
@@ -290,14 +296,14 @@ def test_log_probabilities_are_those_of_one_pass(model):
         np.testing.assert_allclose(own, wanted[len(prompt) :], atol=1e-5)
 
 
-def test_a_function_may_choose(model, generator):
+def test_a_function_may_choose(model, generator, eager_generator):
     def second(logits, keys):
         return ops.top_k(logits, 2)[1][:, 1]
 
-    rows = generator.generate([[5]], max_length=4, strategy=second)
+    rows = eager_generator.generate([[5]], max_length=4, strategy=second)
     logits = ops.convert_to_numpy(model(np.array([[0, 5]])))[0, -1]
     assert rows[0].token_ids[1] == np.argsort(-logits[1:])[1] + 1
-    assert lists(generator.generate([[5]], max_length=4, strategy=greedy)) == lists(
+    assert lists(eager_generator.generate([[5]], max_length=4, strategy=greedy)) == lists(
         generator.generate([[5]], max_length=4, strategy="greedy")
     )
 
@@ -311,10 +317,10 @@ def test_a_strong_penalty_repeats_no_token_and_no_pair_comes_twice(generator):
     assert len(set(itertools.pairwise(row))) == 39
 
 
-def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(model):
+def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(eager_generator):
     def found(strategy):
-        rows, log_probs = model.generate([[5], []], 12, strategy, stop_token_ids=None, return_log_probs=True)
-        return [row.tolist() for row in rows], np.array([own.sum() for own in log_probs])
+        rows = eager_generator.generate([[5], []], 8, strategy, stop_token_ids=None)
+        return lists(rows), np.array([row.log_probs.sum() for row in rows])
 
     plain, one, eight = (found(strategy) for strategy in ("greedy", BeamSearch(num_beams=1), BeamSearch(num_beams=8)))
     assert plain[0] == one[0]
@@ -322,8 +328,7 @@ def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(model):
     assert (eight[1] > one[1] + 1e-3).any()
 
 
-def test_pieces_of_a_stream_are_what_generate_returns():
-    model = make_model()  # with programs, of which one serves all pieces
+def test_pieces_of_a_stream_are_what_generate_returns(model):
     settings = {"max_length": 30, "seed": 5, "tokenizer": ByteTokenizer(), "stop_token_ids": None}
     for prompt in ("é", b"\xc3", ""):
         wanted = model.generate(prompt, **settings)

@@ -9,7 +9,7 @@ from tests.optimizers import adafactor_worker
 @pytest.fixture(scope="module")
 def here():
     """The weights and the state after the same training in this process, on one device."""
-    model = adafactor_worker.fit(adafactor_worker.make_model())
+    model = adafactor_worker.fit(adafactor_worker.make_model(jit_compile=False))
     weights = {f"weight{i}": w for i, w in enumerate(model.get_weights())}
     return weights | {f"state{i}": v.numpy() for i, v in enumerate(model.optimizer.variables)}
 

@@ -57,7 +57,7 @@ def make_plain_config(make_tiny_config):
 
     def make():
         config = make_tiny_config()
-        config.model.attention = config.model.attention[:1]
+        config.model.attention = demo.get_config("tiny").model.attention[:1]
         config.train.update(num_steps=2, evaluate_every=0)
         return config
 
@@ -66,12 +66,12 @@ def make_plain_config(make_tiny_config):
 
 @pytest.fixture(scope="session")
 def make_tiny_config(text_folder, data_dir):
-    """Function that makes a configuration: one layer of local and routed heads, dropout, 8 steps on the small text."""
+    """Function that makes a configuration: one layer of routed heads, dropout, 8 steps on the small text."""
 
     def make():
         config = demo.get_config("tiny")
         config.data.update(path=str(text_folder), data_dir=str(data_dir))
-        config.model.num_layers = 1
+        config.model.update(num_layers=1, attention=config.model.attention[1:])
         config.train.update(num_steps=8, log_every=2, evaluate_every=4, checkpoint_every=2, evaluation_windows=4)
         # Determinism is a setting of the whole process, and compiling would take longer than the steps.
         config.train.update(deterministic=False, jit_compile=False)

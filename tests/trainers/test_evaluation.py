@@ -13,9 +13,11 @@ from trainers.shared.resumable_sums import Progress, ResumableSums
 
 
 @pytest.fixture(scope="module")
-def run(finished, tmp_path_factory):
+def run(make_plain_config, tmp_path_factory):
     """The folder of a run, to which tests add evaluations."""
-    return shutil.copytree(finished[0], tmp_path_factory.mktemp("run") / "finished")
+    folder = tmp_path_factory.mktemp("run")
+    training.train(make_plain_config(), folder)
+    return folder
 
 
 def changes(**data):

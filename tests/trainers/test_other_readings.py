@@ -21,7 +21,7 @@ def segments(make_tiny_config):
 
 def of_segments(config):
     config.data.update(sequence_length=32)
-    config.model.update(num_layers=2, intermediate_dim=None, memory_length=48)
+    config.model.update(num_layers=1, intermediate_dim=None, memory_length=48)
     config.model.attention = [SPAN]
     config.train.update(shrink_windows_every=3, shrink_windows_margin=2)
     return config

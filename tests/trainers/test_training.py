@@ -41,7 +41,7 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
     assert Checkpoints(folder / workdir.CHECKPOINTS).steps() == [4, 6, 8]
     rows = metrics_of(folder)
     assert [row["step"] for row in rows] == [2, 4, 4, 6, 8, 8]
-    routing = [f"routing/block_0/attention/routing_1/{kind}" for kind in ("used", "entropy")]
+    routing = [f"routing/block_0/attention/routing_0/{kind}" for kind in ("used", "entropy")]
     expected = {"step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", *routing}
     assert [set(row) for row in rows if "loss" in row] == [expected] * 4
     validations = {f"validation/{name}" for name in ("bits_per_byte", "perplexity", "perplexity_per_word")}

@@ -5,10 +5,7 @@ import keras
 from trainers.configs import base
 from trainers.shared import components, tokenizers, workdir
 
-ATTENTION = [
-    {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"},
-    {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 4, "cluster_size": 8},
-]
+ATTENTION = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"}]
 
 
 def write(folder):

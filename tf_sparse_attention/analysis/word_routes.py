@@ -13,6 +13,7 @@ from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers import RoutingAttention
+from tf_sparse_attention.layers.parts.centroids import Centroids
 
 SMALLEST_SHARE = 1e-4  # that is listed; less is rounding and prints as 0.00
 
@@ -162,8 +163,8 @@ def _clusters(attention):
     first = 0
     for part in attention.parts:
         layer = part.layer
-        if isinstance(layer, RoutingAttention) and layer.centroids is not None:
-            (grouper,) = layer.groupers
+        grouper = layer.groupers[0] if isinstance(layer, RoutingAttention) else None
+        if isinstance(grouper, Centroids):
             groups = grouper.assign(part.heads[0])
             clusters |= {first + head: row for head, row in enumerate(to_numpy(groups)[0])}
         first += layer.num_heads

@@ -150,6 +150,8 @@ class Generator:
     parts = renamed_method("parts", "iterate")
 
     def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids):
+        if num_ids is not None and num_ids >= self.model.backbone.vocabulary_size:
+            num_ids = None  # the same program, with a tokenizer and without
         size = self._buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
         prompt_ids = _pad_prompts(prompts, min(bucket_length(max(starts)), size))

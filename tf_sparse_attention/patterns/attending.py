@@ -1,28 +1,32 @@
 """The one function that computes attention under a pattern, whatever the pattern is."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, attend, attend_shared_keys, combine_attended, score_dtype
+from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
+from tf_sparse_attention.ops.attend import Attended, Dropout, attend, attend_shared_keys, combine_attended, score_dtype
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 from tf_sparse_attention.ops.scores import dense_scores
-from tf_sparse_attention.patterns.pattern import Call, rule_conditions
+from tf_sparse_attention.ops.span import Span
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads, split_heads
+from tf_sparse_attention.patterns.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads, split_heads
+from tf_sparse_attention.types import Tensor
 
 
 class AttentionOptions(NamedTuple):
     """What a layer adds to its pattern, by the names of `attend_pattern`."""
 
-    position: Any = NoPosition()
-    span: Any = None
-    hide_self: Any = None
-    persistent: Any = None
+    position: NoPosition = NoPosition()
+    span: Span | None = None
+    hide_self: str | None = None
+    persistent: tuple[Tensor, Tensor] | None = None
 
-    def of_heads(self, heads):
+    def of_heads(self, heads: range) -> Self:
         """Returns the options of the heads that a range says."""
         own = as_slice(heads)
         span = None if self.span is None else self.span.of_heads(own)
@@ -41,42 +45,42 @@ class Inputs(NamedTuple):
         options: an `AttentionOptions`.
     """
 
-    query: Any
-    key: Any
-    value: Any
-    known: Any
-    masks: Any
-    options: Any
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    known: Sequence[Known]
+    masks: TokenMasks
+    options: AttentionOptions
 
-    def of_plans(self, plans):
+    def of_plans(self, plans: Sequence[HeadPlan]) -> "list[Inputs]":
         """Returns the inputs of each of the plans; `known` is by leaf and stays."""
         if len(plans) == 1:
             return [self]
-        query = split_heads(self.query, plans)
-        key = query if self.key is self.query else split_heads(self.key, plans)
+        queries = split_heads(self.query, plans)
+        keys = queries if self.key is self.query else split_heads(self.key, plans)
         parts = []
-        for plan, *heads in zip(plans, query, key, split_heads(self.value, plans), strict=True):
+        for plan, query, key, value in zip(plans, queries, keys, split_heads(self.value, plans), strict=True):
             masks = self.masks.of_heads(as_slice(plan.heads))
-            parts.append(Inputs(*heads, self.known, masks, self.options.of_heads(plan.heads)))
+            parts.append(Inputs(query, key, value, self.known, masks, self.options.of_heads(plan.heads)))
         return parts
 
 
 def attend_pattern(
-    pattern,
-    query,
-    key,
-    value,
-    causal=False,
-    masks=TokenMasks(),
-    known=None,
-    position=NoPosition(),
-    span=None,
-    hide_self=None,
-    dropout=None,
-    persistent=None,
-    return_weights=False,
-    return_log_sum_exp=False,
-):
+    pattern: Pattern,
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor,
+    causal: bool = False,
+    masks: TokenMasks = TokenMasks(),
+    known: Sequence[Known] | None = None,
+    position: NoPosition = NoPosition(),
+    span: Span | None = None,
+    hide_self: str | None = None,
+    dropout: Dropout | None = None,
+    persistent: tuple[Tensor, Tensor] | None = None,
+    return_weights: bool = False,
+    return_log_sum_exp: bool = False,
+) -> Attended:
     """Computes attention of heads in which a pattern says what each query sees; no (T, S) array is formed.
 
     Args:
@@ -121,22 +125,28 @@ def attend_pattern(
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
-def _attend_heads(leaves, inputs, call, dropout, returns):
+def _attend_heads(
+    leaves: Sequence[Leaf], inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
+) -> Attended:
     """Returns the `Attended` of heads: that of their leaves, merged by their log-sum-exp."""
     if len(leaves) > 1:
         returns = {**returns, "return_log_sum_exp": True}
     return combine_attended([_attend_leaf(leaf, inputs, call, dropout, returns) for leaf in leaves])
 
 
-def _attend_leaf(leaf, inputs, call, dropout, returns):
+def _attend_leaf(
+    leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
+) -> Attended:
     arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
-    if not isinstance(arrangements, list):
+    if isinstance(arrangements, Arrangement):
         return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
     runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
     return runs[0] if len(runs) == 1 else _join_runs(runs)
 
 
-def attend_arranged(arrangement, leaf, inputs, call, dropout=None, **returns):
+def attend_arranged(
+    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None = None, **returns: bool
+) -> Attended:
     """Computes attention inside the groups of one arrangement: arrange, attend, restore.
 
     Args:
@@ -183,9 +193,10 @@ def attend_arranged(arrangement, leaf, inputs, call, dropout=None, **returns):
     )
 
 
-def visible_pairs(arrangement, leaf, inputs, call):
+def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> Tensor | None:
     """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
-    masks, conditions = inputs.masks, []
+    masks = inputs.masks
+    conditions: list[Tensor | None] = []
     if not arrangement.is_exact:
         conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
     for other in leaf.excluded:
@@ -202,7 +213,9 @@ def visible_pairs(arrangement, leaf, inputs, call):
     return merge(*conditions, pick_pairs(masks.attention_mask, *positions))
 
 
-def arranged_conditions(arrangement, pattern, known, call):
+def arranged_conditions(
+    arrangement: Arrangement, pattern: Pattern, known: Numbers | None, call: Call
+) -> tuple[Tensor, ...]:
     """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
     positions = arrangement.rule_positions(pattern.period)
     beside = ({}, {}) if known is None else arrangement.known(known)
@@ -226,7 +239,7 @@ def _token_masks(arrangement, masks):
     return conditions
 
 
-def _join_runs(runs):
+def _join_runs(runs: Sequence[Attended]) -> Attended:
     """Returns the results of consecutive runs of queries as one."""
     output, weights, log_sum_exp = (None if part[0] is None else part for part in zip(*runs, strict=True))
     return Attended(
@@ -236,7 +249,9 @@ def _join_runs(runs):
     )
 
 
-def _with_persistent(attended, query, persistent, dropout):
+def _with_persistent(
+    attended: Attended, query: Tensor, persistent: tuple[Tensor, Tensor], dropout: Dropout | None
+) -> Attended:
     """Returns attention to keys and persistent vectors together, merged by their log-sum-exp.
 
     Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.

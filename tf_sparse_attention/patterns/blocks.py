@@ -5,9 +5,11 @@ import dataclasses
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.grid import block_grid
+from tf_sparse_attention.ops.grid import Grid, block_grid
 from tf_sparse_attention.patterns.caches import Ring, Run
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -33,41 +35,41 @@ class Blocks(Pattern):
     after: int | None = None
     key_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("size", self.size)
         checks.check_count("before", self.before, minimum=0)
         checks.check_optional_count("after", self.after, minimum=0)
         checks.check_optional_count("key_size", self.key_size)
 
     @property
-    def period(self):
+    def period(self) -> int | None:
         return self.size if self.key_size in (None, self.size) else None
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return (max(self.before, self._after) + 1) * max(self.size, self.key_size or 0) - 1
 
     @property
-    def takes_memory(self):
+    def takes_memory(self) -> bool:
         return self.key_size is None  # else blocks of memory and blocks of queries would not go together
 
     @property
-    def _after(self):
+    def _after(self) -> int:
         return self.before if self.after is None else self.after
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
         ahead = key.position // (self.key_size or self.size) - query.position // self.size
         return ahead >= -self.before, ahead <= self._after
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> Grid:
         around = self.before, self._after
         lengths = call.query_length, call.key_length
         return block_grid(*lengths, self.size, *around, call.causal, call.num_memory, self.key_size)
 
-    def cache(self):
+    def cache(self) -> Ring | None:
         return Ring((self.before + 1) * self.size) if self.key_size is None else None
 
-    def cross_cache(self):
+    def cross_cache(self) -> Run:
         size = self.key_size or self.size
         width = (self.before + 1 + self._after) * size
         return Run(lambda index: (index // self.size - self.before) * size, width)

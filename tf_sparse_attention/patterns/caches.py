@@ -7,7 +7,6 @@ attention to it, is `patterns.decoding`'s, and which of the keys read a query se
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from keras import ops
 
@@ -16,20 +15,22 @@ from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.columns import Columns
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import at_most, ring_positions
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Size, Tensor
 
 
 class CachePolicy:
     """Which slots hold which positions; by default every slot holds a position of its own, from 0 on."""
 
-    def num_slots(self, max_length):
+    def num_slots(self, max_length: Size) -> Size:
         """Returns how many slots are needed, an integer, or a scalar tensor where `max_length` is one."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
 
-    def slot_positions(self, num_slots):
+    def slot_positions(self, num_slots: Size) -> Tensor:
         """Returns the position that each slot is for, int32 (S,), of a policy whose slots are never used again."""
         return ops.arange(num_slots, dtype="int32")
 
-    def held(self, place, lengths, num_slots):
+    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
         """Returns the positions that the slots hold after a prompt, int32 (B, 1 or n, S), outside it where none.
 
         Args:
@@ -40,7 +41,7 @@ class CachePolicy:
         positions = self.slot_positions(num_slots)[None]
         return ops.where(positions < lengths[:, None], positions, -1)[:, None]
 
-    def slot(self, place, num_slots):
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         """Returns the slot of the next token, int32 (B, 1 or n), and where it is kept, bool, or None for everywhere.
 
         Args:
@@ -49,7 +50,7 @@ class CachePolicy:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
-    def read(self, place, num_slots):
+    def read(self, place: Place, num_slots: Size) -> Tensor | None:
         """Returns the slots that a query reads, int32 (B, 1 or n, s); None: all.
 
         Args:
@@ -65,16 +66,16 @@ class Ring(CachePolicy):
 
     size: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("size", self.size)
 
-    def num_slots(self, max_length):
+    def num_slots(self, max_length: Size) -> Size:
         return at_most(self.size, max_length)
 
-    def held(self, place, lengths, num_slots):
+    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
         return ring_positions(num_slots, lengths - 1)[:, None]
 
-    def slot(self, place, num_slots):
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return place.position % num_slots, None
 
 
@@ -82,10 +83,10 @@ class Ring(CachePolicy):
 class Everything(CachePolicy):
     """All positions: position p is in slot p."""
 
-    def num_slots(self, max_length):
+    def num_slots(self, max_length: Size) -> Size:
         return max_length
 
-    def slot(self, place, num_slots):
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return place.position, None
 
 
@@ -96,31 +97,31 @@ class PhaseRings(CachePolicy):
     stride: int
     size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("stride", self.stride)
         checks.check_optional_count("size", self.size)
 
-    def num_slots(self, max_length):
+    def num_slots(self, max_length: Size) -> Size:
         rows = -(-max_length // self.stride)
         return at_most(self.stride, max_length) * (rows if self.size is None else at_most(self.size, rows))
 
-    def _sizes(self, num_slots):
+    def _sizes(self, num_slots: Size) -> tuple[Size, Size]:
         """Returns the phases that occur, and the slots of each."""
         phases = at_most(self.stride, num_slots)
         return phases, num_slots // phases
 
-    def held(self, place, lengths, num_slots):
+    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
         phases, rows = self._sizes(num_slots)
         phase = ops.arange(phases, dtype="int32")
         last = (lengths[:, None] - 1 - phase) // self.stride  # the last row of each phase, -1 where there is none
         positions = phase[:, None] + self.stride * ring_positions(rows, last)  # (B, phases, rows)
         return ops.reshape(positions, (-1, 1, num_slots))
 
-    def slot(self, place, num_slots):
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         _, rows = self._sizes(num_slots)
         return place.position % self.stride * rows + place.position // self.stride % rows, None
 
-    def read(self, place, num_slots):
+    def read(self, place: Place, num_slots: Size) -> Tensor:
         _, rows = self._sizes(num_slots)
         return place.position[..., None] % self.stride * rows + ops.arange(rows, dtype="int32")
 
@@ -132,10 +133,10 @@ class GroupRings(CachePolicy):
     num_groups: int
     size: int
 
-    def num_slots(self, max_length):
+    def num_slots(self, max_length: Size) -> Size:
         return self.num_groups * at_most(self.size, max_length)
 
-    def held(self, place, lengths, num_slots):
+    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
         groups, size = place.group, num_slots // self.num_groups
         batch, heads, length = shape(groups)
         order, _ = stable_order(groups)
@@ -146,11 +147,11 @@ class GroupRings(CachePolicy):
         positions = take_numbers(order, in_range(at, length))
         return ops.where(ops.reshape(ranks, (batch, heads, num_slots)) >= 0, positions, -1)
 
-    def slot(self, place, num_slots):
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         size = num_slots // self.num_groups
         return place.group * size + place.rank % size, None
 
-    def read(self, place, num_slots):
+    def read(self, place: Place, num_slots: Size) -> Tensor:
         size = num_slots // self.num_groups
         return place.group[..., None] * size + ops.arange(size, dtype="int32")
 
@@ -161,13 +162,13 @@ class ColumnSlots(CachePolicy):
 
     columns: Columns
 
-    def num_slots(self, max_length):
+    def num_slots(self, max_length: Size) -> Size:
         return self.columns.num_blocks(max_length) * self.columns.count
 
-    def slot_positions(self, num_slots):
+    def slot_positions(self, num_slots: Size) -> Tensor:
         return self.columns.positions(num_slots // self.columns.count)
 
-    def slot(self, place, num_slots):
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         column = place.position % self.columns.block_size - self.columns.first
         block = place.position // self.columns.block_size
         kept = ops.logical_and(column >= 0, column < self.columns.count)
@@ -180,10 +181,10 @@ class FirstSlots(CachePolicy):
 
     count: int
 
-    def num_slots(self, max_length):
+    def num_slots(self, max_length: Size) -> Size:
         return at_most(self.count, max_length)
 
-    def slot(self, place, num_slots):
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return in_range(place.position, num_slots), place.position < num_slots
 
 
@@ -191,7 +192,7 @@ class FirstSlots(CachePolicy):
 class Run:
     """Of another, complete sequence the `size` positions from `first` on, a function of the query's position."""
 
-    first: Callable
+    first: Callable[[Tensor], Tensor]
     size: int
 
 
@@ -199,10 +200,10 @@ class Run:
 class GroupRun:
     """Of another, complete sequence the `size` keys of the query's group up to its position, and as many after it."""
 
-    size: Any
+    size: int
 
 
-def group_counts(groups, num_groups):
+def group_counts(groups: Tensor, num_groups: int) -> Tensor:
     """Returns how many tokens each group has, int32 (B, n, K) of (B, n, T); groups from K on are not counted."""
     batch, heads, _ = shape(groups)
     rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * (num_groups + 1)

@@ -5,20 +5,27 @@ and, if some are masked, "mask" bool (B, 1, S). Where content decides keys and v
 "order" int32 (B, n, S) are the positions of the sorted ones; "group" and "rank" are those of the keys in their order.
 """
 
+from collections.abc import Sequence
+
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.ring import at_most, take_positions
+from tf_sparse_attention.patterns.attending import AttentionOptions
 from tf_sparse_attention.patterns.caches import GroupRun
 from tf_sparse_attention.patterns.decoding import CachedKeys, attend_cached
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import leaves_with_heads, plan_heads
-from tf_sparse_attention.patterns.slots import content_leaves, entry_name
+from tf_sparse_attention.patterns.plan import Leaf, leaves_with_heads, plan_heads
+from tf_sparse_attention.patterns.slots import Cache, Entry, content_leaves, entry_name
+from tf_sparse_attention.types import Tensor
 
 
-def cross_cache(pattern, key, value, mask, groups):
+def cross_cache(
+    pattern: Pattern, key: Tensor, value: Tensor, mask: Tensor | None, groups: Sequence[Tensor | None]
+) -> Cache:
     """Returns the cache of a sequence.
 
     Args:
@@ -29,10 +36,13 @@ def cross_cache(pattern, key, value, mask, groups):
         groups: for each leaf the groups of the keys, int32 (B, n, S) in 0 .. K - 1, None of one that goes by positions.
     """
     leaves = leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value)
-    return {entry_name(leaf): _entry(leaf, *own, mask, groups[leaf.index]) for leaf, *own in leaves}
+    return {
+        entry_name(leaf): _entry(leaf, own_key, own_value, mask, groups[leaf.index])
+        for leaf, own_key, own_value in leaves
+    }
 
 
-def _entry(leaf, key, value, mask, groups):
+def _entry(leaf: Leaf, key: Tensor, value: Tensor, mask: Tensor | None, groups: Tensor | None) -> Entry:
     if not leaf.pattern.by_content:
         entry = {"key": key, "value": value}
         return entry if mask is None else {**entry, "mask": mask[:, None]}
@@ -43,7 +53,14 @@ def _entry(leaf, key, value, mask, groups):
     return {**rows, "order": order, "group": groups, "rank": inverse}
 
 
-def decode_cross_pattern(pattern, cache, query, groups, index, options):
+def decode_cross_pattern(
+    pattern: Pattern,
+    cache: Cache,
+    query: Tensor,
+    groups: Sequence[Tensor | None],
+    index: Tensor,
+    options: AttentionOptions,
+) -> Tensor:
     """Returns attention of one query a row to the other sequence, (B, N, 1, Hv).
 
     Args:
@@ -78,7 +95,7 @@ def _query_place(leaf, entry, group, index):
     return Place(index[:, None], 0, {"group": group[..., 0], "rank": last})
 
 
-def _read(leaf, cache, place):
+def _read(leaf: Leaf, cache: Cache, place: Place) -> CachedKeys:
     """Returns the `CachedKeys` that a query at a `Place` reads: a run of positions or of sorted keys, or all."""
     entry, policy = cache[entry_name(leaf)], leaf.pattern.cross_cache()
     length = shape(entry["key"])[2]

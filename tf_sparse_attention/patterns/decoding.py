@@ -1,6 +1,7 @@
 """Decoding token by token under any pattern: attention of one query to what a cache keeps, see `patterns.slots`."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from keras import ops
 
@@ -11,10 +12,12 @@ from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
-from tf_sparse_attention.patterns.pattern import rule_conditions
+from tf_sparse_attention.patterns.attending import AttentionOptions
+from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import join_heads, leaves_with_heads, plan_heads, take_heads
-from tf_sparse_attention.patterns.slots import EMPTY, entry_name, group_columns
+from tf_sparse_attention.patterns.plan import HeadPlan, Leaf, join_heads, leaves_with_heads, plan_heads, take_heads
+from tf_sparse_attention.patterns.slots import EMPTY, Cache, Entry, cache_policy, entry_name, group_columns
+from tf_sparse_attention.types import Tensor
 
 
 class CachedKeys(NamedTuple):
@@ -27,13 +30,22 @@ class CachedKeys(NamedTuple):
         exists: bool (B, 1 or n, s), where a slot holds a key.
     """
 
-    key: Any
-    value: Any
-    places: Any
-    exists: Any
+    key: Tensor
+    value: Tensor
+    places: Mapping[int, Place]
+    exists: Tensor
 
 
-def decode_pattern(pattern, cache, query, key, value, groups, index, options):
+def decode_pattern(
+    pattern: Pattern,
+    cache: Cache,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Sequence[tuple[Tensor | None, Tensor | None]],
+    index: Tensor,
+    options: AttentionOptions,
+) -> tuple[Tensor, Cache]:
     """Returns attention of the next token to what the cache keeps and to itself, and the cache after it.
 
     Args:
@@ -53,12 +65,12 @@ def decode_pattern(pattern, cache, query, key, value, groups, index, options):
     at = index[:, None, None]
     turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
     plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
-    for leaf, *own in leaves_with_heads(plans, key, value):
+    for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry = cache[entry_name(leaf)]
         if leaf.pattern.by_content:
             queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index])
             entry = {**entry, "count": count}
-        cache[entry_name(leaf)] = _write(leaf, entry, *own, keys, index)
+        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index)
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
@@ -67,7 +79,14 @@ def decode_pattern(pattern, cache, query, key, value, groups, index, options):
     return attend_cached(plans, query, turned, read, options, causal=True), cache
 
 
-def attend_cached(plans, query, turned, read, options, causal):
+def attend_cached(
+    plans: Sequence[HeadPlan],
+    query: Tensor,
+    turned: Tensor,
+    read: Callable[[Leaf], tuple[Mapping[int, Place], CachedKeys]],
+    options: AttentionOptions,
+    causal: bool,
+) -> Tensor:
     """Returns attention of one query a row to keys that are read from a cache, (B, N, 1, Hv).
 
     Args:
@@ -90,7 +109,14 @@ def attend_cached(plans, query, turned, read, options, causal):
     return attended.output
 
 
-def _attend_leaf(leaf, query, places, cached, options, causal):
+def _attend_leaf(
+    leaf: Leaf,
+    query: Tensor,
+    places: Mapping[int, Place],
+    cached: CachedKeys,
+    options: AttentionOptions,
+    causal: bool,
+) -> Attended:
     """Returns the `Attended` of one query a row (B, n, 1, H) to the `CachedKeys` of a leaf."""
     batch, heads, size = shape(cached.key)[:3]
 
@@ -120,10 +146,11 @@ def _attend_leaf(leaf, query, places, cached, options, causal):
         value_bias=options.position.value_bias(distances),
         return_log_sum_exp=True,
     )
-    return Attended(attended.output[:, :, 0], None, attended.log_sum_exp[:, :, 0])
+    log_sum_exp = attended.log_sum_exp[:, :, 0]  # type: ignore[index]  # as asked for
+    return Attended(attended.output[:, :, 0], None, log_sum_exp)
 
 
-def _rule(leaf, places, cached):
+def _rule(leaf: Leaf, places: Mapping[int, Place], cached: CachedKeys) -> Tensor | None:
     """Returns what the rule of a leaf says of the keys that are read, bool broadcastable to (B, n, s), or None."""
     own = places[leaf.index]
     query = Place(own.position[..., None], 0, {name: x[..., None] for name, x in own.known.items()})
@@ -138,22 +165,24 @@ def _count(count, query_groups, key_groups):
     return {"group": query_groups[..., 0], "rank": last}, {"group": key_groups[..., 0], "rank": ranks}, count
 
 
-def _write(leaf, entry, key, value, known, index):
+def _write(
+    leaf: Leaf, entry: Entry, key: Tensor, value: Tensor, known: Mapping[int, Mapping[str, Tensor]], index: Tensor
+) -> Entry:
     """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,)."""
     place = Place(index[:, None], 0, known.get(leaf.index, {}))
-    at, kept = leaf.pattern.cache().slot(place, shape(entry["key"])[2])
+    at, kept = cache_policy(leaf).slot(place, shape(entry["key"])[2])
     new = {"key": key, "value": value, "position": index[:, None] - EMPTY, **group_columns(leaf, known)}
     return {**entry, **{name: write_slot(entry[name], x, at, kept) for name, x in new.items()}}
 
 
-def _query_places(leaf, known, index):
+def _query_places(leaf: Leaf, known: Mapping[int, Mapping[str, Tensor]], index: Tensor) -> dict[int, Place]:
     """Returns the `Place` of the query for a leaf and for those that it excludes, by index, (B, 1 or n)."""
     return {each.index: Place(index[:, None], 0, known.get(each.index, {})) for each in (leaf, *leaf.excluded)}
 
 
-def _read(leaf, entry, place):
+def _read(leaf: Leaf, entry: Entry, place: Place) -> CachedKeys:
     """Returns the `CachedKeys` that a query at a `Place` reads from an entry."""
-    at = leaf.pattern.cache().read(place, shape(entry["key"])[2])
+    at = cache_policy(leaf).read(place, shape(entry["key"])[2])
 
     def rows(name):
         return entry[name] if at is None else take_positions(entry[name], at)

@@ -5,13 +5,16 @@ import dataclasses
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.arrangement import Numbers
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
 from tf_sparse_attention.ops.sorted import SortedGrid
 from tf_sparse_attention.patterns.caches import GroupRings, GroupRun
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,51 +31,51 @@ class GroupBand(Pattern):
     by_content = True
 
     @property
-    def num_groups(self):
+    def num_groups(self) -> int:
         """How many groups there are."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_groups`.")
 
     @property
-    def band(self):
+    def band(self) -> int:
         """Keys of its group that a query sees on a side, counting the one at its own position."""
         raise NotImplementedError(f"{type(self).__name__} must define `band`.")
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.band - 1
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
         return query.group == key.group, abs(key.rank - query.rank) < self.band
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> SortedGrid | MergedGrid:
         arrangement = SortedGrid if known[0]["group"] is known[1]["group"] else MergedGrid
         return arrangement(known, call.batch, self.band, call.causal)
 
-    def describe(self, known):
+    def describe(self, known: Numbers) -> Numbers:
         query_groups, key_groups = (x["group"] for x in known)
         _, key_ranks = stable_order(key_groups)
         query_ranks = key_ranks
         if query_groups is not key_groups:
             sizes = shape(query_groups)[0], shape(key_groups)[0]
-            is_static = all(isinstance(size, int) for size in sizes)
-            batch = max(sizes) if is_static else ops.maximum(*sizes)  # a number, as compiling for JAX needs it
+            are_known = all(isinstance(size, int) for size in sizes)
+            batch = max(sizes) if are_known else ops.maximum(*sizes)  # a number, as compiling for JAX needs it
             merged = merge_orders(*(_with_batch(x, batch) for x in (query_groups, key_groups)))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0: the group of no query
         return {"group": query_groups, "rank": query_ranks}, {"group": seen, "rank": key_ranks}
 
-    def cache(self):
+    def cache(self) -> GroupRings:
         return GroupRings(self.num_groups, self.band)
 
-    def cross_cache(self):
+    def cross_cache(self) -> GroupRun:
         return GroupRun(self.band)
 
 
-def _with_batch(groups, batch):
+def _with_batch(groups: Tensor, batch: Size) -> Tensor:
     return ops.broadcast_to(groups, (batch, *shape(groups)[1:]))
 
 
-def check_sizes(pattern, *names):
+def check_sizes(pattern: Pattern, *names: str) -> None:
     """Raises a `ValueError` unless the named fields of a pattern are positive integers."""
     for name in names:
         checks.check_count(name, getattr(pattern, name))

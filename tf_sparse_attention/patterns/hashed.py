@@ -5,8 +5,12 @@ import dataclasses
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.arrangement import Numbers
+from tf_sparse_attention.ops.chunks import ChunkedRounds, ChunkGrid
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -30,18 +34,18 @@ class Hashed(GroupBand):
     bucket_size: int
     round: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_sizes(self, "num_buckets", "bucket_size")
         checks.check_count("round", self.round, minimum=0)
         if self.num_buckets % 2:
             raise ValueError(f"`num_buckets` must be even. Received: num_buckets={self.num_buckets}.")
 
     @property
-    def num_groups(self):
+    def num_groups(self) -> int:
         return self.num_buckets
 
     @property
-    def band(self):
+    def band(self) -> int:
         return self.bucket_size
 
 
@@ -73,24 +77,24 @@ class HashedChunk(Pattern):
     causal_selection = False
 
     @property
-    def num_groups(self):
+    def num_groups(self) -> int:
         """How many buckets there are."""
         return self.num_buckets
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.chunk_size - 1
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
         back = query.chunk - key.chunk
         round_before = (query.chunk == 0) & (key.is_last == 1)
         return (back == 0) | (back == 1) | round_before, key.exists == 1, query.exists == 1
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> ChunkGrid:
         return known.grid(self.round)
 
-    def describe(self, known):
+    def describe(self, known: ChunkedRounds) -> Numbers:
         return known.numbers(self.round)
 
-    def cache_unsupported_reason(self):
+    def cache_unsupported_reason(self) -> str | None:
         return "which keys share a chunk depends on later tokens"

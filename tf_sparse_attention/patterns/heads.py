@@ -1,6 +1,7 @@
 """Heads side by side that have patterns of their own."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 
@@ -20,10 +21,10 @@ class Heads(Composition):
         ValueError: for anything else.
     """
 
-    groups: tuple
+    groups: Sequence[tuple[int, Pattern]]
     can_join = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         listed = isinstance(self.groups, (list, tuple)) and len(self.groups) > 0
         if not listed or not all(_is_group(group) for group in self.groups):
             raise ValueError(
@@ -34,15 +35,15 @@ class Heads(Composition):
         object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
 
     @property
-    def parts(self):
+    def parts(self) -> tuple[Pattern, ...]:
         return tuple(pattern for _, pattern in self.groups)
 
     @property
-    def num_heads(self):
+    def num_heads(self) -> int:
         """The heads of all groups together."""
         return sum(count for count, _ in self.groups)
 
-    def slices(self, num_heads):
+    def slices(self, num_heads: int) -> list[slice]:
         """Returns the slice of the heads that each part has.
 
         Raises:
@@ -68,16 +69,16 @@ class InTurn(Composition):
         ValueError: for anything else.
     """
 
-    parts: tuple
+    parts: Sequence[Pattern]
     can_join = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         listed = isinstance(self.parts, (list, tuple)) and len(self.parts) > 1
         if not listed or not all(isinstance(part, Pattern) for part in self.parts):
             raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
         object.__setattr__(self, "parts", tuple(self.parts))
 
-    def slices(self, num_heads):
+    def slices(self, num_heads: int) -> list[slice]:
         """Returns the slice of the heads that each part has.
 
         Raises:

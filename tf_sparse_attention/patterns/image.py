@@ -6,9 +6,11 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
-from tf_sparse_attention.ops.local_2d import image_grid
+from tf_sparse_attention.ops.local_2d import ImageGrid, image_grid
 from tf_sparse_attention.patterns.caches import Ring
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -31,13 +33,13 @@ class ImageBlocks(Pattern):
     """
 
     width: int
-    block_shape: tuple = (8, 8)
-    before: tuple = (1, 1)
-    after: tuple = (1, 1)
+    block_shape: tuple[int, int] = (8, 8)
+    before: tuple[int, int] = (1, 1)
+    after: tuple[int, int] = (1, 1)
     order: str = "raster"
     height: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("width", self.width)
         checks.check_choice("order", self.order, ORDERS)
         checks.check_optional_count("height", self.height)
@@ -45,15 +47,15 @@ class ImageBlocks(Pattern):
             object.__setattr__(self, name, checks.checked_pair(name, getattr(self, name), minimum))
 
     @property
-    def image(self):
+    def image(self) -> Image:
         """The `Image` that sequences are the first pixels of."""
         return Image(self.width, self.block_shape, self.order, self.height)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return max(self._farthest(*blocks) for blocks in (self.before, self.after))
 
-    def _farthest(self, rows, columns):
+    def _farthest(self, rows: int, columns: int) -> int:
         """Returns the distance of the farthest key on a side where so many blocks are seen."""
         height, width = self.image.block_height, self.image.block_width
         along = min((columns + 1) * width, self.width)  # pixels of a row from end to end of what is seen
@@ -61,11 +63,11 @@ class ImageBlocks(Pattern):
             return ((rows + 1) * height - 1) * self.width + along - 1
         return rows * self.image.band_size + along * height - 1
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> Tensor:
         return near_pixels(query.position, key.position, self.image, self.before, self.after)
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> ImageGrid:
         return image_grid(call.query_length, call.key_length, self.image, self.before, self.after, call.causal)
 
-    def cache(self):
+    def cache(self) -> Ring:
         return Ring(self._farthest(*self.before) + 1)

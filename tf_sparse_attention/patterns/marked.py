@@ -5,8 +5,11 @@ import dataclasses
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.global_tokens import GlobalGrid, GlobalRows
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.ops.arrangement import Numbers
+from tf_sparse_attention.ops.global_tokens import GlobalGrid, GlobalRows, GlobalTokens
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +26,16 @@ class Global(Pattern):
     num_global: int
     in_span = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("num_global", self.num_global)
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> Tensor:
         return key.is_global == 1
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> GlobalGrid:
         return GlobalGrid(known)
 
-    def describe(self, known):
+    def describe(self, known: GlobalTokens) -> Numbers:
         return {}, {"is_global": ops.cast(known.marks, "int32")[:, None]}
 
 
@@ -47,11 +50,11 @@ class FromGlobal(Pattern):
     num_global: int
     in_span = False
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> Tensor:
         return query.is_global == 1
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> GlobalRows:
         return GlobalRows(known)
 
-    def describe(self, known):
+    def describe(self, known: GlobalTokens) -> Numbers:
         return {"is_global": ops.cast(known.marks, "int32")[:, None]}, {}

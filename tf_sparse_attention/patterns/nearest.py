@@ -7,7 +7,8 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.members import MemberGrid, cluster_masks
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -36,18 +37,18 @@ class Nearest(GroupBand):
     commitment_loss: float = 1e-4
     revive_after: int = 100
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_sizes(self, "num_clusters", "cluster_size")
         checks.check_rate("ema_decay", self.ema_decay)
         checks.check_not_negative("commitment_loss", self.commitment_loss)
         checks.check_count("revive_after", self.revive_after, minimum=0)
 
     @property
-    def num_groups(self):
+    def num_groups(self) -> int:
         return self.num_clusters
 
     @property
-    def band(self):
+    def band(self) -> int:
         return self.cluster_size
 
 
@@ -75,14 +76,16 @@ class BestOfCluster(Pattern):
     causal_selection = False
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.cluster_size - 1
 
-    def arrange(self, call, known=None):
-        return MemberGrid(*known, (call.query_length, call.key_length), self.hide_by_rank, self.extra_count)
+    def arrange(self, call: Call, known: Known = None) -> MemberGrid:
+        queries, keys = known
+        return MemberGrid(queries, keys, (call.query_length, call.key_length), self.hide_by_rank, self.extra_count)
 
-    def dense(self, call, known=None):
-        return cluster_masks(*known, call.query_length, call.key_length, call.causal, self.hide_by_rank)
+    def dense(self, call: Call, known: Known = None) -> Tensor:
+        queries, keys = known
+        return cluster_masks(queries, keys, call.query_length, call.key_length, call.causal, self.hide_by_rank)
 
-    def cache_unsupported_reason(self):
+    def cache_unsupported_reason(self) -> str | None:
         return "which tokens a cluster holds depends on later ones"

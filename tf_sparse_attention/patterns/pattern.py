@@ -1,15 +1,24 @@
 """A pattern: which keys a query sees, how to bring them side by side, and what decoding keeps of them."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import keras
 import numpy as np
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import positions_of, shape
-from tf_sparse_attention.ops.masks import document_starts, merge
+from tf_sparse_attention.ops.masks import TokenMasks, document_starts, merge
+from tf_sparse_attention.patterns.caches import CachePolicy, GroupRun, Run
 from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Config, Size, Tensor
+
+# What is known of tokens beside their positions: the `Numbers` of their groups; in their place some patterns take an
+# `ops.chunks.ChunkedRounds`, an `ops.global_tokens.GlobalTokens` or a pair of `ops.members.Members`. None of a pattern
+# that goes by positions.
+Known: TypeAlias = Any
 
 
 class Call(NamedTuple):
@@ -24,15 +33,15 @@ class Call(NamedTuple):
         starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
     """
 
-    batch: Any
-    query_length: Any
-    key_length: Any
+    batch: Size
+    query_length: Size
+    key_length: Size
     causal: bool = False
     num_memory: int = 0
-    starts: Any = None
+    starts: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, pattern, query, key, causal, masks):
+    def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
         """Returns the call of a pattern with queries (B, N, T, H), keys (B, N, S, H) and `TokenMasks`."""
         starts = document_starts(masks) if pattern.uses_starts else None
         return cls(shape(query)[0], shape(query)[2], shape(key)[2], causal, masks.num_memory, starts)
@@ -51,6 +60,7 @@ class Pattern:
             of distances, the block size for one of blocks. Masks of such rules are constants. None: by none.
         reach: the largest distance of a key that matters, which sets how many relative positions are told apart.
         by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
+        num_groups: how many groups there are; only patterns that sort tokens into groups have it.
         in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
         can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
         takes_memory: whether keys of earlier text may come before the sequence.
@@ -82,17 +92,36 @@ class Pattern:
         [4, 6, 8]
     """
 
-    period = None
-    reach = 0
-    by_content = False
     in_span = True
     can_join = True
-    takes_memory = False
-    uses_starts = False
-    causal_selection = True
-    parts = ()
+    if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
-    def visible(self, query, key):
+        @property
+        def period(self) -> int | None: ...
+        @property
+        def reach(self) -> int: ...
+        @property
+        def by_content(self) -> bool: ...
+        @property
+        def num_groups(self) -> int: ...
+        @property
+        def takes_memory(self) -> bool: ...
+        @property
+        def uses_starts(self) -> bool: ...
+        @property
+        def causal_selection(self) -> bool: ...
+        @property
+        def parts(self) -> "Sequence[Pattern]": ...
+    else:
+        period = None
+        reach = 0
+        by_content = False
+        takes_memory = False
+        uses_starts = False
+        causal_selection = True
+        parts = ()
+
+    def visible(self, query: Place, key: Place) -> Tensor | tuple[Tensor, ...]:
         """Returns which keys a query sees, without a look at causality or masks.
 
         Args:
@@ -104,7 +133,7 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> Arrangement | Sequence[Arrangement]:
         """Returns how to bring side by side what can be visible.
 
         Args:
@@ -117,7 +146,7 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
 
-    def describe(self, known):
+    def describe(self, known: Known) -> Numbers | None:
         """Returns what `visible` reads beside positions, for pairs that its own arrangement does not bring together.
 
         Args:
@@ -125,7 +154,7 @@ class Pattern:
         """
         return known
 
-    def dense(self, call, known=None):
+    def dense(self, call: Call, known: Known = None) -> Tensor:
         """Returns the dense twin of the rule, before masks: bool broadcastable to (B, n, T, S).
 
         A pattern with several softmaxes for a query has an axis more, (B, n, K, T, S).
@@ -146,40 +175,40 @@ class Pattern:
         merged = merge(*rule_conditions(self, query, key), past)
         return np.ones((1, 1), bool) if merged is None else merged
 
-    def cache(self):
+    def cache(self) -> CachePolicy | None:
         """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""
         return None
 
-    def cross_cache(self):
+    def cross_cache(self) -> Run | GroupRun | None:
         """Returns the policy by which one query reads the keys of another, complete sequence; None: all of them."""
         return None
 
-    def cache_unsupported_reason(self):
+    def cache_unsupported_reason(self) -> str | None:
         """Returns why the pattern cannot decode with a cache, as text; None if it can."""
         return None if self.cache() is not None else f"{type(self).__name__} has no cache"
 
-    def leaves(self):
+    def leaves(self) -> "list[Pattern]":
         """Returns the patterns that are no compositions, in order."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
 
-    def __or__(self, other):
+    def __or__(self, other: "Pattern") -> "Union":
         return Union((self, other)) if isinstance(other, Pattern) else NotImplemented
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Returns the fields of the pattern, nested ones serialised."""
         return {
             field.name: keras.saving.serialize_keras_object(getattr(self, field.name))
-            for field in dataclasses.fields(self)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]  # subclasses are dataclasses
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         """Returns the pattern of a config."""
         fields = {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
-def rule_conditions(pattern, query, key):
+def rule_conditions(pattern: Pattern, query: Place, key: Place) -> tuple[Tensor, ...]:
     """Returns what `visible` of a pattern says of some places, a tuple of conditions all of which must hold."""
     seen = pattern.visible(query, key)
     return seen if isinstance(seen, tuple) else (seen,)
@@ -189,22 +218,22 @@ class Composition(Pattern):
     """A pattern made of others: what it is follows from its `parts`."""
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return max(part.reach for part in self.parts)
 
     @property
-    def by_content(self):
+    def by_content(self) -> bool:
         return any(part.by_content for part in self.parts)
 
     @property
-    def uses_starts(self):
+    def uses_starts(self) -> bool:
         return any(part.uses_starts for part in self.parts)
 
     @property
-    def causal_selection(self):
+    def causal_selection(self) -> bool:
         return all(part.causal_selection for part in self.parts)
 
-    def cache_unsupported_reason(self):
+    def cache_unsupported_reason(self) -> str | None:
         reasons = (part.cache_unsupported_reason() for part in self.parts)
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -226,14 +255,14 @@ class Union(Composition):
             queries take part in several softmaxes or share one.
     """
 
-    parts: tuple
+    parts: Sequence[Pattern]
     count_each: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_switch("count_each", self.count_each)
         if not isinstance(self.parts, (list, tuple)):
             raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
-        parts = []
+        parts: list[Pattern] = []
         for part in self.parts:
             if not isinstance(part, Pattern):
                 raise ValueError(f"`parts` must be patterns. Received: {part!r}.")

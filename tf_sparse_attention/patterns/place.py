@@ -1,7 +1,9 @@
 """What a rule knows of a query or of a key."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from tf_sparse_attention.types import Tensor
 
 
 class Place(NamedTuple):
@@ -18,11 +20,11 @@ class Place(NamedTuple):
             too: `query.group`.
     """
 
-    position: Any
-    start: Any = 0
-    known: Mapping = {}
+    position: Tensor
+    start: Tensor = 0
+    known: Mapping[str, Tensor] = {}
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Tensor:
         try:
             return self.known[name]
         except KeyError:

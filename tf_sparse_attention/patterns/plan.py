@@ -1,11 +1,13 @@
 """Which heads compute which parts of a pattern, as one flat list."""
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape, slice_axis
-from tf_sparse_attention.patterns.pattern import Union
+from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.types import Tensor
 
 
 class Leaf(NamedTuple):
@@ -17,9 +19,9 @@ class Leaf(NamedTuple):
         excluded: the leaves of the same heads whose keys it leaves out, since they show them already.
     """
 
-    pattern: Any
-    index: int
-    excluded: tuple = ()
+    pattern: Pattern
+    index: int  # type: ignore[assignment]  # in place of the method of tuples
+    excluded: "tuple[Leaf, ...]" = ()
 
 
 class HeadPlan(NamedTuple):
@@ -31,10 +33,10 @@ class HeadPlan(NamedTuple):
     """
 
     heads: range
-    leaves: tuple
+    leaves: tuple[Leaf, ...]
 
 
-def plan_heads(pattern, num_heads):
+def plan_heads(pattern: Pattern, num_heads: int) -> list[HeadPlan]:
     """Returns the `HeadPlan` of each set of heads, in the order of the leaves.
 
     Raises:
@@ -71,12 +73,12 @@ def _leaves(pattern, first_leaf, excluded):
     return leaves
 
 
-def as_slice(heads):
+def as_slice(heads: range) -> slice:
     """Returns a range of heads as a slice."""
     return slice(heads.start, heads.stop, heads.step)
 
 
-def take_heads(x, heads):
+def take_heads(x: Tensor, heads: range) -> Tensor:
     """Returns the heads of (B, N, ...) that a range says, all of it where N is 1 and stands for all.
 
     By slices and reshapes and not by a gather, whose gradient would be a scatter.
@@ -94,15 +96,15 @@ def take_heads(x, heads):
     return ops.squeeze(slice_axis(turns, axis, at, at + 1), 2)
 
 
-def leaves_with_heads(plans, *tensors):
-    """Iterates over the leaves of plans, each with its heads of tensors (B, N, ...)."""
+def leaves_with_heads(plans: Iterable[HeadPlan], key: Tensor, value: Tensor) -> Iterator[tuple[Leaf, Tensor, Tensor]]:
+    """Iterates over the leaves of plans, each with its heads of keys and values (B, N, ...)."""
     for plan in plans:
-        own = [take_heads(x, plan.heads) for x in tensors]
+        own = take_heads(key, plan.heads), take_heads(value, plan.heads)
         for leaf in plan.leaves:
             yield leaf, *own
 
 
-def split_heads(x, plans):
+def split_heads(x: Tensor, plans: Sequence[HeadPlan]) -> list[Tensor]:
     """Returns the heads of (B, N, ...) that each plan has, a list; see `take_heads`."""
     counts = [len(plan.heads) for plan in plans]
     ends = [sum(counts[: i + 1]) for i in range(len(counts))]
@@ -112,15 +114,16 @@ def split_heads(x, plans):
     return [take_heads(x, plan.heads) for plan in plans]
 
 
-def join_heads(parts, plans):
+def join_heads(parts: Sequence[Tensor | None], plans: Sequence[HeadPlan]) -> Tensor | None:
     """Returns the heads of all plans in their order: tensors (B, n, ...) to (B, N, ...), None where one is None."""
-    if any(part is None for part in parts):  # as the log-sum-exp, which unions have in any case
+    given = [part for part in parts if part is not None]
+    if len(given) < len(parts):  # as the log-sum-exp, which unions have in any case
         return None
-    if len(parts) == 1:
-        return parts[0]
+    if len(given) == 1:
+        return given[0]
     order = [head for plan in plans for head in plan.heads]
     if order == sorted(order):
-        return ops.concatenate(parts, axis=1)
-    axis = 1 - len(parts[0].shape)
-    single = [slice_axis(x, axis, i, i + 1) for x in parts for i in range(x.shape[1])]
+        return ops.concatenate(given, axis=1)
+    axis = 1 - len(given[0].shape)
+    single = [slice_axis(x, axis, i, i + 1) for x in given for i in range(x.shape[1])]
     return ops.concatenate([single[order.index(head)] for head in range(len(order))], axis=1)

@@ -5,31 +5,46 @@ positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`
 int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in the groups of leaf i.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
+
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
-from tf_sparse_attention.patterns.caches import group_counts
+from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import leaves_with_heads, plan_heads
+from tf_sparse_attention.patterns.plan import Leaf, leaves_with_heads, plan_heads
+from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
 # empty cache is zeros, as formats that start the state of a program from zeros want it.
 EMPTY = -(2**30)
 
+Entry: TypeAlias = dict[str, Tensor]
+Cache: TypeAlias = dict[str, Entry]
 
-def entry_name(leaf):
+
+def entry_name(leaf: Leaf) -> str:
     """Returns the name of a leaf's entry in a cache."""
     return f"part_{leaf.index}"
 
 
-def content_leaves(leaf):
+def cache_policy(leaf: Leaf) -> CachePolicy:
+    """Returns the cache policy of a leaf of a pattern that can decode."""
+    return cast(CachePolicy, leaf.pattern.cache())
+
+
+def content_leaves(leaf: Leaf) -> list[Leaf]:
     """Returns those of a leaf and the leaves that it excludes that go by content."""
     return [each for each in (leaf, *leaf.excluded) if each.pattern.by_content]
 
 
-def empty_cache(pattern, batch_size, num_heads, sizes, max_length, dtype):
+def empty_cache(
+    pattern: Pattern, batch_size: Size, num_heads: int, sizes: tuple[int, int], max_length: Size, dtype: DType
+) -> Cache:
     """Returns the cache before the first token.
 
     Args:
@@ -44,7 +59,7 @@ def empty_cache(pattern, batch_size, num_heads, sizes, max_length, dtype):
     for plan in plan_heads(pattern, num_heads):
         heads = len(plan.heads)
         for leaf in plan.leaves:
-            slots = leaf.pattern.cache().num_slots(max_length)
+            slots = cache_policy(leaf).num_slots(max_length)
             by_content = content_leaves(leaf)
             entry = {
                 name: ops.zeros((batch_size, heads, slots, size), dtype=dtype)
@@ -61,7 +76,9 @@ def empty_cache(pattern, batch_size, num_heads, sizes, max_length, dtype):
     return cache
 
 
-def fill_cache(pattern, cache, key, value, groups, lengths):
+def fill_cache(
+    pattern: Pattern, cache: Cache, key: Tensor, value: Tensor, groups: Sequence[Tensor | None], lengths: Tensor
+) -> Cache:
     """Returns the cache after a prompt.
 
     Args:
@@ -75,7 +92,7 @@ def fill_cache(pattern, cache, key, value, groups, lengths):
     tokens = ops.arange(shape(key)[2], dtype="int32")[None, None]
     exists = tokens < lengths[:, None, None]
     cache, known = dict(cache), {}
-    for leaf, *own in leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value):
+    for leaf, own_key, own_value in leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value):
         entry = cache[entry_name(leaf)]
         if leaf.pattern.by_content:
             group = ops.where(exists, groups[leaf.index], leaf.pattern.num_groups)
@@ -83,12 +100,12 @@ def fill_cache(pattern, cache, key, value, groups, lengths):
             known[leaf.index] = {"group": group, "rank": _ranks_in_groups(group, count)}
             entry = {**entry, "count": count}
         place = Place(tokens, 0, known.get(leaf.index, {}))
-        positions = leaf.pattern.cache().held(place, lengths, shape(entry["key"])[2])
-        cache[entry_name(leaf)] = _fill(entry, *own, positions, group_columns(leaf, known))
+        positions = cache_policy(leaf).held(place, lengths, shape(entry["key"])[2])
+        cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, group_columns(leaf, known))
     return cache
 
 
-def group_columns(leaf, known):
+def group_columns(leaf: Leaf, known: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Returns group and rank of keys in the groups of a leaf and of those that it excludes, by their names in an entry.
 
     Args:
@@ -98,7 +115,7 @@ def group_columns(leaf, known):
     return {f"{name}_{each.index}": x for each in content_leaves(leaf) for name, x in known[each.index].items()}
 
 
-def _ranks_in_groups(groups, count):
+def _ranks_in_groups(groups: Tensor, count: Tensor) -> Tensor:
     """Returns how many tokens of its group come before each token, int32 (B, n, T)."""
     _, inverse = stable_order(groups)
     first = ops.cumsum(count, axis=-1)
@@ -106,7 +123,7 @@ def _ranks_in_groups(groups, count):
     return inverse - take_numbers(first, groups)
 
 
-def _fill(entry, key, value, positions, columns):
+def _fill(entry: Entry, key: Tensor, value: Tensor, positions: Tensor, columns: Mapping[str, Tensor]) -> Entry:
     """Returns an entry that holds a sequence at `positions` (B, 1 or n, S), what it held where they are negative."""
     batch, shared, slots = shape(entry["position"])
     positions = ops.broadcast_to(positions, (batch, shared, slots))
@@ -121,7 +138,7 @@ def _fill(entry, key, value, positions, columns):
     return {**entry, **new, "position": ops.where(is_new, positions - EMPTY, entry["position"])}
 
 
-def fill_memory(cache, key, value, seen):
+def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache:
     """Returns the cache of a pattern that takes memory with earlier text in it, the position of whose last token is -1.
 
     Args:

@@ -7,7 +7,9 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.phases import PhaseGrid
 from tf_sparse_attention.patterns.caches import PhaseRings
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -27,20 +29,20 @@ class Stride(Pattern):
     stride: int
     period = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("stride", self.stride)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.stride
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> Tensor:
         return (query.position - key.position) % self.stride == 0
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> PhaseGrid:
         return _Exact(call.query_length, call.key_length, self.stride)
 
-    def cache(self):
+    def cache(self) -> PhaseRings:
         return PhaseRings(self.stride)
 
 
@@ -64,22 +66,22 @@ class Dilated(Pattern):
     dilation: int
     period = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("window", self.window)
         checks.check_count("dilation", self.dilation)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return (self.window - 1) * self.dilation
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
         apart = query.position - key.position
         return apart % self.dilation == 0, abs(apart) < self.window * self.dilation
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> PhaseGrid:
         return PhaseGrid.of_window(call.query_length, call.key_length, self.dilation, self.window, call.causal)
 
-    def cache(self):
+    def cache(self) -> PhaseRings:
         return PhaseRings(self.dilation, self.window)
 
 

@@ -5,10 +5,13 @@ import dataclasses
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.columns import Columns, FirstGrid, column_runs
+from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.columns import ColumnGrid, Columns, FirstGrid, column_runs
 from tf_sparse_attention.ops.documents import DocumentGrid
 from tf_sparse_attention.patterns.caches import ColumnSlots, FirstSlots
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -31,7 +34,7 @@ class Summary(Pattern):
     num_summary: int
     group: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("block_size", self.block_size)
         checks.check_count("num_summary", self.num_summary)
         checks.check_count("group", self.group, minimum=0)
@@ -42,27 +45,27 @@ class Summary(Pattern):
             )
 
     @property
-    def period(self):
+    def period(self) -> int | None:
         return self.block_size
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.block_size
 
     @property
-    def columns(self):
+    def columns(self) -> Columns:
         """The `Columns` of each block."""
         first = self.block_size - (self.group + 1) * self.num_summary
         return Columns(self.block_size, first, self.num_summary)
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
         column = key.position % self.block_size - self.columns.first
         return column >= 0, column < self.num_summary
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> list[ColumnGrid]:
         return column_runs(call.query_length, call.key_length, self.columns, call.causal)
 
-    def cache(self):
+    def cache(self) -> ColumnSlots:
         return ColumnSlots(self.columns)
 
 
@@ -84,21 +87,21 @@ class First(Pattern):
     count: int
     uses_starts = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("count", self.count)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.count
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
         offset = key.position - key.start
         return offset >= 0, offset < self.count, key.start == query.start
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         if call.starts is None:
             return FirstGrid(call.query_length, call.key_length, self.count)
         return DocumentGrid(call.query_length, call.starts, self.count, call.causal)
 
-    def cache(self):
+    def cache(self) -> FirstSlots:
         return FirstSlots(self.count)

@@ -1,15 +1,25 @@
 """The dense twin of a pattern: which keys each query sees, from the same rule, for tests and pictures."""
 
 import functools
+from collections.abc import Sequence
 
 from keras import ops
 
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, self_only_when_alone
 from tf_sparse_attention.patterns.attending import AttentionOptions
-from tf_sparse_attention.patterns.plan import as_slice, join_heads, plan_heads
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.plan import HeadPlan, as_slice, join_heads, plan_heads
+from tf_sparse_attention.types import Tensor
 
 
-def dense_pattern(pattern, call, num_heads, masks=TokenMasks(), known=None, options=AttentionOptions()):
+def dense_pattern(
+    pattern: Pattern,
+    call: Call,
+    num_heads: int,
+    masks: TokenMasks = TokenMasks(),
+    known: Sequence[Known] | None = None,
+    options: AttentionOptions = AttentionOptions(),
+) -> Tensor:
     """Returns which keys each query sees under a pattern, in O(T S) memory.
 
     Args:
@@ -32,7 +42,9 @@ def dense_pattern(pattern, call, num_heads, masks=TokenMasks(), known=None, opti
     return join_heads(parts, plans)
 
 
-def _dense_heads(plan, call, known, masks, options):
+def _dense_heads(
+    plan: HeadPlan, call: Call, known: Sequence[Known], masks: TokenMasks, options: AttentionOptions
+) -> Tensor:
     """Returns what the heads of a plan see, (B, n, T, S)."""
     sizes = call.batch, len(plan.heads), call.query_length, call.key_length
     leaves = [leaf.pattern.dense(call, known[leaf.index]) for leaf in plan.leaves]
@@ -48,14 +60,14 @@ def _dense_heads(plan, call, known, masks, options):
     return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), options.hide_self, call.num_memory)
 
 
-def _of_several_softmaxes(seen, masks, hide_self):
+def _of_several_softmaxes(seen: Tensor, masks: TokenMasks, hide_self: str | None) -> Tensor:
     """Returns what any of the softmaxes of a query shows it, (B, N, T, S), given what each does, (B, N, K, T, S)."""
     allowed = dense_mask(None, masks)
     seen = seen if allowed is None else ops.logical_and(seen, allowed[:, :, None])
     return ops.any(_hide(seen, hide_self, 0), axis=2)
 
 
-def _hide(seen, hide_self, num_memory):
+def _hide(seen: Tensor, hide_self: str | None, num_memory: int) -> Tensor:
     """Returns a dense mask without what a query must not see of its own position."""
     if hide_self == "unless_alone":
         return self_only_when_alone(seen)

@@ -5,9 +5,11 @@ import dataclasses
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.grid import window_grid
+from tf_sparse_attention.ops.grid import Grid, window_grid
 from tf_sparse_attention.patterns.caches import Ring, Run
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -26,21 +28,21 @@ class Window(Pattern):
     period = 1
     takes_memory = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.check_count("size", self.size)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.size - 1
 
-    def visible(self, query, key):
+    def visible(self, query: Place, key: Place) -> Tensor:
         return abs(key.position - query.position) < self.size
 
-    def arrange(self, call, known=None):
+    def arrange(self, call: Call, known: Known = None) -> Grid:
         return window_grid(call.query_length, call.key_length, self.size, call.causal, call.num_memory)
 
-    def cache(self):
+    def cache(self) -> Ring:
         return Ring(self.size)
 
-    def cross_cache(self):
+    def cross_cache(self) -> Run:
         return Run(lambda index: index - self.size + 1, 2 * self.size - 1)

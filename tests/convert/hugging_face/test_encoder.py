@@ -56,12 +56,13 @@ def test_padding_beside_sparse_attention_has_the_published_states_too(case):
 def test_lengths_unknown_in_a_graph_decide_whether_a_big_bird_is_dense():
     import tensorflow as tf
 
+    encoder = from_hugging_face(GOLDEN / "big_bird")
+    signature = {name: tf.TensorSpec((None, None), "int64") for name in numbers(GOLDEN / "big_bird")[0]}
+    program = tf.function(encoder, input_signature=[signature])
     for case in ("big_bird", "big_bird_short"):
         inputs, arrays = numbers(GOLDEN / case)
-        encoder = from_hugging_face(GOLDEN / case)
-        signature = {name: tf.TensorSpec((None, None), "int64") for name in inputs}
-        results = tf.function(encoder, input_signature=[signature])(inputs)
-        assert largest_difference(results, arrays, inputs["padding_mask"] == 1) < 1e-5
+        encoder.set_weights(from_hugging_face(GOLDEN / case).get_weights())
+        assert largest_difference(program(inputs), arrays, inputs["padding_mask"] == 1) < 1e-5
 
 
 @pytest.mark.parametrize("case", ["longformer", pytest.param("big_bird", marks=pytest.mark.full)])

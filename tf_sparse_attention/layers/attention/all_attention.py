@@ -1,16 +1,26 @@
 """All-attention as a Keras layer."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
+from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.patterns.attending import AttentionOptions
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.slots import Cache
 from tf_sparse_attention.patterns.window import Window
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 VARIANTS = ("all", "split", "head_split", "single_head")
 
@@ -52,16 +62,16 @@ class AllAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
+        num_heads: int,
+        key_dim: int,
         *,
-        num_persistent,
-        window,
-        see_self=True,
-        variant="all",
-        adaptive_span=None,
-        **kwargs,
-    ):
+        num_persistent: int,
+        window: int,
+        see_self: bool = True,
+        variant: str = "all",
+        adaptive_span: bool | dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("num_persistent", num_persistent, minimum=0)
         checks.check_count("window", window)
@@ -78,18 +88,24 @@ class AllAttention(AttentionLayer):
         self.adaptive_span = checked_span(adaptive_span, window)
 
     @property
-    def has_relative_values(self):
+    def has_relative_values(self) -> bool:
         return False
 
     @property
-    def num_key_heads(self):
+    def num_key_heads(self) -> int:
         """The heads that have a window; with "head_split" the others have no keys."""
         return (self.num_heads + 1) // 2 if self.variant == "head_split" else self.num_heads
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         return Window(self._to_compute(computed_window(self)))
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         super().build(query_shape, value_shape, key_shape)
         self.span = make_span(self, self.num_key_heads, first=0 if self.see_self else 1)
         heads, joined = self.num_heads, 1
@@ -110,36 +126,45 @@ class AllAttention(AttentionLayer):
             )
 
     @property
-    def position_encoding(self):
+    def position_encoding(self) -> NoPosition:
         return super().position_encoding.of_heads(slice(0, self.num_key_heads))
 
-    def attention_options(self, causal, training=False):
-        in_one_softmax = self.variant == "all" and self.persistent is not None
+    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
+        persistent = self.persistent if self.variant == "all" else None
         return (
             super()
             .attention_options(causal)
             ._replace(
                 span=span_of_call(self, training),
                 hide_self=None if self.see_self else "always",
-                persistent=self.persistent.read() if in_one_softmax else None,
+                persistent=None if persistent is None else persistent.read(),
             )
         )
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         query, masks = heads[0], masks.of_heads(slice(0, self.num_key_heads))
         heads = self._of_window(query), *heads[1:]
         output, weights = super().compute_attention(heads, masks, causal, training, return_weights)
         return self._with_persistent(query, output, weights, dropout_of_call(self, training))
 
-    def decode_attention(self, query, key, value, cache, index):
+    def decode_attention(
+        self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, index: Tensor
+    ) -> tuple[Tensor, Cache]:
         output, cache = super().decode_attention(self._of_window(query), key, value, cache, index)
         return self._with_persistent(query, output)[0], cache
 
-    def decode_cross_attention(self, query, cache, index):
+    def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
         output = super().decode_cross_attention(self._of_window(query), cache, index)
         return self._with_persistent(query, output)[0]
 
-    def dense_mask(self, heads, masks, causal):
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         heads = self._of_window(heads[0]), *heads[1:]
         seen = super().dense_mask(heads, masks.of_heads(slice(0, self.num_key_heads)), causal)
         if self.num_key_heads == self.num_heads:
@@ -148,13 +173,15 @@ class AllAttention(AttentionLayer):
         none = ops.zeros((batch, self.num_heads - self.num_key_heads, *lengths), dtype="bool")
         return ops.concatenate([seen, none], axis=1)
 
-    def _of_window(self, query):
+    def _of_window(self, query: Tensor) -> Tensor:
         """Returns the queries of the heads that have a window."""
         return slice_axis(query, -3, 0, self.num_key_heads)
 
-    def _with_persistent(self, query, output, weights=None, dropout=None):
+    def _with_persistent(
+        self, query: Tensor, output: Tensor, weights: Tensor | None = None, dropout: Dropout | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Returns attended heads and weights with what variants other than "all" add to those of the window."""
-        if self.variant == "all":
+        if self.persistent is None or self.variant == "all":
             return output, weights
         persistent = self.persistent.read()
         if self.variant == "split":
@@ -173,6 +200,6 @@ class AllAttention(AttentionLayer):
         """Returns the window as patterns count it, the query's own position included."""
         return window if self.see_self else window + 1
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("num_persistent", "window", "see_self", "variant", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

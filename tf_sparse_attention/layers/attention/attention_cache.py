@@ -12,7 +12,8 @@ from tf_sparse_attention.layers.parts.masks import token_masks
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.patterns.decoding import decode_pattern
-from tf_sparse_attention.patterns.slots import empty_cache, fill_cache, fill_memory
+from tf_sparse_attention.patterns.slots import Cache, empty_cache, fill_cache, fill_memory
+from tf_sparse_attention.types import Size, Tensor
 
 
 class AttentionCache(CrossAttentionCache):
@@ -25,13 +26,15 @@ class AttentionCache(CrossAttentionCache):
     """
 
     @property
-    def cache_unsupported_reason(self):
+    def cache_unsupported_reason(self) -> str | None:
         """Why the layer cannot decode with a cache, as text; None if it can."""
         if not self.can_be_causal:
             return f"{type(self).__name__} cannot hide later positions"
         return self.make_pattern(causal=True).cache_unsupported_reason()
 
-    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
+    def init_cache(
+        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Cache:
         """Returns the cache before the first token.
 
         Args:
@@ -61,7 +64,7 @@ class AttentionCache(CrossAttentionCache):
             return cache
         return fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
 
-    def prefill(self, x, cache, mask=None):
+    def prefill(self, x: Tensor, cache: Cache, mask: Tensor | None = None) -> tuple[Tensor, Cache]:
         """Returns the results for a prompt, in one pass, and the cache after it.
 
         Args:
@@ -87,7 +90,7 @@ class AttentionCache(CrossAttentionCache):
         groups, key = describe_keys(self, pattern, query, key)
         return output, fill_cache(pattern, cache, key, value, groups, lengths)
 
-    def decode(self, x, cache, index):
+    def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
         """Returns the result for the next token and the cache after it.
 
         Args:
@@ -101,10 +104,13 @@ class AttentionCache(CrossAttentionCache):
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
         _check_rows(x, cache)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        output, cache = self.decode_attention(*self.project(x), cache, index)
+        query, key, value = self.project(x)
+        output, cache = self.decode_attention(query, key, value, cache, index)
         return projections.join_heads(self._attention_output, output), cache
 
-    def decode_attention(self, query, key, value, cache, index):
+    def decode_attention(
+        self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, index: Tensor
+    ) -> tuple[Tensor, Cache]:
         """Returns attended heads (B, N, 1, Hv) of projected ones (B, N, 1, H), and the cache after the token.
 
         Args:
@@ -123,14 +129,14 @@ class AttentionCache(CrossAttentionCache):
         return decode_pattern(pattern, cache, query, query if key is None else key, value, groups, index, options)
 
 
-def _check_rows(x, cache):
+def _check_rows(x: Tensor, cache: Cache) -> None:
     """Raises a `ValueError` if inputs and a cache are known to have other numbers of rows."""
     rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
         raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
 
 
-def check_has_cache(layer):
+def check_has_cache(layer: keras.layers.Layer) -> None:
     """Raises a `ValueError` for a layer or model that cannot decode with a cache."""
     if layer.cache_unsupported_reason is not None:
         raise ValueError(

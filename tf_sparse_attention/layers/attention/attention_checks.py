@@ -1,11 +1,17 @@
 """Checks of the arguments and shapes that all attention layers have."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+
 from tf_sparse_attention import checks
+from tf_sparse_attention.types import Shape, Tensor
 
 POSITIONS = (None, "relative", "rotary", "alibi")
 
 
-def check_arguments(arguments):
+def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a wrong argument of `AttentionLayer`, given by name."""
     for name in ("num_heads", "key_dim"):
         checks.check_count(name, arguments[name])
@@ -26,14 +32,14 @@ def check_arguments(arguments):
         )
 
 
-def checked_sizes(output_shape):
+def checked_sizes(output_shape: int | Sequence[int] | None) -> tuple[int, ...] | None:
     """Returns `output_shape`, an integer or a sequence of them, as a tuple of sizes, or None."""
     if output_shape is None:
         return None
     return checks.checked_counts("output_shape", (output_shape,) if isinstance(output_shape, int) else output_shape)
 
 
-def check_shapes(query_shape, value_shape, key_shape):
+def check_shapes(query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
     """Raises a `ValueError` unless the inputs are as many sequences of vectors, and keys as long as values."""
     for name, sizes in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
         if len(sizes) != 3 or sizes[1] == 0 or sizes[2] is None:
@@ -49,7 +55,7 @@ def check_shapes(query_shape, value_shape, key_shape):
     _check_batch(query_shape, value_shape, key_shape)
 
 
-def check_sources(layer, value, key, has_keys):
+def check_sources(layer: str, value: Tensor | None, key: Tensor | None, has_keys: bool) -> None:
     """Raises a `ValueError` for a key without a value, and for a value where queries serve as keys."""
     if key is not None and value is None:
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
@@ -60,21 +66,23 @@ def check_sources(layer, value, key, has_keys):
         )
 
 
-def check_lengths(query, value):
+def check_lengths(query: Tensor, value: Tensor) -> None:
     """Raises a `ValueError` if queries and values (B, N, T, H) are known to have different lengths."""
     lengths = query.shape[2], value.shape[2]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ValueError(f"`value` must be as long as `query`. Received: lengths {lengths[0]} and {lengths[1]}.")
 
 
-def check_call(layer, query, value, key, sizes):
+def check_call(
+    layer: keras.layers.Layer, query: Tensor, value: Tensor | None, key: Tensor | None, sizes: Iterable[int]
+) -> None:
     """Raises a `ValueError` unless the inputs fit each other and a layer that was built for `sizes` of features."""
     value = query if value is None else value
     check_shapes(query.shape, value.shape, value.shape if key is None else key.shape)
     check_features(layer.name, sizes, query=query.shape, value=value.shape)
 
 
-def check_features(layer, sizes, **shapes):
+def check_features(layer: str, sizes: Iterable[int], **shapes: Shape) -> None:
     """Raises a `ValueError` unless the inputs, by name, have the numbers of features that a layer was built for."""
     for (name, shape), size in zip(shapes.items(), sizes, strict=True):
         if shape[2] != size:

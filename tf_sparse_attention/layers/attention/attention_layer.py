@@ -1,19 +1,24 @@
 """What all attention layers share: arguments, projections, masks and the order of a call."""
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads
+from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads, ProjectedHeads
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Tensor
 
 
 @renamed_attributes(
@@ -75,29 +80,30 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
-    extra_mask_names = ()  # of masks that a subclass takes in addition to those of every layer, see `add_extra_masks`
+    # Of masks that a subclass takes in addition to those of every layer, see `add_extra_masks`.
+    extra_mask_names: tuple[str, ...] = ()
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        use_output_bias=None,
-        output_shape=None,
-        position=None,
-        max_distance=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
-        **kwargs,
-    ):
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        use_output_bias: bool | None = None,
+        output_shape: int | Sequence[int] | None = None,
+        position: str | None = None,
+        max_distance: int | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         arguments = dict(locals())
         super().__init__(**kwargs)
         attention_checks.check_arguments(arguments)
@@ -115,7 +121,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         self._objects = projections.get_keras_objects(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
-    def copy_projections(self, attention, heads=slice(None)):
+    def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
         """Takes over the projections of a built `keras.layers.MultiHeadAttention`, or of a layer of this library.
 
         Args:
@@ -128,37 +134,44 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         projections.copy(attention, self, heads)
 
     @property
-    def num_features(self):
+    def num_features(self) -> int:
         """D, the channels of the query that the layer was built for."""
         return self._query.kernel.shape[0]
 
     @property
-    def has_relative_values(self):
+    def has_relative_values(self) -> bool:
         """Whether relative positions have a table for the values."""
         return True
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
         attention_checks.check_shapes(query_shape, value_shape, key_shape)
-        common = {"objects": self._objects, "dtype": self.dtype_policy}
-        make = functools.partial(projections.input_projection, use_bias=self.use_bias, **common)
+        objects, dtype = self._objects, self.dtype_policy
+        make = functools.partial(projections.input_projection, use_bias=self.use_bias, objects=objects, dtype=dtype)
         self._query = make("query", query_shape, self.num_heads, self.key_dim)
         self._key = None if self.share_qk else make("key", key_shape, self.num_key_heads, self.key_dim)
         self._value = make("value", value_shape, self.num_key_heads, self.value_dim)
         self._attention_output = projections.output_projection(
             "attention_output",
             (*query_shape[:-1], self.num_heads, self.value_dim),
-            self._output_sizes or (query_shape[-1],),
+            self._output_sizes or (query_shape[-1],),  # type: ignore[arg-type]  # features are known
             self.use_output_bias,
-            **common,
+            objects,
+            dtype,
         )
         if self.position == "relative":
             num_rows = 2 * (self.max_distance or max(self.reach, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
 
     @property
-    def position_encoding(self):
+    def position_encoding(self) -> NoPosition:
         """The position object that `ops` functions take."""
         if self.position == "relative":
             return positions.Relative(self._relative_key, self._relative_value)
@@ -166,35 +179,39 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
             return positions.Rotary()
         return positions.Alibi(self.num_heads) if self.position == "alibi" else positions.NoPosition()
 
-    def __call__(self, query, value=None, key=None, *args, **kwargs):
+    def __call__(
+        self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Tensor | tuple[Tensor, Tensor]:
         return super().__call__(query, *normalize_self_attention(query, value, key), *args, **kwargs)
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        segment_ids=None,
-        memory=None,
-        memory_segment_ids=None,
-        mask=None,
-        **extra_masks,
-    ):
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        segment_ids: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_segment_ids: Tensor | None = None,
+        mask: Tensor | None = None,
+        **extra_masks: Tensor | None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
-        masks = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
-        masks = self.add_extra_masks(token_masks(query, value, key, *masks, self.num_heads), query, **extra_masks)
+        given = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
+        masks = self.add_extra_masks(token_masks(query, value, key, *given, self.num_heads), query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
         return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
 
-    def attend(self, heads, masks, causal, training, return_weights):
+    def attend(
+        self, heads: ProjectedHeads, masks: TokenMasks, causal: bool, training: bool, return_weights: bool
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Returns what a call returns, of projected heads and `TokenMasks`."""
         output, weights = self.compute_attention(heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
@@ -204,22 +221,29 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         output = projections.join_heads(self._attention_output, output)
         return (output, weights) if return_weights else output
 
-    def add_extra_masks(self, masks, query):
+    def add_extra_masks(self, masks: TokenMasks, query: Tensor) -> TokenMasks:
         """Returns the `TokenMasks` of a call with those of `extra_mask_names`, which come by name."""
         return masks
 
-    def project(self, query, value=None, key=None):
+    def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
         attention_checks.check_sources(type(self).__name__, value, key, not self.share_qk)
         value = query if value is None else value
         keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
         return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
 
-    def project_heads(self, projection, x):
+    def project_heads(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
         """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens."""
         return projections.heads_of(projection, x)
 
-    def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, **masks):
+    def attention_pattern(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        use_causal_mask: bool = False,
+        **masks: Tensor | None,
+    ) -> Tensor:
         """Returns which keys each query sees, the dense twin of the layer, for tests and pictures.
 
         Args:
@@ -240,26 +264,40 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         known = [*names, *self.extra_mask_names]
         if set(masks) - set(known):
             raise ValueError(f"`masks` must be among {known}. Received: {sorted(set(masks) - set(known))}.")
-        tokens = token_masks(query, value, key, *(masks.pop(name, None) for name in names), self.num_heads)
+        given = {name: masks.pop(name, None) for name in names}
+        tokens = token_masks(query, value, key, **given, num_heads=self.num_heads)
         tokens = self.add_extra_masks(tokens, query, **masks)
         heads = self.project(query, value, key)
         sizes = (*shape(heads[0])[:3], shape(heads[2])[2])
         return ops.broadcast_to(self.dense_mask(heads, tokens, use_causal_mask), sizes)
 
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def compute_output_shape(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> tuple[int | None, ...]:
         return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))
 
-    def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
+    def compute_output_spec(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         sizes = self.compute_output_shape(query.shape)
         return projections.output_spec(self, sizes, query, value, return_attention_scores)
 
-    def compute_mask(self, query, previous_mask):
+    def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         # Keras passes the mask of the query; weights that are returned carry none.
         return previous_mask
 
-    def get_config(self):
-        names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "use_output_bias", "position")
-        names += ("max_distance", "seed")
+    def get_config(self) -> Config:
+        names: tuple[str, ...] = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "use_output_bias")
+        names += ("position", "max_distance", "seed")
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},

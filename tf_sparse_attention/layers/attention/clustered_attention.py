@@ -1,16 +1,20 @@
 """Clustered attention as a Keras layer."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, dropout_of_call, random_directions
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
-from tf_sparse_attention.ops.masks import dense_mask, merge
+from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
 from tf_sparse_attention.ops.positions import rotate_both
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -50,7 +54,17 @@ class ClusteredAttention(AttentionLayer):
     can_be_causal = False  # queries of a cluster share the mean of later ones
     cross_cache_unsupported_reason = "the queries of a cluster share their mean"
 
-    def __init__(self, num_heads, key_dim, *, num_clusters=100, num_bits=32, num_iterations=10, top_k=None, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        *,
+        num_clusters: int = 100,
+        num_bits: int = 32,
+        num_iterations: int = 10,
+        top_k: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         for name, value in (("clusters", num_clusters), ("bits", num_bits), ("iterations", num_iterations)):
             checks.check_count(f"num_{name}", value)
@@ -68,29 +82,42 @@ class ClusteredAttention(AttentionLayer):
         self.top_k = top_k
         self.seed = drawn_seed(self.seed)
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         super().build(query_shape, value_shape, key_shape)
         self.planes = random_directions(self, "planes", (self.num_bits, self.key_dim + 1))
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         self._check_call(masks, causal)
         query, key, value = heads
         query, key = rotate_both(self.position_encoding, query, key)
         key_mask = None if masks.key_mask is None else masks.key_mask[:, None, None]
         clusters = self._clusters_of(query, masks.query_mask)
-        heads = query * self.key_dim**-0.5, key, value, clusters, self.num_clusters
-        options = {
+        given = query * self.key_dim**-0.5, key, value, clusters, self.num_clusters
+        options: dict[str, Any] = {
             "key_mask": merge(key_mask, masks.attention_mask),
             "dropout": dropout_of_call(self, training),
             "return_weights": return_weights,
         }
         if self.top_k is None:
-            attended = clustered_attention(*heads, **options)
+            attended = clustered_attention(*given, **options)
         else:
-            attended = improved_clustered_attention(*heads, self.top_k, **options)
+            attended = improved_clustered_attention(*given, self.top_k, **options)
         return attended.output, attended.weights
 
-    def _clusters_of(self, query, query_mask):
+    def _clusters_of(self, query: Tensor, query_mask: Tensor | None) -> Tensor:
         """Returns the cluster of each query, int32 (B, N, T)."""
         batch, _, length, _ = shape(query)
         exists = ops.ones((batch, length), "bool") if query_mask is None else query_mask
@@ -98,7 +125,7 @@ class ClusteredAttention(AttentionLayer):
         bits = hash_bits(query, ops.convert_to_tensor(self.planes))
         return hamming_clusters(bits, self.num_clusters, self.num_iterations, starts, query_mask)
 
-    def _check_call(self, masks, causal):
+    def _check_call(self, masks: TokenMasks, causal: bool) -> None:
         if causal:
             raise ValueError(
                 "`use_causal_mask` must be False: a cluster's query is the mean of later ones too. Use LocalAttention, "
@@ -116,11 +143,11 @@ class ClusteredAttention(AttentionLayer):
                 f"one position of the query axis. Received: {tuple(masks.attention_mask.shape)} (B, N, T, S)."
             )
 
-    def dense_mask(self, heads, masks, causal):
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         self._check_call(masks, causal)
         seen = ops.ones((1, 1, shape(heads[0])[2], shape(heads[1])[2]), "bool")
         return dense_mask(seen, masks)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("num_clusters", "num_bits", "num_iterations", "top_k")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,5 +1,6 @@
 """Decoding that attends to another sequence, whose keys and values are computed once."""
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.layers.attention import attention_checks
@@ -10,6 +11,9 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_key
 from tf_sparse_attention.patterns.cross_decoding import cross_cache, decode_cross_pattern
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.slots import Cache
+from tf_sparse_attention.types import Size, Tensor
 
 
 class CrossAttentionCache:
@@ -20,14 +24,20 @@ class CrossAttentionCache:
     """
 
     @property
-    def cross_cache_unsupported_reason(self):
+    def cross_cache_unsupported_reason(self) -> str | None:
         """Why the layer cannot decode with a cross-attention cache, as text; None if it can."""
         if self.share_qk:
             return "queries serve as keys"
         pattern = self.make_pattern(causal=False)
         return None if pattern.causal_selection else pattern.cache_unsupported_reason()
 
-    def init_cross_cache(self, value, key=None, value_mask=None, key_mask=None):
+    def init_cross_cache(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Cache:
         """Returns the keys and values of the other sequence, which are computed once and do not change.
 
         Args:
@@ -57,7 +67,7 @@ class CrossAttentionCache:
         groups, key = describe_keys(self, pattern, key, key)
         return cross_cache(pattern, key, value, mask, groups)
 
-    def decode_cross(self, x, cache, index):
+    def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
         """Returns the result for one query a row.
 
         Args:
@@ -72,7 +82,7 @@ class CrossAttentionCache:
         heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
         return projections.join_heads(self._attention_output, heads)
 
-    def decode_cross_attention(self, query, cache, index):
+    def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
         """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
         pattern = self.make_pattern(causal=False)
         groups = groups_of_leaves(self, pattern, query, index[:, None])
@@ -80,7 +90,9 @@ class CrossAttentionCache:
         return decode_cross_pattern(pattern, cache, query, groups, index, self.attention_options(causal=False))
 
 
-def describe_keys(layer, pattern, query, key):
+def describe_keys(
+    layer: keras.layers.Layer, pattern: Pattern, query: Tensor, key: Tensor | None
+) -> tuple[list[Tensor | None], Tensor]:
     """Returns the groups of keys (B, N, S, H) for each leaf, and the keys as a cache holds them, turned by positions.
 
     Args:
@@ -95,7 +107,7 @@ def describe_keys(layer, pattern, query, key):
     return groups, rotate_key(layer.position_encoding, query if key is None else key)
 
 
-def check_has_cross_cache(layer):
+def check_has_cross_cache(layer: keras.layers.Layer) -> None:
     """Raises a `ValueError` for a layer that cannot decode with a cross-attention cache."""
     if layer.cross_cache_unsupported_reason is not None:
         raise ValueError(

@@ -1,13 +1,15 @@
 """How the heads of strided and fixed attention divide two patterns among them (Child et al. 2019)."""
 
+from collections.abc import Sequence
+
 from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.heads import Heads, InTurn
-from tf_sparse_attention.patterns.pattern import Union
+from tf_sparse_attention.patterns.pattern import Pattern, Union
 
 HEADS = ("split", "merged", "interleaved")
 
 
-def check_heads(num_heads, heads, layer_index):
+def check_heads(num_heads: int, heads: str, layer_index: int | None) -> None:
     """Raises a `ValueError` for a wrong `heads`, one head to be split, and "interleaved" without `layer_index`."""
     checks.check_choice("heads", heads, HEADS)
     checks.check_optional_count("layer_index", layer_index, minimum=0)
@@ -23,12 +25,12 @@ def check_heads(num_heads, heads, layer_index):
         )
 
 
-def num_far_heads(num_heads, heads):
+def num_far_heads(num_heads: int, heads: str) -> int:
     """Returns how many heads see the far part; of interleaved layers all, so that only their number differs."""
     return num_heads // 2 if heads == "split" else num_heads
 
 
-def divide_heads(num_heads, heads, layer_index, near, far):
+def divide_heads(num_heads: int, heads: str, layer_index: int | None, near: Pattern, far: Sequence[Pattern]) -> Pattern:
     """Returns the pattern of all heads.
 
     Args:
@@ -40,7 +42,7 @@ def divide_heads(num_heads, heads, layer_index, near, far):
         near: pattern.
         far: list of the patterns that heads take in turn.
     """
-    if heads == "interleaved":
+    if layer_index is not None:  # "interleaved"
         return near if layer_index % 2 == 0 else in_turn(far)
     if heads == "merged":
         return in_turn([Union((near, pattern)) for pattern in far])
@@ -48,6 +50,6 @@ def divide_heads(num_heads, heads, layer_index, near, far):
     return Heads(((num_heads - own, near), (own, in_turn(far))))
 
 
-def in_turn(patterns):
+def in_turn(patterns: Sequence[Pattern]) -> Pattern:
     """Returns the pattern of heads that take turns with some patterns, the pattern itself if it is one."""
     return patterns[0] if len(patterns) == 1 else InTurn(tuple(patterns))

@@ -1,12 +1,16 @@
 """Fixed attention as a Keras layer."""
 
+from typing import Any
+
 import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.factorized_attention import check_heads, divide_heads, num_far_heads
 from tf_sparse_attention.patterns.blocks import Blocks
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.summary import Summary
+from tf_sparse_attention.types import Config
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -47,16 +51,16 @@ class FixedAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
+        num_heads: int,
+        key_dim: int,
         *,
-        block_size=128,
-        num_summary=8,
-        num_groups=1,
-        heads="split",
-        layer_index=None,
-        **kwargs,
-    ):
+        block_size: int = 128,
+        num_summary: int = 8,
+        num_groups: int = 1,
+        heads: str = "split",
+        layer_index: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         check_heads(num_heads, heads, layer_index)
         for name, value in (("block_size", block_size), ("num_summary", num_summary), ("num_groups", num_groups)):
@@ -78,15 +82,15 @@ class FixedAttention(AttentionLayer):
                 f"num_groups={num_groups}, {seeing} such heads."
             )
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         far = [Summary(self.block_size, self.num_summary, group) for group in range(self.num_groups)]
         near = Blocks(self.block_size, 0, 0)
         return divide_heads(self.num_heads, self.heads, self.layer_index, near, far)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.block_size
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("block_size", "num_summary", "num_groups", "heads", "layer_index")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,11 +1,15 @@
 """Local attention with global tokens as a Keras layer."""
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
 from tf_sparse_attention.layers.parts.masks import as_tensor
@@ -13,10 +17,12 @@ from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
+from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.attending import attend_pattern
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.marked import FromGlobal, Global
-from tf_sparse_attention.patterns.pattern import Union
+from tf_sparse_attention.patterns.pattern import Known, Pattern, Union
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 RENAMED = {"first_global": "num_first_global"}
 
@@ -64,8 +70,16 @@ class GlobalLocalAttention(LocalAttention):
 
     @renamed_arguments(**RENAMED)
     def __init__(
-        self, num_heads, key_dim, *, num_global=64, num_first_global=0, own_projections=False, dense_length=0, **kwargs
-    ):
+        self,
+        num_heads: int,
+        key_dim: int,
+        *,
+        num_global: int = 64,
+        num_first_global: int = 0,
+        own_projections: bool = False,
+        dense_length: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("num_global", num_global)
         checks.check_count("num_first_global", num_first_global, minimum=0)
@@ -88,9 +102,15 @@ class GlobalLocalAttention(LocalAttention):
         self.own_projections = own_projections
         self.dense_length = dense_length
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         super().build(query_shape, value_shape, key_shape)
-        self._global = []
+        self._global: list[keras.layers.Layer] = []
         if self.own_projections:
             sizes = {"global_query": self.key_dim, "global_key": self.key_dim, "global_value": self.value_dim}
             common = {"use_bias": self.use_bias, "objects": self._objects, "dtype": self.dtype_policy}
@@ -99,23 +119,23 @@ class GlobalLocalAttention(LocalAttention):
                 for name, size in sizes.items()
             ]
 
-    def copy_projections(self, attention, heads=slice(None)):
+    def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
         """Takes over the projections of another layer, for the global tokens too, as Longformers begin."""
         super().copy_projections(attention, heads)
         for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
             own.set_weights(source.get_weights())
 
-    def project(self, query, value=None, key=None):
+    def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
         """Returns the heads by which tokens attend, and those by which global ones do where they have their own."""
         if value is not None:
             raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
         heads = super().project(query)
         return (*heads, *(projections.heads_first(layer(query)) for layer in self._global))
 
-    def add_extra_masks(self, masks, query, global_mask=None):
+    def add_extra_masks(self, masks: TokenMasks, query: Tensor, global_mask: Tensor | None = None) -> TokenMasks:
         return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
 
-    def _counts(self, counts, query):
+    def _counts(self, counts: Tensor | None, query: Tensor) -> Tensor | None:
         """Returns how often each token counts, those at the start included; None where no token is global."""
         if counts is not None:
             checks.check_static("global_mask", counts.shape, ((query.shape[0], 1), (query.shape[1],)))
@@ -125,7 +145,14 @@ class GlobalLocalAttention(LocalAttention):
         first = ops.cast(ops.arange(shape(query)[1]) < self.num_first_global, "int32")
         return ops.broadcast_to(first, shape(query)[:2]) if counts is None else ops.maximum(counts, first)
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         _check_not_causal(causal)
         call = heads, masks, training, return_weights
         length = shape(heads[0])[2]
@@ -139,7 +166,9 @@ class GlobalLocalAttention(LocalAttention):
         )
         return output, weights if return_weights else None
 
-    def _attend_sparsely(self, heads, masks, training, return_weights):
+    def _attend_sparsely(
+        self, heads: ProjectedHeads, masks: TokenMasks, training: bool, return_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         if masks.global_counts is None:
             return super().compute_attention(heads[:3], masks, False, training, return_weights)
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
@@ -152,11 +181,22 @@ class GlobalLocalAttention(LocalAttention):
         weights = ops.where(marks, own[1], others[1]) if return_weights else None
         return ops.where(marks, own[0], others[0]), weights
 
-    def _attend_densely(self, heads, masks, training, return_weights):
+    def _attend_densely(
+        self, heads: ProjectedHeads, masks: TokenMasks, training: bool, return_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         whole = Blocks(self.dense_length, 0, 0)
         return self._attend(whole, heads, masks, training, return_weights)
 
-    def _attend(self, pattern, heads, masks, training, return_weights, known=None, span=None):
+    def _attend(
+        self,
+        pattern: Pattern,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        training: bool,
+        return_weights: bool,
+        known: Sequence[Known] | None = None,
+        span: Span | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Returns what `compute_attention` does, under a pattern."""
         query, key, value = heads
         attended = attend_pattern(
@@ -173,7 +213,7 @@ class GlobalLocalAttention(LocalAttention):
         )
         return attended.output, attended.weights
 
-    def dense_mask(self, heads, masks, causal):
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         _check_not_causal(causal)
         without_masks = TokenMasks()
         seen = ops.logical_or(super().dense_mask(heads, without_masks, False), shape(heads[0])[2] <= self.dense_length)
@@ -182,17 +222,17 @@ class GlobalLocalAttention(LocalAttention):
             seen = ops.logical_or(seen, ops.logical_or(marks[:, None, None, :], marks[:, None, :, None]))
         return dense_mask(seen, masks)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("num_global", "num_first_global", "own_projections", "dense_length")
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
         return {name: value for name, value in config.items() if name != "key_block_size"}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         return cls(**renamed_keys(config, RENAMED))
 
 
-def _check_not_causal(causal):
+def _check_not_causal(causal: bool) -> None:
     if causal:
         raise ValueError(
             "`use_causal_mask` must be False: a global token sees later ones, and all see it. Use LocalAttention. "
@@ -200,7 +240,7 @@ def _check_not_causal(causal):
         )
 
 
-def _without_none(results):
+def _without_none(results: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
     """Returns results for both branches of a condition: nothing in place of None."""
     output, weights = results
     return output, ops.zeros((0,)) if weights is None else weights

@@ -1,19 +1,31 @@
 """Groupers, which assign tokens to groups where content decides, and the groups as patterns take them.
 
-A grouper has `assign(heads, positions)`, which returns the group of each token, int32 (B or 1, n, T) of heads
-(B, n, T, H) at positions int32 (B or 1, T), and may have `learn`, see `Centroids`.
+A grouper with weights is a Keras layer, see `Centroids`.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.ops import lsh
+from tf_sparse_attention.ops.arrangement import Numbers
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.plan import plan_heads, take_heads
+from tf_sparse_attention.types import Tensor
+
+
+class Grouper(Protocol):
+    """What assigns tokens to groups; it may also have `learn`, see `Centroids`."""
+
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Returns the group of each token, int32 (B or 1, n, T) of heads (B, n, T, H) at positions (B or 1, T)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +40,7 @@ class RandomGroups:
     num_groups: int
     seed: int
 
-    def assign(self, heads, positions):
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
         """Returns the group of each token."""
         batch, num_heads, length, _ = shape(heads)
         groups = random_groups(positions, num_heads, self.num_groups, self.seed)
@@ -44,17 +56,24 @@ class HashAxes:
         round: number of the round, or None where there is no such axis.
     """
 
-    axes: Any
+    axes: keras.Variable
     round: int | None = None
 
-    def assign(self, heads, positions):
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
         """Returns the bucket of each token."""
         axes = ops.convert_to_tensor(self.axes)
         axes = axes[None] if self.round is None else axes[self.round : self.round + 1]
         return lsh.buckets(heads, axes)[0]
 
 
-def describe_tokens(layer, pattern, query, key, masks, training):
+def describe_tokens(
+    layer: keras.layers.Layer,
+    pattern: Pattern,
+    query: Tensor,
+    key: Tensor | None,
+    masks: TokenMasks,
+    training: bool,
+) -> list[Numbers | None] | None:
     """Returns what the leaves of a pattern know of the tokens of a call, the `known` of `attend_pattern`.
 
     Args:
@@ -67,7 +86,7 @@ def describe_tokens(layer, pattern, query, key, masks, training):
     """
     if not pattern.by_content:
         return None
-    known = [None] * len(pattern.leaves())
+    known: list[Numbers | None] = [None] * len(pattern.leaves())
     rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
     sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
     tokens, token_masks = zip(*sides, strict=True)
@@ -83,14 +102,18 @@ def describe_tokens(layer, pattern, query, key, masks, training):
     return known
 
 
-def train_grouper(layer, grouper, sides):
+def train_grouper(
+    layer: keras.layers.Layer, grouper: Grouper, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]
+) -> None:
     """Lets a grouper of a trainable layer `learn`, if it does, and adds its loss to that of the layer."""
     loss = grouper.learn(sides) if layer.trainable and hasattr(grouper, "learn") else None
     if loss is not None:
         layer.add_loss(loss)
 
 
-def groups_of_leaves(layer, pattern, heads, positions):
+def groups_of_leaves(
+    layer: keras.layers.Layer, pattern: Pattern, heads: Tensor, positions: Tensor
+) -> list[Tensor | None]:
     """Returns the groups of the tokens of one document for each leaf of a pattern, as decoding takes them.
 
     Args:
@@ -99,7 +122,7 @@ def groups_of_leaves(layer, pattern, heads, positions):
         heads: float (B, N, T, H), queries or keys.
         positions: int32 (B or 1, T).
     """
-    groups = [None] * len(pattern.leaves())
+    groups: list[Tensor | None] = [None] * len(pattern.leaves())
     for leaf, grouper, own in _leaves_with_groupers(layer, pattern, heads):
         groups[leaf.index] = grouper.assign(own, positions)
     return groups

@@ -1,12 +1,17 @@
 """Local attention as a Keras layer."""
 
+from typing import Any
+
 import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
+from tf_sparse_attention.patterns.attending import AttentionOptions
 from tf_sparse_attention.patterns.blocks import Blocks
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.window import Window
+from tf_sparse_attention.types import Config, Shape
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -49,18 +54,18 @@ class LocalAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
+        num_heads: int,
+        key_dim: int,
         *,
-        block_size=256,
-        num_blocks_before=None,
-        num_blocks_after=None,
-        key_block_size=None,
-        window=None,
-        sliding_window=None,
-        adaptive_span=None,
-        **kwargs,
-    ):
+        block_size: int = 256,
+        num_blocks_before: int | None = None,
+        num_blocks_after: int | None = None,
+        key_block_size: int | None = None,
+        window: int | None = None,
+        sliding_window: int | None = None,
+        adaptive_span: bool | dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         if sliding_window is not None:
             if window is not None:
@@ -91,15 +96,21 @@ class LocalAttention(AttentionLayer):
         self.window = window
         self.adaptive_span = checked_span(adaptive_span, window)
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         super().build(query_shape, value_shape, key_shape)
         self.span = make_span(self, self.num_heads)
 
     @property
-    def can_be_causal(self):
+    def can_be_causal(self) -> bool:
         return self.key_block_size is None  # else the two sequences have other positions
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         if causal and self.key_block_size is not None:
             raise ValueError(
                 "`use_causal_mask` must be False with `key_block_size`: the two sequences have other positions. "
@@ -110,9 +121,9 @@ class LocalAttention(AttentionLayer):
         before = 1 if self.num_blocks_before is None else self.num_blocks_before
         return Blocks(self.block_size, before, self.num_blocks_after, self.key_block_size)
 
-    def attention_options(self, causal, training=False):
+    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
         return super().attention_options(causal)._replace(span=span_of_call(self, training))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size", "window", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,11 +1,17 @@
 """Two-dimensional local attention as a Keras layer."""
 
+from typing import Any
+
 import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.ops.images import ORDERS
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention.ops.images import ORDERS, Image
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.image import ImageBlocks
+from tf_sparse_attention.patterns.slots import Cache
+from tf_sparse_attention.types import Config, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -59,17 +65,17 @@ class LocalAttention2D(AttentionLayer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
+        num_heads: int,
+        key_dim: int,
         *,
-        width,
-        height=None,
-        block_shape=(8, 8),
-        num_blocks_before=None,
-        num_blocks_after=None,
-        order="raster",
-        **kwargs,
-    ):
+        width: int,
+        height: int | None = None,
+        block_shape: tuple[int, int] = (8, 8),
+        num_blocks_before: tuple[int, int] | None = None,
+        num_blocks_after: tuple[int, int] | None = None,
+        order: str = "raster",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("width", width)
         checks.check_optional_count("height", height)
@@ -85,25 +91,32 @@ class LocalAttention2D(AttentionLayer):
             self.num_blocks_after = checks.checked_pair("num_blocks_after", num_blocks_after, minimum=0)
         self.order = order
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> ImageBlocks:
         before = (1, 1) if self.num_blocks_before is None else self.num_blocks_before
         after = before if self.num_blocks_after is None else self.num_blocks_after
         return ImageBlocks(self.width, self.block_shape, before, after, self.order, self.height)
 
     @property
-    def image(self):
+    def image(self) -> Image:
         """The `Image` that sequences are the first pixels of."""
         return self.make_pattern(causal=False).image
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         self._check_lengths(query=heads[0], value=heads[2])
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
-    def dense_mask(self, heads, masks, causal):
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         self._check_lengths(query=heads[0], value=heads[2])
         return super().dense_mask(heads, masks, causal)
 
-    def _check_lengths(self, **heads):
+    def _check_lengths(self, **heads: Tensor) -> None:
         """Raises a `ValueError` if queries or values (B, N, T, H) are known to be more than the image has."""
         for name, x in heads.items():
             if self.height is not None and x.shape[2] is not None and x.shape[2] > self.height * self.width:
@@ -112,7 +125,9 @@ class LocalAttention2D(AttentionLayer):
                     f"height={self.height}, width={self.width}."
                 )
 
-    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
+    def init_cache(
+        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Cache:
         most = None if self.height is None else self.height * self.width
         if most is not None and isinstance(max_length, int) and max_length > most:
             raise ValueError(
@@ -120,6 +135,6 @@ class LocalAttention2D(AttentionLayer):
             )
         return super().init_cache(batch_size, max_length, memory, memory_mask)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("width", "height", "block_shape", "num_blocks_before", "num_blocks_after", "order")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

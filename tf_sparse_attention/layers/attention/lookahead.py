@@ -2,8 +2,10 @@
 
 import warnings
 
+import keras
 
-def warn_of_causal_mask(layer, what, instead):
+
+def warn_of_causal_mask(layer: keras.layers.Layer, what: str, instead: str) -> None:
     """Warns, the first time, that a causal mask does not make a selection of a layer causal that looks ahead.
 
     Args:

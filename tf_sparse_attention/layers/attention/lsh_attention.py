@@ -1,18 +1,24 @@
 """Hashing attention as a Keras layer."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.groupers import HashAxes
+from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
 from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.chunks import ChunkedRounds
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk
-from tf_sparse_attention.patterns.pattern import Union
+from tf_sparse_attention.patterns.pattern import Known, Pattern, Union
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 SELECTIONS = ("band", "chunks")
 
@@ -60,17 +66,17 @@ class LSHAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
+        num_heads: int,
+        key_dim: int,
         *,
-        num_buckets,
-        bucket_size,
-        num_rounds=1,
-        selection="band",
-        share_qk=True,
-        mask_self=None,
-        **kwargs,
-    ):
+        num_buckets: int,
+        bucket_size: int,
+        num_rounds: int = 1,
+        selection: str = "band",
+        share_qk: bool = True,
+        mask_self: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_switch("share_qk", share_qk)
         checks.check_optional_switch("mask_self", mask_self)
@@ -87,40 +93,57 @@ class LSHAttention(AttentionLayer):
         self.mask_self = mask_self
         self.seed = drawn_seed(self.seed)
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         super().build(query_shape, value_shape, key_shape)
         sizes = self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2
         self.rotations = random_directions(self, "rotations", sizes)
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         if self.selection == "chunks":
-            rounds = [HashedChunk(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)]
+            rounds: list[Pattern] = [
+                HashedChunk(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)
+            ]
         else:
             rounds = [Hashed(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)]
         return rounds[0] if len(rounds) == 1 else Union(tuple(rounds), count_each=True)
 
     @property
-    def groupers(self):
+    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
         return [HashAxes(self.rotations, number) for number in range(self.num_rounds)]
 
-    def score_inputs(self, query, key):
+    def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         key = query if key is None else key
         return query * self.key_dim**-0.5, ops.cast(lsh.unit(key), query.dtype)
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         attention_checks.check_lengths(heads[0], heads[2])
         if causal and self.selection == "chunks":
             warn_of_causal_mask(self, "which keys share a chunk", instead="band")
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
-    def describe_tokens(self, pattern, query, key, masks, training=False):
+    def describe_tokens(
+        self, pattern: Pattern, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
+    ) -> Sequence[Known] | None:
         known = super().describe_tokens(pattern, query, key, masks, training)
-        if self.selection == "band":
+        if known is None or self.selection == "band":
             return known
         queries = [each[0]["group"] for each in known]
         keys = queries if key is None else [each[1]["group"] for each in known]
         return [ChunkedRounds(queries, keys, self.bucket_size)] * self.num_rounds
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("num_buckets", "bucket_size", "num_rounds", "selection", "share_qk", "mask_self")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,5 +1,8 @@
 """Heads of several patterns in one attention."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
 import keras
 import numpy as np
 from keras import ops
@@ -11,6 +14,8 @@ from tf_sparse_attention.layers.attention.cross_attention_cache import check_has
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.ops.masks import mask_of_heads
+from tf_sparse_attention.patterns.slots import Cache
+from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -51,7 +56,7 @@ class MixedAttention(keras.layers.Layer):
         (1, 512, 128)
     """
 
-    def __init__(self, parts, **kwargs):
+    def __init__(self, parts: Sequence[AttentionLayer], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         listed = isinstance(parts, (list, tuple)) and len(parts) > 0
         if not listed or not all(isinstance(part, AttentionLayer) for part in parts):
@@ -67,36 +72,36 @@ class MixedAttention(keras.layers.Layer):
             part.use_output_bias = False
 
     @property
-    def num_heads(self):
+    def num_heads(self) -> int:
         """The heads of all parts together."""
         return sum(part.num_heads for part in self.parts)
 
     @property
-    def num_features(self):
+    def num_features(self) -> int:
         """D, the channels of the query that the layer was built for."""
         return self.parts[0].num_features
 
     @property
-    def can_be_causal(self):
+    def can_be_causal(self) -> bool:
         """Whether every part can hide later positions."""
         return all(part.can_be_causal for part in self.parts)
 
     @property
-    def causal_selection(self):
+    def causal_selection(self) -> bool:
         """Whether every part chooses what a query sees without later tokens, under a causal mask."""
         return all(part.causal_selection for part in self.parts)
 
     @property
-    def supports_memory(self):
+    def supports_memory(self) -> bool:
         """Whether every part takes the inputs of earlier positions as further keys."""
         return all(part.supports_memory for part in self.parts)
 
     @property
-    def extra_mask_names(self):
+    def extra_mask_names(self) -> tuple[str, ...]:
         """Names of masks that some part takes in addition to those of every layer."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.extra_mask_names))
 
-    def copy_projections(self, attention):
+    def copy_projections(self, attention: keras.layers.Layer) -> None:
         """Takes over the projections of a built `keras.layers.MultiHeadAttention`, its heads in the order of the parts.
 
         Args:
@@ -115,7 +120,13 @@ class MixedAttention(keras.layers.Layer):
         if not self.built:
             self.build((None, None, self.num_features))
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         sizes = [part.compute_output_shape(query_shape) for part in self.parts]
         if len(set(sizes)) > 1:
             raise ValueError(f"`parts` must have outputs of one size to be added. Received: outputs of shapes {sizes}.")
@@ -123,27 +134,29 @@ class MixedAttention(keras.layers.Layer):
             if not part.built:
                 part.build(query_shape, value_shape, key_shape)
 
-    def __call__(self, query, value=None, key=None, *args, **kwargs):
+    def __call__(
+        self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Tensor | tuple[Tensor, Tensor]:
         return super().__call__(query, *normalize_self_attention(query, value, key), *args, **kwargs)
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        segment_ids=None,
-        memory=None,
-        memory_segment_ids=None,
-        mask=None,
-        **extra_masks,
-    ):
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        segment_ids: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_segment_ids: Tensor | None = None,
+        mask: Tensor | None = None,
+        **extra_masks: Tensor | None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         # Keras hands over the mask of a lone query under the name `mask`.
         query_mask = mask if query_mask is None else query_mask
         remembered = {} if memory is None else {"memory": memory, "memory_segment_ids": memory_segment_ids}
@@ -176,42 +189,52 @@ class MixedAttention(keras.layers.Layer):
         return self._sum(outputs), ops.concatenate([ops.cast(x, self.compute_dtype) for x in weights], axis=1)
 
     @property
-    def cache_unsupported_reason(self):
+    def cache_unsupported_reason(self) -> str | None:
         """Why a part cannot decode with a cache, as text; None if all can."""
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
-    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
+    def init_cache(
+        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> dict[str, Cache]:
         """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
         check_has_cache(self)
         given = batch_size, max_length, memory, memory_mask
         return {name: part.init_cache(*given) for name, part in self._named_parts()}
 
-    def prefill(self, x, cache, mask=None):
+    def prefill(
+        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the results for a prompt, and the caches after it."""
         return self._sum_of_cached((name, part.prefill(x, cache[name], mask)) for name, part in self._named_parts())
 
-    def decode(self, x, cache, index):
+    def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the result for the next token, and the caches after it."""
         return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
 
     @property
-    def cross_cache_unsupported_reason(self):
+    def cross_cache_unsupported_reason(self) -> str | None:
         """Why a part cannot decode with a cross-attention cache, as text; None if all can."""
         return next(
             (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
         )
 
-    def init_cross_cache(self, value, key=None, value_mask=None, key_mask=None):
+    def init_cross_cache(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> dict[str, Cache]:
         """Returns what the parts keep of the other sequence; see `AttentionLayer.init_cross_cache`, likewise below."""
         check_has_cross_cache(self)
         given = value, key, value_mask, key_mask
         return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
 
-    def decode_cross(self, x, cache, index):
+    def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
         """Returns the result (B, 1, D) for one query a row."""
         return self._sum([part.decode_cross(x, cache[name], index) for name, part in self._named_parts()])
 
-    def _named_parts(self):
+    def _named_parts(self) -> list[tuple[str, AttentionLayer]]:
         names = [part.name for part in self.parts]
         return [
             (name if names.count(name) == 1 else f"{name}_{number}", part)
@@ -223,12 +246,14 @@ class MixedAttention(keras.layers.Layer):
         outputs, caches = zip(*pairs, strict=True)
         return self._sum(outputs), dict(zip(names, caches, strict=True))
 
-    def _sum(self, outputs):
+    def _sum(self, outputs: Iterable[Tensor]) -> Tensor:
         """Returns the sum of the parts, which may compute in other dtypes, in the dtype of this layer."""
         first, *others = (ops.cast(output, self.compute_dtype) for output in outputs)
         return sum(others, first)
 
-    def _masks_of_parts(self, attention_mask, query, value):
+    def _masks_of_parts(
+        self, attention_mask: Tensor | None, query: Tensor, value: Tensor | None
+    ) -> list[Tensor | None]:
         """Returns for each part the mask of its heads."""
         if attention_mask is None:
             return [None] * len(self.parts)
@@ -240,19 +265,27 @@ class MixedAttention(keras.layers.Layer):
             return [attention_mask] * len(self.parts)
         return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]
 
-    def _extra_masks_of_parts(self, given):
+    def _extra_masks_of_parts(self, given: Mapping[str, Tensor | None]) -> list[dict[str, Tensor]]:
         """Returns for each part those of some masks by name that it takes."""
         check_extra_masks(self, given)
         return [
             {name: given[name] for name in part.extra_mask_names if given.get(name) is not None} for part in self.parts
         ]
 
-    def _heads_of_parts(self):
+    def _heads_of_parts(self) -> list[slice]:
         """Returns for each part the slice of its heads among all of them."""
         ends = np.cumsum([part.num_heads for part in self.parts])
         return [slice(end - part.num_heads, end) for part, end in zip(self.parts, ends, strict=True)]
 
-    def attention_pattern(self, query, value=None, key=None, use_causal_mask=False, attention_mask=None, **masks):
+    def attention_pattern(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        use_causal_mask: bool = False,
+        attention_mask: Tensor | None = None,
+        **masks: Tensor | None,
+    ) -> Tensor:
         """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""
         common = {
             name: masks.pop(name) for name in ("query_mask", "value_mask", "key_mask", "segment_ids") if name in masks
@@ -266,26 +299,39 @@ class MixedAttention(keras.layers.Layer):
         ]
         return ops.concatenate(patterns, axis=1)
 
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def compute_output_shape(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> tuple[int | None, ...]:
         return self.parts[0].compute_output_shape(query_shape)
 
-    def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):
+    def compute_output_spec(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         output_shape = self.compute_output_shape(query.shape)
         return projections.output_spec(self, output_shape, query, value, return_attention_scores)
 
-    def compute_mask(self, query, previous_mask):
+    def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         return previous_mask
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "parts": [keras.saving.serialize_keras_object(part) for part in self.parts]}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         parts = [keras.saving.deserialize_keras_object(part) for part in config["parts"]]
         return cls(**{**config, "parts": parts})
 
 
-def check_extra_masks(attention, given):
+def check_extra_masks(attention: keras.layers.Layer, given: Mapping[str, Tensor | None]) -> None:
     """Raises a `ValueError` for a mask by name that an attention does not take.
 
     Args:

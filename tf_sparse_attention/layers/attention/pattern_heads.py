@@ -1,11 +1,19 @@
 """Heads that attend under a pattern: what a subclass says of them, and what follows from it."""
 
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
 from tf_sparse_attention.layers.attention.attention_cache import AttentionCache
-from tf_sparse_attention.layers.attention.groupers import describe_tokens
+from tf_sparse_attention.layers.attention.groupers import Grouper, describe_tokens
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.attending import AttentionOptions, attend_pattern
-from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.patterns.twin import dense_pattern
+from tf_sparse_attention.types import Tensor
+
+# Queries, keys (None where queries serve as keys) and values, heads first; and what else a layer projects.
+ProjectedHeads: TypeAlias = tuple[Any, ...]
 
 
 class PatternHeads(AttentionCache):
@@ -15,26 +23,28 @@ class PatternHeads(AttentionCache):
     """
 
     share_qk = False  # whether queries serve as keys, so that no key projection exists
-    mask_self = False  # whether a token sees itself only if it sees nothing else; None: where queries serve as keys
-    groupers = ()  # for each leaf of a pattern that goes by content what assigns tokens to its groups
+    # Whether a token sees itself only if it sees nothing else; None: where queries serve as keys.
+    mask_self: bool | None = False
+    # For each leaf of a pattern that goes by content what assigns tokens to its groups.
+    groupers: Sequence[Grouper | None] = ()
 
     # What a subclass says: its pattern, and what differs from plain heads.
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         """Returns the `Pattern` of the heads in a causal call, or in one that is not."""
         raise NotImplementedError(f"{type(self).__name__} must define `make_pattern`.")
 
-    def group_inputs(self, heads):
+    def group_inputs(self, heads: Tensor) -> Tensor:
         """Returns queries or keys (B, n, T, H) as groupers see them."""
         return heads
 
-    def score_inputs(self, query, key):
+    def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns queries and keys, None where queries serve, as scores compare them, in the compute dtype."""
         if key is None:  # the same rows on both sides are arranged once, so each side has half of the scale
             return query * self.key_dim**-0.25, None
         return query * self.key_dim**-0.5, key
 
-    def attention_options(self, causal, training=False):
+    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
         """Returns the `AttentionOptions` of a call; adds the losses that they have in training."""
         hides = self.share_qk if self.mask_self is None else self.mask_self
         return AttentionOptions(self.position_encoding, hide_self="unless_alone" if hides else None)
@@ -42,31 +52,38 @@ class PatternHeads(AttentionCache):
     # What follows from the pattern.
 
     @property
-    def can_be_causal(self):
+    def can_be_causal(self) -> bool:
         """Whether later positions can be hidden at all."""
         return True
 
     @property
-    def causal_selection(self):
+    def causal_selection(self) -> bool:
         """Whether, under a causal mask, which keys a query sees is independent of later tokens."""
         return not self.can_be_causal or self.make_pattern(causal=True).causal_selection
 
     @property
-    def supports_memory(self):
+    def supports_memory(self) -> bool:
         """Whether a call takes the inputs of earlier positions as further keys."""
         return self.can_be_causal and self.make_pattern(causal=True).takes_memory
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         """The default of `max_distance`; with `supports_memory`, no key is seen from further away."""
         return self.make_pattern(causal=False).reach
 
     @property
-    def num_key_heads(self):
+    def num_key_heads(self) -> int:
         """The heads that have keys and values of the sequence: all of them, unless a subclass says otherwise."""
         return self.num_heads
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         """Computes attention of projected heads.
 
         Args:
@@ -93,11 +110,13 @@ class PatternHeads(AttentionCache):
         )
         return attended.output, attended.weights
 
-    def describe_tokens(self, pattern, query, key, masks, training=False):
+    def describe_tokens(
+        self, pattern: Pattern, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
+    ) -> Sequence[Known] | None:
         """Returns the `known` of `attend_pattern` for projected heads; groups learn in training."""
         return describe_tokens(self, pattern, query, key, masks, training)
 
-    def dense_mask(self, heads, masks, causal):
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         """Returns which keys each query sees, bool broadcastable to (B, N, T, S), of projected heads."""
         (query, key), pattern = heads[:2], self.make_pattern(causal)
         known = self.describe_tokens(pattern, query, key, masks)

@@ -1,14 +1,17 @@
 """Routing attention as a Keras layer."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.layers.attention import routing_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.groupers import RandomGroups, train_grouper
+from tf_sparse_attention.layers.attention.groupers import Grouper, RandomGroups, train_grouper
 from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.attention.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.centroids import Centroids
@@ -16,8 +19,13 @@ from tf_sparse_attention.layers.parts.masks import mask_of_tokens
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.groups import best_group
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
+from tf_sparse_attention.ops.positions import NoPosition, Relative
+from tf_sparse_attention.patterns.attending import AttentionOptions
 from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
+from tf_sparse_attention.patterns.pattern import Known, Pattern
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -73,23 +81,25 @@ class RoutingAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
+    seed: int  # drawn where none is given
+
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        num_clusters,
-        cluster_size,
+        num_heads: int,
+        key_dim: int,
+        num_clusters: int,
+        cluster_size: int,
         *,
-        selection=None,
-        share_qk=True,
-        mask_self=None,
-        distance="rank",
-        ema_decay=0.999,
-        commitment_loss=1e-4,
-        revive_after=100,
-        reproduce_reference=False,
-        **kwargs,
-    ):
+        selection: str | None = None,
+        share_qk: bool = True,
+        mask_self: bool | None = None,
+        distance: str = "rank",
+        ema_decay: float = 0.999,
+        commitment_loss: float = 1e-4,
+        revive_after: int = 100,
+        reproduce_reference: bool = False,
+        **kwargs: Any,
+    ) -> None:
         arguments = dict(locals())
         super().__init__(num_heads, key_dim, **kwargs)
         routing_checks.check_arguments(arguments)
@@ -106,15 +116,15 @@ class RoutingAttention(AttentionLayer):
         self.reproduce_reference = reproduce_reference
 
     @property
-    def has_relative_values(self):
+    def has_relative_values(self) -> bool:
         return self.distance == "rank"
 
     @property
-    def centroids(self):
+    def centroids(self) -> keras.Variable | None:
         """The centroids, float32 (N, K, H); None with "hash" and "random", which have none."""
         return None if self._clusters is None else self._clusters.centroids
 
-    def start_from_data(self, inputs, mask=None, seed=None):
+    def start_from_data(self, inputs: Tensor, mask: Tensor | None = None, seed: int | None = None) -> None:
         """Moves the centroids to tokens drawn at random, which shortens the first phase of training.
 
         Args:
@@ -132,34 +142,42 @@ class RoutingAttention(AttentionLayer):
         if mask is not None:
             mask = ops.broadcast_to(mask, inputs.shape[:2])
         query = projections.heads_of(self._query, ops.cast(inputs, self.compute_dtype))
-        self._clusters.start_from_data(query, mask, seed)
+        self._clusters.start_from_data(query, mask, seed)  # type: ignore[union-attr]  # checked above
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         super().build(query_shape, value_shape, key_shape)
         self._clusters = None if self.selection in WITHOUT_CENTROIDS else self._make_centroids()
         if self.selection == "hash":
             sizes = self.num_heads, self.num_clusters.bit_length() - 1, self.key_dim
             self.planes = random_directions(self, "planes", sizes)
 
-    def _make_centroids(self):
+    def _make_centroids(self) -> Centroids:
         sizes = self.num_heads, self.num_clusters, self.key_dim
         # The published code counts the commitment of shared queries twice, as queries and as keys.
         twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
-        settings = self.ema_decay, self.revive_after, self.seed, twice * self.commitment_loss
-        return Centroids(*sizes, *settings, name="clusters", dtype=self.dtype_policy)
+        loss = twice * self.commitment_loss
+        return Centroids(
+            *sizes, self.ema_decay, self.revive_after, self.seed, loss, name="clusters", dtype=self.dtype_policy
+        )
 
     @property
-    def position_encoding(self):
+    def position_encoding(self) -> NoPosition:
         position = super().position_encoding
-        if self.position == "relative" and self.distance == "token":
+        if isinstance(position, Relative) and self.distance == "token":
             return dataclasses.replace(position, by_token=True)
         return position
 
-    def selection_of(self, causal):
+    def selection_of(self, causal: bool) -> str:
         """Returns the selection of causal calls, or of those that are not."""
         return self.selection or ("nearest" if causal else "top_k")
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         sizes = self.num_clusters, self.cluster_size
         if self.selection_of(causal) not in OF_ALL_TOKENS:
             return Nearest(*sizes)
@@ -167,35 +185,44 @@ class RoutingAttention(AttentionLayer):
         return BestOfCluster(*sizes, by_rank, extra_count=0.01 if self.reproduce_reference else 0.0)
 
     @property
-    def groupers(self):
+    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
         return [RandomGroups(self.num_clusters, self.seed) if self.selection == "random" else self._clusters]
 
-    def project_heads(self, projection, x):
+    def project_heads(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
         return kmeans.normalize(super().project_heads(projection, x))
 
-    def score_inputs(self, query, key):
+    def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return ops.cast(query, self.compute_dtype), None if key is None else ops.cast(key, self.compute_dtype)
 
-    def attention_options(self, causal, training=False):
+    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
         options = super().attention_options(causal)
         by_default = self.mask_self is None and self.selection_of(causal) in OF_ALL_TOKENS
         return options._replace(hide_self=None) if by_default else options
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         selection = self.selection_of(causal)
         routing_checks.check_lengths(selection, heads[0], heads[2])
         if causal and selection in OF_ALL_TOKENS:
             warn_of_causal_mask(self, "which tokens a cluster holds", instead="nearest")
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
-    def describe_tokens(self, pattern, query, key, masks, training=False):
+    def describe_tokens(
+        self, pattern: Pattern, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
+    ) -> Sequence[Known] | None:
         if not isinstance(pattern, BestOfCluster):
             return super().describe_tokens(pattern, query, key, masks, training)
         sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
         if self.selection == "hash":
             scores = [hash_scores(x, ops.convert_to_tensor(self.planes)) for x, _ in sides]
         else:
-            centroids = self._clusters.read()
+            centroids = self._clusters.read()  # type: ignore[union-attr]  # all but "hash" have them here
             scores = [kmeans.scores(x, centroids) for x, _ in sides]
         choose = strided_members if self.selection == "strided" else best_members
         members = [choose(x, self.cluster_size, mask) for x, (_, mask) in zip(scores, sides, strict=True)]
@@ -205,20 +232,20 @@ class RoutingAttention(AttentionLayer):
         return [(members[0], members[-1])]
 
     @property
-    def cache_unsupported_reason(self):
+    def cache_unsupported_reason(self) -> str | None:
         if self.selection in OF_ALL_TOKENS:
             return f"with selection={self.selection!r} which tokens a cluster holds depends on later ones"
         return None
 
     @property
-    def cross_cache_unsupported_reason(self):
+    def cross_cache_unsupported_reason(self) -> str | None:
         if self.share_qk:
             return "queries serve as keys"
         if self.selection is None:
             return "with selection=None cross-attention selects by 'top_k' among all queries"
         return self.cache_unsupported_reason
 
-    def get_config(self):
-        names = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance", "ema_decay")
-        names += ("commitment_loss", "revive_after", "reproduce_reference")
+    def get_config(self) -> Config:
+        names: tuple[str, ...] = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance")
+        names += ("ema_decay", "commitment_loss", "revive_after", "reproduce_reference")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

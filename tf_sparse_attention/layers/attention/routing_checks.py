@@ -1,6 +1,10 @@
 """Checks of the arguments and calls of routing attention."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from tf_sparse_attention import checks
+from tf_sparse_attention.types import Tensor
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections that look at the whole sequence
 WITHOUT_CENTROIDS = ("hash", "random")
@@ -8,7 +12,7 @@ SELECTIONS = (None, "nearest", *OF_ALL_TOKENS, "random")
 DISTANCES = ("rank", "token")
 
 
-def check_arguments(arguments):
+def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a wrong argument of `RoutingAttention`, given by name."""
     for name in ("num_clusters", "cluster_size"):
         checks.check_count(name, arguments[name])
@@ -34,7 +38,7 @@ def check_arguments(arguments):
         )
 
 
-def check_has_centroids(selection):
+def check_has_centroids(selection: str | None) -> None:
     """Raises a `ValueError` for a selection without centroids."""
     if selection in WITHOUT_CENTROIDS:
         raise ValueError(
@@ -43,7 +47,7 @@ def check_has_centroids(selection):
         )
 
 
-def check_lengths(selection, query, value):
+def check_lengths(selection: str, query: Tensor, value: Tensor) -> None:
     """Raises a `ValueError` if a selection cannot serve queries and values (B, N, T, H) of these lengths."""
     lengths = query.shape[2], value.shape[2]
     if selection not in OF_ALL_TOKENS and None not in lengths and lengths[0] != lengths[1]:

@@ -1,19 +1,23 @@
 """Attention under any pattern as a Keras layer."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
 
 import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.groupers import HashAxes
+from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.plan import plan_heads
+from tf_sparse_attention.patterns.plan import Leaf, plan_heads
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -48,7 +52,16 @@ class SparseAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
-    def __init__(self, num_heads, key_dim, pattern, *, share_qk=False, mask_self=None, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        pattern: Pattern | Config,
+        *,
+        share_qk: bool = False,
+        mask_self: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_switch("share_qk", share_qk)
         checks.check_optional_switch("mask_self", mask_self)
@@ -63,10 +76,16 @@ class SparseAttention(AttentionLayer):
         if pattern.by_content:
             self.seed = drawn_seed(self.seed)
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         return self.pattern
 
-    def build(self, query_shape, value_shape=None, key_shape=None, segment_ids_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
         super().build(query_shape, value_shape, key_shape)
         made = {
             leaf.index: self._make_grouper(leaf, len(plan.heads))
@@ -76,40 +95,48 @@ class SparseAttention(AttentionLayer):
         }
         self._groupers = [made.get(index) for index in range(len(self.pattern.leaves()))]
 
-    def _make_grouper(self, leaf, num_heads):
+    def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
         """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
-        pattern, seed = leaf.pattern, self.seed + leaf.index
+        pattern, seed = leaf.pattern, cast(int, self.seed) + leaf.index  # drawn where content decides
         if isinstance(pattern, Nearest):
-            settings = pattern.ema_decay, pattern.revive_after, seed, pattern.commitment_loss
-            name = f"clusters_{leaf.index}"
-            sizes = num_heads, pattern.num_clusters, self.key_dim
-            return Centroids(*sizes, *settings, name=name, dtype=self.dtype_policy)
+            return Centroids(
+                num_heads,
+                pattern.num_clusters,
+                self.key_dim,
+                pattern.ema_decay,
+                pattern.revive_after,
+                seed,
+                pattern.commitment_loss,
+                name=f"clusters_{leaf.index}",
+                dtype=self.dtype_policy,
+            )
         if isinstance(pattern, Hashed):
             sizes = num_heads, self.key_dim, pattern.num_buckets // 2
             return HashAxes(random_directions(self, f"axes_{leaf.index}", sizes, seed))
-        return pattern.make_grouper(num_heads, self.key_dim, seed, self.dtype_policy)
+        # One of the user's own.
+        return pattern.make_grouper(num_heads, self.key_dim, seed, self.dtype_policy)  # type: ignore[attr-defined]
 
     @property
-    def groupers(self):
+    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
         return self._groupers
 
-    def group_inputs(self, heads):
+    def group_inputs(self, heads: Tensor) -> Tensor:
         return kmeans.normalize(heads)
 
     @property
-    def has_relative_values(self):
+    def has_relative_values(self) -> bool:
         return not self.pattern.by_content
 
     @property
-    def position_encoding(self):
+    def position_encoding(self) -> NoPosition:
         position = super().position_encoding
-        if self.position != "relative":
+        if not isinstance(position, Relative):
             return position
         if self.share_qk:  # queries that serve as keys come with half of the scale, the table with the other half
             position = dataclasses.replace(position, key_table=position.key_table * self.key_dim**-0.25)
         return position.by_tokens() if self.pattern.by_content else position
 
-    def get_config(self):
+    def get_config(self) -> Config:
         pattern = keras.saving.serialize_keras_object(self.pattern)
         config = super().get_config()
         return {**config, "pattern": pattern, "share_qk": self.share_qk, "mask_self": self.mask_self}

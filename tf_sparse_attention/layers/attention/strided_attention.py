@@ -1,12 +1,16 @@
 """Strided attention as a Keras layer."""
 
+from typing import Any
+
 import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.factorized_attention import check_heads, divide_heads
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.stride import Stride
 from tf_sparse_attention.patterns.window import Window
+from tf_sparse_attention.types import Config
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -44,7 +48,16 @@ class StridedAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
-    def __init__(self, num_heads, key_dim, *, stride=128, heads="split", layer_index=None, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        *,
+        stride: int = 128,
+        heads: str = "split",
+        layer_index: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         check_heads(num_heads, heads, layer_index)
         checks.check_count("stride", stride)
@@ -52,14 +65,14 @@ class StridedAttention(AttentionLayer):
         self.heads = heads
         self.layer_index = layer_index
 
-    def make_pattern(self, causal):
+    def make_pattern(self, causal: bool) -> Pattern:
         near, far = Window(self.stride), Stride(self.stride)
         return divide_heads(self.num_heads, self.heads, self.layer_index, near, [far])
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.stride
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("stride", "heads", "layer_index")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -3,17 +3,19 @@
 Here and not in `convert`, since models that hold one are loaded where only the library itself was imported.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
+from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
+from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
 class CallMask(NamedTuple):
@@ -25,8 +27,8 @@ class CallMask(NamedTuple):
         causal: whether later positions are hidden.
     """
 
-    padding_mask: Any = None
-    attention_mask: Any = None
+    padding_mask: Tensor | None = None
+    attention_mask: Tensor | None = None
     causal: bool = False
 
 
@@ -74,17 +76,25 @@ class SwappedAttention(keras.layers.Layer):
         True
     """
 
-    def __init__(self, attention, causal=False, **kwargs):
+    def __init__(self, attention: AttentionLayer | MixedAttention, causal: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.attention = attention
         self.causal = causal
 
-    def build(self, query_shape):
+    def build(self, query_shape: Shape) -> None:
         if not self.attention.built:
             self.attention.build(query_shape)
 
-    def __call__(self, query, value=None, key=None, *, attention_mask=None, **kwargs):
+    def __call__(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        *,
+        attention_mask: Tensor | CallMask | None = None,
+        **kwargs: Any,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         value, key = normalize_self_attention(query, value, key)
         if value is not None:
             raise ValueError(
@@ -99,15 +109,15 @@ class SwappedAttention(keras.layers.Layer):
 
     def call(
         self,
-        query,
-        key_mask=None,
-        attention_mask=None,
-        use_causal_mask=False,
-        cache=None,
-        cache_update_index=None,
-        return_attention_scores=False,
-        training=None,
-    ):
+        query: Tensor,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        use_causal_mask: bool = False,
+        cache: Tensor | None = None,
+        cache_update_index: Size | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         key_mask, attention_mask = (None if x is None else ops.cast(x, "bool") for x in (key_mask, attention_mask))
         if cache is None:
             return self.attention(
@@ -127,19 +137,19 @@ class SwappedAttention(keras.layers.Layer):
         step = _attend_near if _sees_a_window(self.attention) else _attend_anew
         return step(self.attention, query, key_mask, attention_mask, cache, cache_update_index)
 
-    def compute_output_shape(self, query_shape):
+    def compute_output_shape(self, query_shape: Shape) -> tuple[int | None, ...]:
         return self.attention.compute_output_shape(query_shape)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         attention = keras.saving.serialize_keras_object(self.attention)
         return {**super().get_config(), "attention": attention, "causal": self.causal}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         return cls(**{**config, "attention": keras.saving.deserialize_keras_object(config["attention"])})
 
 
-def _call_mask(attention_mask, query):
+def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:
     """Returns the `CallMask` of a mask of pairs: one that is alike for all queries masks keys."""
     if attention_mask is None or len(attention_mask.shape) < 3 or query.shape[1] == 1:
         return CallMask(attention_mask=attention_mask)
@@ -149,13 +159,13 @@ def _call_mask(attention_mask, query):
     return CallMask(padding_mask=ops.reshape(attention_mask, (-1, shape(attention_mask)[-1])))
 
 
-def _goes_by_content(attention):
+def _goes_by_content(attention: keras.layers.Layer) -> bool:
     """Whether queries are in clusters or groups too, so that padding must be no query."""
     parts = getattr(attention, "parts", [attention])
     return any(isinstance(part, ClusteredAttention) or part.make_pattern(False).by_content for part in parts)
 
 
-def _sees_a_window(attention):
+def _sees_a_window(attention: keras.layers.Layer) -> bool:
     """Whether what a query sees lies in a window before it, so that keys and values of the window are enough."""
     if not isinstance(attention, AttentionLayer) or not attention.supports_memory:
         return False

@@ -58,8 +58,8 @@ def spans_in(model: keras.layers.Layer) -> "list[AdaptiveSpan]":
     return [layer for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
 
 
-def computed_window(layer: keras.layers.Layer) -> int | None:
-    """Returns the window that calls of a layer compute: what its spans need, if it has any."""
+def computed_window(layer: keras.layers.Layer) -> int:
+    """Returns the window that calls of a layer with `window` compute: what its spans need, if it has any."""
     span = getattr(layer, "span", None)  # made when the layer is built
     return layer.window if span is None else span.computed_window
 

@@ -1,6 +1,7 @@
 """The masks of a call: implicit ones found, explicit ones checked, all of them merged into `TokenMasks`."""
 
 import math
+from typing import TypeVar
 
 import keras
 from keras import ops
@@ -8,6 +9,8 @@ from keras import ops
 from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 from tf_sparse_attention.types import Tensor
+
+Maybe = TypeVar("Maybe")  # a tensor, or None
 
 
 def normalize_self_attention(
@@ -71,7 +74,7 @@ def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
     return ops.cast(mask, "bool")
 
 
-def as_tensor(x: Tensor | None) -> Tensor | None:
+def as_tensor(x: Maybe) -> Maybe:
     """Returns lists as a tensor; what has a shape, and None, as it is."""
     return x if x is None or hasattr(x, "shape") else ops.convert_to_tensor(x)
 
