@@ -82,6 +82,22 @@ def check_call(
     check_features(layer.name, sizes, query=query.shape, value=value.shape)
 
 
+def check_extra_masks(attention: keras.layers.Layer, given: Mapping[str, Tensor | None]) -> None:
+    """Raises a `ValueError` for a mask by name that an attention does not take.
+
+    Args:
+        attention: an attention layer or a `MixedAttention`.
+        given: dictionary of masks in addition to those of every layer; None counts as no mask.
+    """
+    unknown = {name for name, mask in given.items() if mask is not None} - set(attention.extra_mask_names)
+    if unknown:
+        raise ValueError(
+            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. "
+            f"Masks that are taken in addition to those of every layer: {list(attention.extra_mask_names)}. "
+            f"Received: {sorted(unknown)}."
+        )
+
+
 def check_features(layer: str, sizes: Iterable[int], **shapes: Shape) -> None:
     """Raises a `ValueError` unless the inputs, by name, have the numbers of features that a layer was built for."""
     for (name, shape), size in zip(shapes.items(), sizes, strict=True):

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.deprecation import renamed_attributes
+from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.cross_attention_cache import check_has_cross_cache
@@ -267,7 +268,7 @@ class MixedAttention(keras.layers.Layer):
 
     def _extra_masks_of_parts(self, given: Mapping[str, Tensor | None]) -> list[dict[str, Tensor]]:
         """Returns for each part those of some masks by name that it takes."""
-        check_extra_masks(self, given)
+        attention_checks.check_extra_masks(self, given)
         return [
             {name: given[name] for name in part.extra_mask_names if given.get(name) is not None} for part in self.parts
         ]
@@ -329,19 +330,3 @@ class MixedAttention(keras.layers.Layer):
     def from_config(cls, config: Config) -> Self:
         parts = [keras.saving.deserialize_keras_object(part) for part in config["parts"]]
         return cls(**{**config, "parts": parts})
-
-
-def check_extra_masks(attention: keras.layers.Layer, given: Mapping[str, Tensor | None]) -> None:
-    """Raises a `ValueError` for a mask by name that an attention does not take.
-
-    Args:
-        attention: an attention layer or a `MixedAttention`.
-        given: dictionary of masks in addition to those of every layer; None counts as no mask.
-    """
-    unknown = {name for name, mask in given.items() if mask is not None} - set(attention.extra_mask_names)
-    if unknown:
-        raise ValueError(
-            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. "
-            f"Masks that are taken in addition to those of every layer: {list(attention.extra_mask_names)}. "
-            f"Received: {sorted(unknown)}."
-        )

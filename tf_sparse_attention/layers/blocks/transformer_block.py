@@ -8,8 +8,9 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_checks import check_extra_masks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention, check_extra_masks
+from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.masks import implicit_mask
 from tf_sparse_attention.layers.replicas import SeedGenerator
