@@ -162,6 +162,17 @@ class Alibi(NoPosition):
         return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
 
 
+def position_of(
+    kind: str | None, num_heads: int, key_table: Tensor | None = None, value_table: Tensor | None = None
+) -> NoPosition:
+    """Returns the positions of a layer's argument `position`: None, "relative" with its tables, "rotary" or "alibi"."""
+    if kind == "relative":
+        return Relative(key_table, value_table)
+    if kind == "rotary":
+        return Rotary()
+    return Alibi(num_heads) if kind == "alibi" else NoPosition()
+
+
 def rotate_both(position: NoPosition, query: Tensor, key: Tensor, num_memory: int = 0) -> tuple[Tensor, Tensor]:
     """Returns queries (B, N, T, H) and keys (B, N, S, H) turned by their slots, the first key `num_memory` before."""
     at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))

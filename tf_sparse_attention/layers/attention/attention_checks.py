@@ -82,6 +82,12 @@ def check_call(
     check_features(layer.name, sizes, query=query.shape, value=value.shape)
 
 
+def check_mask_names(masks: Iterable[str], known: Sequence[str]) -> None:
+    """Raises a `ValueError` for a mask that a layer does not take."""
+    if set(masks) - set(known):
+        raise ValueError(f"`masks` must be among {known}. Received: {sorted(set(masks) - set(known))}.")
+
+
 def check_extra_masks(attention: keras.layers.Layer, given: Mapping[str, Tensor | None]) -> None:
     """Raises a `ValueError` for a mask by name that an attention does not take.
 

@@ -173,11 +173,8 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
     @property
     def position_encoding(self) -> NoPosition:
         """The position object that `ops` functions take."""
-        if self.position == "relative":
-            return positions.Relative(self._relative_key, self._relative_value)
-        if self.position == "rotary":
-            return positions.Rotary()
-        return positions.Alibi(self.num_heads) if self.position == "alibi" else positions.NoPosition()
+        tables = (self._relative_key, self._relative_value) if self.position == "relative" else ()
+        return positions.position_of(self.position, self.num_heads, *tables)
 
     def __call__(
         self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
@@ -261,9 +258,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         if not self.built:
             self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
         names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
-        known = [*names, *self.extra_mask_names]
-        if set(masks) - set(known):
-            raise ValueError(f"`masks` must be among {known}. Received: {sorted(set(masks) - set(known))}.")
+        attention_checks.check_mask_names(masks, [*names, *self.extra_mask_names])
         given = {name: masks.pop(name, None) for name in names}
         tokens = token_masks(query, value, key, **given, num_heads=self.num_heads)
         tokens = self.add_extra_masks(tokens, query, **masks)
@@ -292,8 +287,7 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         return projections.output_spec(self, sizes, query, value, return_attention_scores)
 
     def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        # Keras passes the mask of the query; weights that are returned carry none.
-        return previous_mask
+        return previous_mask  # that of the query; weights that are returned carry none
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "use_output_bias")

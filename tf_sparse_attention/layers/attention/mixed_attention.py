@@ -9,14 +9,12 @@ from keras import ops
 
 from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.cross_attention_cache import check_has_cross_cache
+from tf_sparse_attention.layers.attention.mixed_attention_cache import MixedAttentionCache
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.ops.masks import mask_of_heads
-from tf_sparse_attention.patterns.slots import Cache
-from tf_sparse_attention.types import Config, Shape, Size, Tensor
+from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -26,7 +24,7 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
     reason_against_cache="cache_unsupported_reason",
     reason_against_crossing="cross_cache_unsupported_reason",
 )
-class MixedAttention(keras.layers.Layer):
+class MixedAttention(MixedAttentionCache, keras.layers.Layer):
     """Attention whose heads follow different patterns: the sum of its parts.
 
     Each part is an attention layer with projections of its own. Concatenating the heads of all parts before one output
@@ -188,64 +186,6 @@ class MixedAttention(keras.layers.Layer):
             return self._sum(results)
         outputs, weights = zip(*results, strict=True)
         return self._sum(outputs), ops.concatenate([ops.cast(x, self.compute_dtype) for x in weights], axis=1)
-
-    @property
-    def cache_unsupported_reason(self) -> str | None:
-        """Why a part cannot decode with a cache, as text; None if all can."""
-        return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
-
-    def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
-    ) -> dict[str, Cache]:
-        """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
-        check_has_cache(self)
-        given = batch_size, max_length, memory, memory_mask
-        return {name: part.init_cache(*given) for name, part in self._named_parts()}
-
-    def prefill(
-        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Cache]]:
-        """Returns the results for a prompt, and the caches after it."""
-        return self._sum_of_cached((name, part.prefill(x, cache[name], mask)) for name, part in self._named_parts())
-
-    def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
-        """Returns the result for the next token, and the caches after it."""
-        return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
-
-    @property
-    def cross_cache_unsupported_reason(self) -> str | None:
-        """Why a part cannot decode with a cross-attention cache, as text; None if all can."""
-        return next(
-            (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
-        )
-
-    def init_cross_cache(
-        self,
-        value: Tensor,
-        key: Tensor | None = None,
-        value_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-    ) -> dict[str, Cache]:
-        """Returns what the parts keep of the other sequence; see `AttentionLayer.init_cross_cache`, likewise below."""
-        check_has_cross_cache(self)
-        given = value, key, value_mask, key_mask
-        return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
-
-    def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
-        """Returns the result (B, 1, D) for one query a row."""
-        return self._sum([part.decode_cross(x, cache[name], index) for name, part in self._named_parts()])
-
-    def _named_parts(self) -> list[tuple[str, AttentionLayer]]:
-        names = [part.name for part in self.parts]
-        return [
-            (name if names.count(name) == 1 else f"{name}_{number}", part)
-            for number, (name, part) in enumerate(zip(names, self.parts, strict=True))
-        ]
-
-    def _sum_of_cached(self, results):
-        names, pairs = zip(*results, strict=True)
-        outputs, caches = zip(*pairs, strict=True)
-        return self._sum(outputs), dict(zip(names, caches, strict=True))
 
     def _sum(self, outputs: Iterable[Tensor]) -> Tensor:
         """Returns the sum of the parts, which may compute in other dtypes, in the dtype of this layer."""

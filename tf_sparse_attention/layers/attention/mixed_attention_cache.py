@@ -1,0 +1,73 @@
+"""Decoding of a mixture: the caches of its parts by their names."""
+
+from collections.abc import Iterable
+
+from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.cross_attention_cache import check_has_cross_cache
+from tf_sparse_attention.patterns.slots import Cache
+from tf_sparse_attention.types import Size, Tensor
+
+
+class MixedAttentionCache:
+    """What decodes in a layer that has `parts` and adds their outputs up (`_sum`)."""
+
+    parts: list[AttentionLayer]
+
+    @property
+    def cache_unsupported_reason(self) -> str | None:
+        """Why a part cannot decode with a cache, as text; None if all can."""
+        return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
+
+    def init_cache(
+        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> dict[str, Cache]:
+        """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
+        check_has_cache(self)
+        given = batch_size, max_length, memory, memory_mask
+        return {name: part.init_cache(*given) for name, part in self._named_parts()}
+
+    def prefill(
+        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Cache]]:
+        """Returns the results for a prompt, and the caches after it."""
+        return self._sum_of_cached((name, part.prefill(x, cache[name], mask)) for name, part in self._named_parts())
+
+    def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
+        """Returns the result for the next token, and the caches after it."""
+        return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
+
+    @property
+    def cross_cache_unsupported_reason(self) -> str | None:
+        """Why a part cannot decode with a cross-attention cache, as text; None if all can."""
+        return next(
+            (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
+        )
+
+    def init_cross_cache(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> dict[str, Cache]:
+        """Returns what the parts keep of the other sequence; see `AttentionLayer.init_cross_cache`, likewise below."""
+        check_has_cross_cache(self)
+        given = value, key, value_mask, key_mask
+        return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
+
+    def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
+        """Returns the result (B, 1, D) for one query a row."""
+        return self._sum([part.decode_cross(x, cache[name], index) for name, part in self._named_parts()])
+
+    def _named_parts(self) -> list[tuple[str, AttentionLayer]]:
+        names = [part.name for part in self.parts]
+        return [
+            (name if names.count(name) == 1 else f"{name}_{number}", part)
+            for number, (name, part) in enumerate(zip(names, self.parts, strict=True))
+        ]
+
+    def _sum_of_cached(self, results: Iterable[tuple[str, tuple[Tensor, Cache]]]) -> tuple[Tensor, dict[str, Cache]]:
+        names, pairs = zip(*results, strict=True)
+        outputs, caches = zip(*pairs, strict=True)
+        return self._sum(outputs), dict(zip(names, caches, strict=True))
