@@ -19,8 +19,8 @@ def renamed_keys(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[
     """Returns settings with new names in place of old ones, without a warning: for configs in files.
 
     Args:
-        settings: Settings by name.
-        names: The new name of each old one.
+        settings: settings by name.
+        names: the new name of each old one.
     """
     return {names.get(name, name): value for name, value in settings.items()}
 

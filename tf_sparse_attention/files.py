@@ -15,7 +15,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     Readers of `path`, also after a loss of power, find either the old content or the new one, never a part of it.
 
     Args:
-        path: The file. The temporary one is in the same folder.
+        path: the file. The temporary one is in the same folder.
     """
     path = pathlib.Path(path)
     # The extension is preserved since Keras chooses the format by it.
@@ -36,7 +36,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     After an error `path` is as it was before, and nothing is left behind.
 
     Args:
-        path: The folder; its parents are created.
+        path: the folder; its parents are created.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,7 @@ class Progress:
     """Prints one sample while it is generated, or logs the progress of several at intervals.
 
     Args:
-        num_samples: Total number of samples.
+        num_samples: total number of samples.
     """
 
     def __init__(self, num_samples: int) -> None:

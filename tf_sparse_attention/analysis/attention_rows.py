@@ -19,10 +19,10 @@ class AttentionCall:
     """One call of an attention layer.
 
     Attributes:
-        layer: The `AttentionLayer`.
-        heads: Argument of `compute_attention`: queries, keys and values, and more where a layer has them.
-        masks: Argument of `compute_attention`.
-        causal: Argument of `compute_attention`.
+        layer: the `AttentionLayer`.
+        heads: argument of `compute_attention`: queries, keys and values, and more where a layer has them.
+        masks: argument of `compute_attention`.
+        causal: argument of `compute_attention`.
     """
 
     layer: AttentionLayer
@@ -73,7 +73,7 @@ class Attention:
         many queries as a head has channels, exactly, for any pattern, in O(T H) memory.
 
         Args:
-            queries: Int array of positions; `None` for all. Default: `None`.
+            queries: int array of positions; None for all. Default: None.
 
         Yields:
             Pairs of positions (t,) and weights, NumPy float (B, N, t, S), 0 for keys that a query does not see.

@@ -16,11 +16,11 @@ class CacheSize:
     """The size of the cache of one attention layer.
 
     Attributes:
-        name: Path of the layer.
-        kind: Name of its class.
-        num_slots: Tokens of a row whose keys and values are cached, the mean over the heads.
-        num_bytes: Bytes of all tensors of the cache, for all rows.
-        bytes_per_token: The same for each row and token of context.
+        name: path of the layer.
+        kind: name of its class.
+        num_slots: tokens of a row whose keys and values are cached, the mean over the heads.
+        num_bytes: bytes of all tensors of the cache, for all rows.
+        bytes_per_token: the same for each row and token of context.
     """
 
     name: str
@@ -41,9 +41,9 @@ class CacheSizes:
     """The sizes of the caches of all attention layers; as text, a table.
 
     Attributes:
-        rows: List of `CacheSize`.
-        max_length: Tokens of context.
-        batch_size: Rows decoded at once.
+        rows: list of `CacheSize`.
+        max_length: tokens of context.
+        batch_size: rows decoded at once.
     """
 
     rows: list[CacheSize]
@@ -77,8 +77,8 @@ def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1
 
     Args:
         target: Keras model or layer with attention layers of this library, built.
-        max_length: Tokens of context, as for `init_cache`.
-        batch_size: Rows decoded at once. Default: 1.
+        max_length: tokens of context, as for `init_cache`.
+        batch_size: rows decoded at once. Default: 1.
 
     Returns:
         A `CacheSizes`; `print` shows the table.

@@ -104,8 +104,8 @@ def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | No
 
     Args:
         model: Keras model with attention layers of this library.
-        batch: Inputs of the model; each of its rows is a run.
-        max_queries: Number of queries, evenly spread; `None` for all. Default: `None`.
+        batch: inputs of the model; each of its rows is a run.
+        max_queries: number of queries, evenly spread; None for all. Default: None.
 
     Returns:
         A `HeadDivergence`; `print` shows the table.

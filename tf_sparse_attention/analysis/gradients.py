@@ -16,8 +16,8 @@ def vector_jacobian_product(
     A backward pass computes `sum_k cotangent_k * d output_k / d source`, for all sources at once.
 
     Args:
-        function: Takes the list of sources, returns a list of floating-point tensors.
-        sources: List of floating-point tensors.
+        function: takes the list of sources, returns a list of floating-point tensors.
+        sources: list of floating-point tensors.
 
     Returns:
         `(outputs, pull_back)`. `pull_back` takes one cotangent for each output, of its shape and dtype, and returns

@@ -27,7 +27,7 @@ def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:
 
     Args:
         model: Keras layer or model with `adaptive_span` in some of its layers, built.
-        axes: Matplotlib axes to draw into; `None` for a new figure. Default: `None`.
+        axes: matplotlib axes to draw into; None for a new figure. Default: None.
 
     Returns:
         The matplotlib figure.

@@ -109,7 +109,7 @@ def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int
         model: `LanguageModel` or another model of token ids with `RoutingAttention` that has centroids.
         tokenizer: the tokenizer it was trained with.
         text: `str`, for instance what the model generated.
-        top_k: Maximal number of earlier words to list, those with a share of 0.0001 or more. Default: 3.
+        top_k: maximal number of earlier words to list, those with a share of 0.0001 or more. Default: 3.
 
     Returns:
         A `WordRoutes`; `print` shows the table, `draw` a picture.

@@ -15,7 +15,7 @@ def with_causal_routing(model: LanguageModel) -> LanguageModel:
     itself too (`mask_self=False`). Further training revives unused centroids.
 
     Args:
-        model: A `LanguageModel` whose routed heads may have any selection that uses centroids.
+        model: a `LanguageModel` whose routed heads may have any selection that uses centroids.
 
     Returns:
         A new `LanguageModel`, not compiled.

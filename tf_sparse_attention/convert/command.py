@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: List of strings; `None` for those of the process. Default: `None`.
+        arguments: list of strings; None for those of the process. Default: None.
 
     Returns:
         Exit status: 0, or 1 with a message on standard error if the input is wrong.

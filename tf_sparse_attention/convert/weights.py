@@ -64,8 +64,8 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
     """Returns a new `LanguageModel` with the weights of another, not compiled.
 
     Args:
-        model: A `LanguageModel`.
-        **changes: Arguments of its `Backbone` that change, except those that a weight's shape depends on.
+        model: a `LanguageModel`.
+        **changes: arguments of its `Backbone` that change, except those that a weight's shape depends on.
     """
     dtype = changes.get("dtype", model.dtype_policy)
     with initialize_with_zeros():

@@ -43,11 +43,11 @@ def export_litert(
 
     Args:
         model: `LanguageModel` in float32, on the TensorFlow backend.
-        path: File to write, with the suffix ".tflite". An earlier one is replaced atomically.
-        batch_size: Number of rows B. Default: 1.
-        sequence_length: Tokens of a row of `score`. Default: 1024.
-        max_length: Maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
-        signatures: Which of the two are written. Default: both.
+        path: file to write, with the suffix ".tflite". An earlier one is replaced atomically.
+        batch_size: number of rows B. Default: 1.
+        sequence_length: tokens of a row of `score`. Default: 1024.
+        max_length: maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
+        signatures: which of the two are written. Default: both.
 
     Returns:
         The path, a `pathlib.Path`.

@@ -50,14 +50,14 @@ def export_saved_model(
 
     Args:
         model: `LanguageModel`, on the TensorFlow backend.
-        path: Folder to write, on a local disk. It must not exist, or be empty, or hold an earlier export, which is
+        path: folder to write, on a local disk. It must not exist, or be empty, or hold an earlier export, which is
             replaced atomically.
-        tokenizer: The tokenizer the model was trained with. Ids that it does not have are never sampled.
-        sequence_length: Maximal number of tokens in a window of `score`, best the length of training. Default: 1024.
-        batch_size: Maximal number of windows that `score` and `embed` compute at once. Default: 8.
-        jit_compile: Whether XLA compiles the loop of `generate`; `False` for servers without XLA. Default: `True`.
+        tokenizer: the tokenizer the model was trained with. Ids that it does not have are never sampled.
+        sequence_length: maximal number of tokens in a window of `score`, best the length of training. Default: 1024.
+        batch_size: maximal number of windows that `score` and `embed` compute at once. Default: 8.
+        jit_compile: whether XLA compiles the loop of `generate`; False for servers without XLA. Default: True.
         weight_dtype: "int8" to quantize large weights to 8 bits, with a scale for each row or column: about a quarter
-            of the size, and slightly different results, computed in the model's dtype. Default: `None`.
+            of the size, and slightly different results, computed in the model's dtype. Default: None.
 
     Returns:
         The path, a `pathlib.Path`.

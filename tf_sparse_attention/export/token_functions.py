@@ -58,10 +58,10 @@ def check_outputs(
     """Raises a `ValueError` if a runtime's outputs differ from Keras's, for random ids and the first steps.
 
     Args:
-        model: The `LanguageModel`.
-        functions: Result of `token_functions`.
-        runtime: Name of the runtime, for the message.
-        run: Function of the name of one of `functions` and a dictionary of its inputs, arrays; returns a dictionary of
+        model: the `LanguageModel`.
+        functions: result of `token_functions`.
+        runtime: name of the runtime, for the message.
+        run: function of the name of one of `functions` and a dictionary of its inputs, arrays; returns a dictionary of
             its outputs.
     """
     draw = np.random.default_rng(0).integers

@@ -20,7 +20,7 @@ class Weights(tf.Module):
 
     Args:
         model: Keras model on the TensorFlow backend.
-        dtype: "int8", or `None` for no quantization. Default: `None`.
+        dtype: "int8", or None for no quantization. Default: None.
     """
 
     def __init__(self, model: keras.Model, dtype: str | None = None) -> None:

@@ -18,12 +18,12 @@ def sum_over_windows(
     """Returns, for each text, the sum of what is computed for its windows.
 
     Args:
-        ids: Ragged int32 (B, None), tokens of the texts.
+        ids: ragged int32 (B, None), tokens of the texts.
         num_texts: B, a scalar tensor.
-        sequence_length: Maximal number of tokens in a window.
-        batch_size: Maximal number of windows computed at once.
-        compute: Function (tokens, is_real) -> float64 (S, *size), of int32 (S, W) tokens and bool (S, W).
-        size: Shape of the result for one window. Default: `()`.
+        sequence_length: maximal number of tokens in a window.
+        batch_size: maximal number of windows computed at once.
+        compute: function (tokens, is_real) -> float64 (S, *size), of int32 (S, W) tokens and bool (S, W).
+        size: shape of the result for one window. Default: `()`.
 
     Returns:
         float64 (B, *size).

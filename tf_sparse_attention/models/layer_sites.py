@@ -24,12 +24,12 @@ class LayerSite:
     """One reference to a layer inside a model.
 
     Attributes:
-        path: Names and attributes from the model down, such as "transformer_layer_0._self_attention_layer".
-        index_path: The same with indices for the layers of a graph, whose names may differ in a copy.
-        layer: The layer.
-        parent: The layer that holds it.
-        attribute: The parent's attribute; `None` for a node of the graph of a functional model.
-        keys: Indices and keys, outermost first, where the attribute is a list, tuple or dictionary.
+        path: names and attributes from the model down, such as "transformer_layer_0._self_attention_layer".
+        index_path: the same with indices for the layers of a graph, whose names may differ in a copy.
+        layer: the layer.
+        parent: the layer that holds it.
+        attribute: the parent's attribute; None for a node of the graph of a functional model.
+        keys: indices and keys, outermost first, where the attribute is a list, tuple or dictionary.
     """
 
     path: str
@@ -45,7 +45,7 @@ class LayerSite:
         Keras allows no new layers in one that is built, so its tracker is unlocked meanwhile.
 
         Args:
-            layer: The new layer.
+            layer: the new layer.
 
         Raises:
             ValueError: If the site is a node of a graph.

@@ -35,7 +35,7 @@ class TrainStepMixin:
             margin: positions by which spans can grow in the next phase of training. Default 0.
 
         Returns:
-            The largest window computed now, `None` if no layer has an adaptive span.
+            The largest window computed now, None if no layer has an adaptive span.
 
         Raises:
             ValueError: if `margin` is no integer of 0 or more.

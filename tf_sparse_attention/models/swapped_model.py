@@ -99,7 +99,7 @@ def swap(site: LayerSite, swapped: SwappedAttention) -> None:
 
     Args:
         site: `LayerSite` of a `keras.layers.MultiHeadAttention`.
-        swapped: The new layer, which gets built.
+        swapped: the new layer, which gets built.
     """
     projections = site.layer.query_dense, site.layer.value_dense, site.layer.key_dense
     if not swapped.attention.built:

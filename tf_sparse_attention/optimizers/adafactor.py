@@ -20,8 +20,8 @@ def second_moment_decay(step: int | Tensor, power: float = 0.8) -> Tensor:
     Source: Shazeer and Stern, "Adafactor" (2018), section 7.2, whose steps count from 1.
 
     Args:
-        step: Number of updates done so far, an integer or an integer tensor.
-        power: Positive float, how fast the memory grows. Defaults to 0.8.
+        step: number of updates done so far, an integer or an integer tensor.
+        power: positive float, how fast the memory grows. Defaults to 0.8.
 
     Returns:
         A float32 scalar in [0, 1).
@@ -37,11 +37,11 @@ def matrix_axes(shape: Sequence[int], matrix_view: str = "smallest") -> tuple[tu
     shape (D, N, H) is the matrix (D, N H) and one of shape (N, H, D) the matrix (N H, D).
 
     Args:
-        shape: Shape of the weight, a tuple of integers.
+        shape: shape of the weight, a tuple of integers.
         matrix_view: "smallest" or "last_two". They agree up to rank 2. Defaults to "smallest".
 
     Returns:
-        A pair of tuples of axes (rows, columns), rows before columns, or `None` below rank 2: nothing to factor.
+        A pair of tuples of axes (rows, columns), rows before columns, or None below rank 2: nothing to factor.
     """
     rank = len(shape)
     if rank < 2:
@@ -82,20 +82,20 @@ class Adafactor(keras.optimizers.Optimizer):
     Note: differs from the paper in viewing weights of rank > 2 as one matrix, see `matrix_view`.
 
     Args:
-        learning_rate: Float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments: the
+        learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments: the
             step relative to the size of the weight (absolute if `multiply_by_parameter_scale` is off). Defaults
             to 0.01.
-        beta_1: Float in [0, 1), the momentum. At 0 no momentum is stored. Defaults to 0.0.
-        decay_power: Positive float, how fast the memory of the second moment grows. Defaults to 0.8.
-        clip_threshold: Positive float, the largest root mean square of `u`, or `None` for no limit. Independent of
+        beta_1: float in [0, 1), the momentum. At 0 no momentum is stored. Defaults to 0.0.
+        decay_power: positive float, how fast the memory of the second moment grows. Defaults to 0.8.
+        clip_threshold: positive float, the largest root mean square of `u`, or None for no limit. Independent of
             `clipnorm` and its kin, which limit the gradient. Defaults to 1.0.
-        multiply_by_parameter_scale: Boolean, whether steps are relative to the size of the weight. Defaults to `True`.
-        parameter_scale_floor: Float >= 0, the least size assumed, which lets weights leave zero. Defaults to 1e-3.
-        epsilon: Float >= 1e-30, added to squared gradients. Defaults to 1e-30.
+        multiply_by_parameter_scale: Boolean, whether steps are relative to the size of the weight. Defaults to True.
+        parameter_scale_floor: float >= 0, the least size assumed, which lets weights leave zero. Defaults to 1e-3.
+        epsilon: float >= 1e-30, added to squared gradients. Defaults to 1e-30.
         matrix_view: "smallest" views a weight of rank > 2 as the matrix with the least state, "last_two" factors
             its last two axes and keeps a pair of factors for each index of the others, as published. For a kernel
             of shape (1032, 8, 129) that is 2,064 numbers against 141,384. Defaults to "smallest".
-        **kwargs: Arguments of `keras.optimizers.Optimizer`: `weight_decay`, `clipnorm`, `clipvalue`,
+        **kwargs: arguments of `keras.optimizers.Optimizer`: `weight_decay`, `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor`,
             `gradient_accumulation_steps`, `name`.
 

@@ -33,13 +33,13 @@ class Adagrad(keras.optimizers.Optimizer):
     gradients that are always clipped that one takes steps of the same size as without clipping.
 
     Args:
-        learning_rate: Float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments. Defaults
+        learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments. Defaults
             to 0.07.
-        clip: Positive float, the largest norm of the gradient of a weight that is not clipped, or `None` for no
+        clip: positive float, the largest norm of the gradient of a weight that is not clipped, or None for no
             limit. Defaults to 0.03.
-        initial_accumulator_value: Float >= 0, where the accumulators start. Defaults to 0.
-        epsilon: Positive float, which keeps the first step of a weight without gradient finite. Defaults to 1e-10.
-        **kwargs: Arguments of `keras.optimizers.Optimizer`, as for `Adafactor`.
+        initial_accumulator_value: float >= 0, where the accumulators start. Defaults to 0.
+        epsilon: positive float, which keeps the first step of a weight without gradient finite. Defaults to 1e-10.
+        **kwargs: arguments of `keras.optimizers.Optimizer`, as for `Adafactor`.
 
     Raises:
         ValueError: If an argument is outside the range given above.

@@ -23,9 +23,9 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
     Source: the schedule of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019).
 
     Args:
-        learning_rate: Positive float, the rate.
-        warmup_steps: Integer of at least 0, the steps in which the rate rises. Defaults to 0.
-        name: String, the name of the schedule.
+        learning_rate: positive float, the rate.
+        warmup_steps: integer of at least 0, the steps in which the rate rises. Defaults to 0.
+        name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
@@ -69,11 +69,11 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
     with `RsqrtNormalizedDecay(0.01, 10_000)`; the paper describes a linear warm-up, the code has none.
 
     Args:
-        peak_learning_rate: Positive float, the highest rate, that of step `warmup_steps`. For `Adafactor` it is
+        peak_learning_rate: positive float, the highest rate, that of step `warmup_steps`. For `Adafactor` it is
             relative to the size of the weights.
-        warmup_steps: Positive integer, the steps before the rate falls. Defaults to 10000.
-        use_linear_warmup: Boolean, whether the rate rises from 0 during those steps. Defaults to `False`, as published.
-        name: String, the name of the schedule.
+        warmup_steps: positive integer, the steps before the rate falls. Defaults to 10000.
+        use_linear_warmup: Boolean, whether the rate rises from 0 during those steps. Defaults to False, as published.
+        name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
@@ -131,10 +131,10 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
     Source: Vaswani et al., "Attention Is All You Need" (2017), equation 3, whose steps count from 1.
 
     Args:
-        hidden_dim: Positive integer, the width of the model.
-        warmup_steps: Positive integer, the number of rising steps. Defaults to 4000.
-        scale: Positive float, a factor of the rate. Defaults to 1.0, the paper.
-        name: String, the name of the schedule.
+        hidden_dim: positive integer, the width of the model.
+        warmup_steps: positive integer, the number of rising steps. Defaults to 4000.
+        scale: positive float, a factor of the rate. Defaults to 1.0, the paper.
+        name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.

@@ -1,6 +1,6 @@
 """All settings of the trainer with their defaults; the other configurations start from these.
 
-`None` stands for the default of the class that the setting is an argument of.
+None stands for the default of the class that the setting is an argument of.
 """
 
 import ml_collections

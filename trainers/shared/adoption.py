@@ -17,8 +17,8 @@ def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: st
 
     Args:
         config: `ml_collections.ConfigDict`: the text, its windows and the tokenizer of the model.
-        path: The model, a `.keras` file. A larger vocabulary than that of the tokenizer gives a warning.
-        folder: The work folder; made if it does not exist.
+        path: the model, a `.keras` file. A larger vocabulary than that of the tokenizer gives a warning.
+        folder: the work folder; made if it does not exist.
 
     Returns:
         The model.

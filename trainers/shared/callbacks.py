@@ -18,7 +18,7 @@ class StepCallback(keras.callbacks.Callback):
     """Base of callbacks that count the steps of the run, not those of one call of `fit`.
 
     Attributes:
-        step: Training steps done since the beginning of the run.
+        step: training steps done since the beginning of the run.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class StopOnSignal(StepCallback):
     Use it as a context around the training; a second signal has its usual effect and ends the process.
 
     Attributes:
-        received: The `signal.Signals` that was received, or `None`.
+        received: the `signal.Signals` that was received, or None.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -110,9 +110,9 @@ class Report(StepCallback):
     it gets `progress(step, loss)`.
 
     Args:
-        writers: Objects with these two methods.
-        every: Steps between two reports.
-        tokens_per_step: Tokens in a batch.
+        writers: objects with these two methods.
+        every: steps between two reports.
+        tokens_per_step: tokens in a batch.
     """
 
     def __init__(self, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:

@@ -33,7 +33,7 @@ def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | 
 
     Args:
         model: `keras.Model`.
-        optimizer: Its optimizer, built. Default: `None`, only the model.
+        optimizer: its optimizer, built. Default: None, only the model.
 
     Returns:
         Dictionary from "model/00007 PATH" or "optimizer/00007 PATH" to `keras.Variable`.
@@ -57,8 +57,8 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: Their folder; created with the first one.
-        keep: Number of newest checkpoints to keep. Default 3.
+        folder: their folder; created with the first one.
+        keep: number of newest checkpoints to keep. Default 3.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
@@ -79,9 +79,9 @@ class Checkpoints:
         """Writes the checkpoint of a step, then removes all but the newest `keep`.
 
         Args:
-            step: Number of training steps done.
-            variables: Dictionary of variables, see `state_variables`.
-            metadata: Plain data about the run, returned by `newest_metadata`.
+            step: number of training steps done.
+            variables: dictionary of variables, see `state_variables`.
+            metadata: plain data about the run, returned by `newest_metadata`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_incomplete(self.folder)
@@ -120,8 +120,8 @@ class Checkpoints:
         """Assigns the checkpoint of a step to variables.
 
         Args:
-            step: A step that `newest_metadata` returned.
-            variables: Dictionary of variables, see `state_variables`; the checkpoint may have more.
+            step: a step that `newest_metadata` returned.
+            variables: dictionary of variables, see `state_variables`; the checkpoint may have more.
 
         Raises:
             ValueError: If one is missing in the checkpoint or has another shape or dtype there.

@@ -10,7 +10,7 @@ def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | No
     """Compresses the documents, one after the other as one stream, with the programs' best settings.
 
     Args:
-        documents: Iterable of `bytes`; never all in memory.
+        documents: iterable of `bytes`; never all in memory.
 
     Returns:
         Dictionary with "gzip -9" and "xz -9", bits per byte; None for no bytes.

@@ -88,9 +88,9 @@ def evaluate(
     Memory does not grow with the text. An evaluation that was killed resumes when it is started again.
 
     Args:
-        folder: The work folder.
-        split: Name of the split, or a part of one in the syntax of TFDS.
-        overrides: `overridable_settings()` with the settings to override. Default: `None`, none.
+        folder: the work folder.
+        split: name of the split, or a part of one in the syntax of TFDS.
+        overrides: `overridable_settings()` with the settings to override. Default: None, none.
 
     Returns:
         Dictionary: "split", "data" (name of the text), "looks_ahead" (True, where heads of a causal model do), the

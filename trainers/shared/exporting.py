@@ -33,8 +33,8 @@ def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: st
     """Writes the SavedModel of a work folder's model into it, and scores a line with it in a separate process.
 
     Args:
-        folder: The work folder.
-        jit_compile, weight_dtype: See `export_saved_model`.
+        folder: the work folder.
+        jit_compile, weight_dtype: see `export_saved_model`.
 
     Returns:
         Dictionary: "path" of the SavedModel, the "line" scored, and its "bits_per_byte", "nats" and "num_bytes".

@@ -31,9 +31,9 @@ def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int
     """Returns the language model in a file, not compiled.
 
     Args:
-        name: Name of the setting in error messages.
-        path: A `.keras` file.
-        vocabulary_size: Ids of the tokenizer.
+        name: name of the setting in error messages.
+        path: a `.keras` file.
+        vocabulary_size: ids of the tokenizer.
 
     Raises:
         ValueError: If there is no such file, or it holds no `LanguageModel`, or the vocabulary of the model is smaller.

@@ -18,8 +18,8 @@ class ResumableSums:
     """The sums of an evaluation so far, in a file that exists while the evaluation runs.
 
     Args:
-        path: The file, a `pathlib.Path`.
-        identity: Plain data that identifies the evaluation; sums of another one are ignored.
+        path: the file, a `pathlib.Path`.
+        identity: plain data that identifies the evaluation; sums of another one are ignored.
     """
 
     def __init__(self, path: pathlib.Path, identity: Any) -> None:
@@ -50,7 +50,7 @@ class Progress(keras.callbacks.Callback):
     """A bar on a terminal, or lines in a log, over several calls of `predict`.
 
     Args:
-        num_batches: Number of batches of the whole evaluation.
+        num_batches: number of batches of the whole evaluation.
     """
 
     def __init__(self, num_batches: int) -> None:

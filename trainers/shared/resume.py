@@ -27,8 +27,8 @@ def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, A
     """Returns the description of a run that its checkpoints hold: plain data.
 
     Args:
-        config: The `ml_collections.ConfigDict` of the run.
-        fingerprint: String that identifies the text, see `tsa.data.TextSource`.
+        config: the `ml_collections.ConfigDict` of the run.
+        fingerprint: string that identifies the text, see `tsa.data.TextSource`.
     """
     # Through JSON, so that tuples and lists compare as equal.
     return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
@@ -38,7 +38,7 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises a `ValueError` if a run cannot be resumed from a checkpoint.
 
     Args:
-        saved, now: From `describe`.
+        saved, now: from `describe`.
 
     Raises:
         ValueError: Naming the first setting that differs.

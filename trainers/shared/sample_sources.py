@@ -26,9 +26,9 @@ class LocalModelSource:
     """A model in this process.
 
     Args:
-        model: A `LanguageModel`.
-        tokenizer: The tokenizer it was trained with.
-        defaults: Dictionary of "prompt", "length" and settings.
+        model: a `LanguageModel`.
+        tokenizer: the tokenizer it was trained with.
+        defaults: dictionary of "prompt", "length" and settings.
     """
 
     def __init__(self, model: Any, tokenizer: Any, defaults: dict[str, Any] = DEFAULTS) -> None:
@@ -43,9 +43,9 @@ class LocalModelSource:
 
         Args:
             prompt: `bytes`.
-            seeds: Integers.
-            length: Maximum number of tokens to add.
-            settings: Arguments of `Sampling`; with "num_beams", of `BeamSearch`, which yields only complete samples.
+            seeds: integers.
+            length: maximum number of tokens to add.
+            settings: arguments of `Sampling`; with "num_beams", of `BeamSearch`, which yields only complete samples.
 
         Raises:
             ValueError: If a setting is out of range or unknown.
@@ -89,7 +89,7 @@ class SavedModelSource:
     """A SavedModel that `tf_sparse_attention.export` wrote; its only settings are `temperature` and `top_p`.
 
     Args:
-        folder: Path of the SavedModel.
+        folder: path of the SavedModel.
 
     Raises:
         ValueError: If there is none, or another version or another program wrote it.

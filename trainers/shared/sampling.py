@@ -30,15 +30,15 @@ def generate(
     samples so far are returned.
 
     Args:
-        source: Sample source, see `trainers.shared.sample_sources`.
-        prompt: `bytes`, UTF-8 or not; empty: a document from its beginning. `None`: the default of
+        source: sample source, see `trainers.shared.sample_sources`.
+        prompt: `bytes`, UTF-8 or not; empty: a document from its beginning. None: the default of
             the source, as below.
-        num_samples: Number of samples.
-        length: Maximum number of tokens to add; a sample also ends at the end of the document.
-        seed: Integer.
-        path: File to write after every batch of samples; an existing one is replaced. `None`: none.
-        show: Function of all samples so far, called whenever they grow.
-        **settings: Arguments of `tf_sparse_attention.generation.Sampling`; with `num_beams`, of `BeamSearch`.
+        num_samples: number of samples.
+        length: maximum number of tokens to add; a sample also ends at the end of the document.
+        seed: integer.
+        path: file to write after every batch of samples; an existing one is replaced. None: none.
+        show: function of all samples so far, called whenever they grow.
+        **settings: arguments of `tf_sparse_attention.generation.Sampling`; with `num_beams`, of `BeamSearch`.
 
     Returns:
         List of dictionaries: "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8), "num_tokens"

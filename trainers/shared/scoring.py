@@ -21,7 +21,7 @@ class Scorer(Model):
     """Nats of the targets of each window, and how many targets: what `predict` returns is float32 (windows, 2).
 
     Args:
-        model: Language model that takes its targets as inputs and returns their nats.
+        model: language model that takes its targets as inputs and returns their nats.
     """
 
     def __init__(self, model: Any) -> None:
@@ -40,9 +40,9 @@ def make_scorer(model: keras.Model, execution: dict[str, Any], batch_size: int) 
     """Returns a compiled `Scorer`.
 
     Args:
-        model: Language model; one with segment memory reads the text as consecutive segments.
-        batch_size: Windows in a batch.
-        execution: Arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
+        model: language model; one with segment memory reads the text as consecutive segments.
+        batch_size: windows in a batch.
+        execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
     scorer = Scorer(StatefulModel(model, batch_size) if model.backbone.memory_length else model)
     scorer.compile(**execution)
@@ -66,18 +66,18 @@ def score(
     """Returns the metrics of a model on a token store, as plain data.
 
     Args:
-        scorer: From `make_scorer`.
+        scorer: from `make_scorer`.
         store: `TokenStore`.
-        devices: From `strategy.choose_devices`.
-        batch_size: Windows in a batch, over all replicas.
-        sequence_length: Tokens in a window; each begins without context, unless the model has segment memory.
-        use_packing: Whether documents in a window are separate sequences.
-        mask_rate: Fraction of the tokens that is hidden and scored. Default 0: all are scored, each given those before.
-        overlap: Tokens that a window shares with the one before, as context only.
-        max_windows: Maximum number of windows, evenly spread over the text. Default: `None`, all.
+        devices: from `strategy.choose_devices`.
+        batch_size: windows in a batch, over all replicas.
+        sequence_length: tokens in a window; each begins without context, unless the model has segment memory.
+        use_packing: whether documents in a window are separate sequences.
+        mask_rate: fraction of the tokens that is hidden and scored. Default 0: all are scored, each given those before.
+        overlap: tokens that a window shares with the one before, as context only.
+        max_windows: maximum number of windows, evenly spread over the text. Default: None, all.
         callbacks: Keras callbacks for `predict`; if one stops it, the result is invalid.
-        partial: `ResumableSums`, to resume a killed evaluation. Default: `None`, start at the beginning.
-        progress: Function from the number of batches to a `Progress`. Default: `None`, none.
+        partial: `ResumableSums`, to resume a killed evaluation. Default: None, start at the beginning.
+        progress: function from the number of batches to a `Progress`. Default: None, none.
 
     Returns:
         Dictionary with "nats", "tokens", "bytes", "words" (for part of a text, those of the whole in proportion),

@@ -15,9 +15,9 @@ class OneDevice:
     """The default device of the backend.
 
     Attributes:
-        num_replicas: Copies of the model, each with its part of every batch.
-        is_chief: Whether this process writes the files of the run.
-        is_single_process: Whether the run has no other processes.
+        num_replicas: copies of the model, each with its part of every batch.
+        is_chief: whether this process writes the files of the run.
+        is_single_process: whether the run has no other processes.
     """
 
     num_replicas = 1
@@ -32,7 +32,7 @@ class OneDevice:
         """Returns the data set for `fit` and `predict`, with each replica's part of every batch.
 
         Args:
-            make_dataset: Function of `num_shards`, `shard_index` and `num_parts`, see `tsa.data.shard_rows`.
+            make_dataset: function of `num_shards`, `shard_index` and `num_parts`, see `tsa.data.shard_rows`.
         """
         return make_dataset()
 
@@ -40,9 +40,9 @@ class OneDevice:
         """Returns the arguments of `keras.Model.compile` about execution.
 
         Args:
-            jit_compile: Whether to compile with XLA; None: True on one device, False with several TensorFlow
+            jit_compile: whether to compile with XLA; None: True on one device, False with several TensorFlow
                 replicas.
-            steps_per_execution: Steps in one call of the compiled function.
+            steps_per_execution: steps in one call of the compiled function.
         """
         # Keras itself leaves XLA to GPUs; on a CPU a step is no slower with it.
         jit_compile = True if jit_compile is None else jit_compile
@@ -115,7 +115,7 @@ def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     device. On JAX: all devices if there are several.
 
     Args:
-        config: The configuration: `train.num_logical_cpus` above 1 divides the CPU into as many logical devices, to
+        config: the configuration: `train.num_logical_cpus` above 1 divides the CPU into as many logical devices, to
             try several replicas; `data.batch_size` is checked.
 
     Raises:
@@ -137,7 +137,7 @@ def make_deterministic(jit_compile: bool | None) -> None:
     """Makes runs on this machine reproducible bit for bit. Must be called before the first operation.
 
     Args:
-        jit_compile: Whether the steps are compiled with XLA, which has a switch of its own: under TensorFlow's switch
+        jit_compile: whether the steps are compiled with XLA, which has a switch of its own: under TensorFlow's switch
             Keras compiles nothing.
     """
     if keras.backend.backend() == "tensorflow" and not jit_compile:

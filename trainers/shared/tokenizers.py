@@ -22,9 +22,9 @@ def make_tokenizer(
     """Returns a tokenizer.
 
     Args:
-        name: One of `KINDS`.
-        path: File of its vocabulary; `None` for bytes.
-        settings: Names of the two settings in error messages.
+        name: one of `KINDS`.
+        path: file of its vocabulary; None for bytes.
+        settings: names of the two settings in error messages.
 
     Raises:
         ValueError: For an unknown name, or a vocabulary that is missing or not needed.

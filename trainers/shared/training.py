@@ -19,7 +19,7 @@ from trainers.shared.renamed_settings import apply_renamed_settings
 
 @dataclasses.dataclass
 class Outcome:
-    """How a call of `train` ended: the last step, the `signal.Signals` that ended it or `None`, and the model."""
+    """How a call of `train` ended: the last step, the `signal.Signals` that ended it or None, and the model."""
 
     step: int
     signal: Any
@@ -34,7 +34,7 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
 
     Args:
         config: `ml_collections.ConfigDict`, see `configs/base.py`.
-        folder: The work folder; made if it does not exist.
+        folder: the work folder; made if it does not exist.
 
     Returns:
         `Outcome`.
@@ -72,9 +72,9 @@ class Run:
     """The objects of one process of a run.
 
     Args:
-        config, folder: As for `train`.
-        devices: From `strategy.choose_devices`; the run is created and used in its scope.
-        execution: Arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
+        config, folder: as for `train`.
+        devices: from `strategy.choose_devices`; the run is created and used in its scope.
+        execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
     """Returns the work folder as a `pathlib.Path`.
 
     Args:
-        workdir: The folder, on a local disk (or a bucket mounted as one).
-        create: Whether to make it if it does not exist.
+        workdir: the folder, on a local disk (or a bucket mounted as one).
+        create: whether to make it if it does not exist.
 
     Raises:
         ValueError: If it is an address such as "gs://...", or does not exist and `create` is False.
@@ -71,14 +71,14 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
 
 
 def save_source(workdir: str | os.PathLike, source: Any) -> None:
-    """Writes name and fingerprint of the `TextSource` of a run; `None` if it is unknown."""
+    """Writes name and fingerprint of the `TextSource` of a run; None if it is unknown."""
     write_json(open_workdir(workdir) / SOURCE, _identity(source))
 
 
 def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
     """Returns the text that the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
 
-    Both are `None` if it is unknown. The text itself is only needed for folders of earlier versions, without this file.
+    Both are None if it is unknown. The text itself is only needed for folders of earlier versions, without this file.
 
     Raises:
         ValueError: If there is no run, or neither the file nor the text exists.

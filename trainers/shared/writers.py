@@ -77,8 +77,8 @@ class JsonLines:
     """A file with one JSON object for each report, which a resumed run continues.
 
     Args:
-        path: The file.
-        start_step: Reports of later steps, written by a run that was killed, are removed.
+        path: the file.
+        start_step: reports of later steps, written by a run that was killed, are removed.
     """
 
     def __init__(self, path: pathlib.Path, start_step: int) -> None:

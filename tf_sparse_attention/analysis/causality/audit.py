@@ -109,26 +109,26 @@ def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> 
         target: Keras layer or model, or function of one argument that uses some; from token ids (B, T), vectors
             (B, T, D), or a list or dictionary of such, to outputs (B, T, ...), or a list or dictionary of such. To
             hold an input, or to pick an output, pass a function: `lambda ids: model([source, ids])["logits"]`.
-        sequence_length: Positions T of the inputs, at least 2; a model of fixed length has its own. Defaults to 64.
-        hidden_dim: Size D of vectors where the target is not built and leaves it open. Defaults to 32.
-        batch_size: Sequences B. Defaults to 2.
-        seed: Integer for the inputs, cuts, replacements and projections. Defaults to 0.
-        atol: Largest change in check 2, in units of the output's largest magnitude; check 1 has no tolerance. Defaults
+        sequence_length: positions T of the inputs, at least 2; a model of fixed length has its own. Defaults to 64.
+        hidden_dim: size D of vectors where the target is not built and leaves it open. Defaults to 32.
+        batch_size: sequences B. Defaults to 2.
+        seed: integer for the inputs, cuts, replacements and projections. Defaults to 0.
+        atol: largest change in check 2, in units of the output's largest magnitude; check 1 has no tolerance. Defaults
             to None: 1e-5, where a layer computes in bfloat16 0.0625, in float16 0.0078, and where all compute in
             float64 1e-12. Rounding is 7e-7 in float32 where later tokens move others to other slots, and 0
             elsewhere; leaks are above 1e-3.
-        inputs: Array, or list or dictionary of arrays, to begin from in place of drawn ones. Integers (B, T) are token
+        inputs: array, or list or dictionary of arrays, to begin from in place of drawn ones. Integers (B, T) are token
             ids, floating-point (B, T, D, ...) vectors. Boolean arrays, and those with "mask", "segment" or "position"
             in their name, are held. Real text, or a batch with padding, is tried this way; outputs at padded positions
             count too, unless the target sets them to zero. Defaults to None.
-        vocabulary_size: Number of token ids to draw from; id 0 is left out, since it is often padding. Defaults to
+        vocabulary_size: number of token ids to draw from; id 0 is left out, since it is often padding. Defaults to
             None: the target's `vocabulary_size`, or the smallest `input_dim` of its Embedding layers.
         training: Boolean passed to the target; True audits with dropout, the same in all calls, and with state being
             updated. Defaults to False.
         dtype: None, or "float32" or "float64" to audit a copy of the target that computes in it, made from its config
             with the same variables. Separates rounding from small leaks. Defaults to None.
-        num_cuts: Cuts to try; T - 1 or more are all of them. Defaults to 8.
-        num_draws: Replacements a cut in check 2; every second one repeats one token, which crowds selections of a
+        num_cuts: cuts to try; T - 1 or more are all of them. Defaults to 8.
+        num_draws: replacements a cut in check 2; every second one repeats one token, which crowds selections of a
             fixed size. Defaults to 2.
         gradients: False leaves check 1 out, for targets that have no gradient. Defaults to True.
 

@@ -31,8 +31,8 @@ def gradient_check(
     Args:
         subject: `AuditTarget`.
         inputs: `AuditInputs`.
-        cuts: Ascending positions.
-        atol: Change of a layer's outputs that counts when the leaking layer is looked for.
+        cuts: ascending positions.
+        atol: change of a layer's outputs that counts when the leaking layer is looked for.
         rng: NumPy generator.
 
     Returns:
@@ -76,10 +76,10 @@ def perturbation_check(
     Args:
         subject: `AuditTarget`.
         inputs: `AuditInputs`.
-        base: What `outputs_of(subject, inputs)` returned.
-        cuts: Ascending positions.
-        num_draws: Replacements for each cut; every second one repeats one token.
-        atol: Largest change that passes, in units of the output's scale.
+        base: what `outputs_of(subject, inputs)` returned.
+        cuts: ascending positions.
+        num_draws: replacements for each cut; every second one repeats one token.
+        atol: largest change that passes, in units of the output's scale.
         rng: NumPy generator.
 
     Returns:

@@ -23,9 +23,9 @@ class AuditInputs:
     and those whose name contains "mask", "segment" or "position" are fixed.
 
     Args:
-        structure: An array, or a list or dictionary of arrays.
-        vocabulary_size: Number of token ids, or None: one more than the largest id in `structure`.
-        names: Names of the arrays in the order of `keras.tree.flatten`, or None: their keys in `structure`.
+        structure: an array, or a list or dictionary of arrays.
+        vocabulary_size: number of token ids, or None: one more than the largest id in `structure`.
+        names: names of the arrays in the order of `keras.tree.flatten`, or None: their keys in `structure`.
     """
 
     def __init__(self, structure: Any, vocabulary_size: int | None = None, names: Sequence[str] | None = None) -> None:
@@ -120,10 +120,10 @@ def make_inputs(
     """Draws inputs that `target` can take.
 
     Args:
-        target: Layer, model or function.
-        layers: The Keras layers in it.
+        target: layer, model or function.
+        layers: the Keras layers in it.
         shape: (batch size, sequence length, hidden dimension), used where `target` leaves them open.
-        vocabulary_size: Number of token ids, or None: the smallest table of the Embedding layers.
+        vocabulary_size: number of token ids, or None: the smallest table of the Embedding layers.
         rng: NumPy generator.
 
     Returns:

@@ -15,9 +15,9 @@ def copy_in_precision(layer: keras.Layer, dtype: str, build: Callable[[keras.Lay
     that are made without one get `dtype` from the global policy.
 
     Args:
-        layer: Built Keras layer or model.
+        layer: built Keras layer or model.
         dtype: "float32" or "float64".
-        build: Function that makes the weights of the copy.
+        build: function that makes the weights of the copy.
 
     Returns:
         The copy.

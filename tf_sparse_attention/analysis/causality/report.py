@@ -9,11 +9,11 @@ class Leak:
 
     Attributes:
         check: "gradient" or "perturbation".
-        cut: Position from which on inputs count as later.
-        position: First output position before `cut` that depends on inputs from `cut` on.
-        size: Largest gradient with respect to those inputs, or largest change of an output before `cut` in units of
+        cut: position from which on inputs count as later.
+        position: first output position before `cut` that depends on inputs from `cut` on.
+        size: largest gradient with respect to those inputs, or largest change of an output before `cut` in units of
             the output's scale.
-        layer: Path of the first layer, inner ones first, whose outputs before `cut` change though its inputs there do
+        layer: path of the first layer, inner ones first, whose outputs before `cut` change though its inputs there do
             not; None where none is seen to.
     """
 
@@ -37,15 +37,15 @@ class CausalityReport:
     """What the audit measured.
 
     Attributes:
-        sequence_length: Positions of the inputs.
-        cuts: The positions tried as the beginning of the future, ascending.
-        max_gradient: Largest gradient of an earlier output with respect to a later input, or None if not taken.
-        max_change: Largest change of an earlier output when later inputs were replaced, in units of the output's
+        sequence_length: positions of the inputs.
+        cuts: the positions tried as the beginning of the future, ascending.
+        max_gradient: largest gradient of an earlier output with respect to a later input, or None if not taken.
+        max_change: largest change of an earlier output when later inputs were replaced, in units of the output's
             scale (its largest magnitude).
-        atol: Largest `max_change` that passes.
-        embeddings: Names of the layers at whose outputs gradients were taken, in call order; empty for vectors.
-        leaks: The `Leak` of each check that failed.
-        powerless: The checks that no leak could have failed, because the outputs depend on no input at all.
+        atol: largest `max_change` that passes.
+        embeddings: names of the layers at whose outputs gradients were taken, in call order; empty for vectors.
+        leaks: the `Leak` of each check that failed.
+        powerless: the checks that no leak could have failed, because the outputs depend on no input at all.
     """
 
     sequence_length: int

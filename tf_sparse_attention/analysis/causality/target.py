@@ -20,7 +20,7 @@ class AuditTarget:
     centroids) is seen by that call alone. So two calls draw the same dropout, and the audit leaves no trace.
 
     Args:
-        target: Layer, model, or function of one argument.
+        target: layer, model, or function of one argument.
         training: Boolean, passed on where `target` takes it.
     """
 

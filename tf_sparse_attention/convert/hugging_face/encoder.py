@@ -40,11 +40,11 @@ def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: An
     from the published model's only if no token is global. Task heads are not loaded.
 
     Args:
-        folder: Path of a local folder, as `huggingface_hub.snapshot_download` makes one, with config.json and
+        folder: path of a local folder, as `huggingface_hub.snapshot_download` makes one, with config.json and
             model.safetensors, or its shards with model.safetensors.index.json.
-        num_global: Maximal number of global tokens of a text for a Longformer; if more are marked, the rest are not
+        num_global: maximal number of global tokens of a text for a Longformer; if more are marked, the rest are not
             global, and states differ from the published ones. Default: 64.
-        dtype: Dtype policy of the model; `None` for Keras's global policy. Default: `None`.
+        dtype: dtype policy of the model; None for Keras's global policy. Default: None.
 
     Returns:
         An `Encoder`. Its inputs "token_ids", "padding_mask" and "token_type_ids" are the input_ids, attention_mask and

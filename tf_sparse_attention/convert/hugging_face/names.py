@@ -47,7 +47,7 @@ def find_root(names: Iterable[str]) -> str:
 
 
 def name_in_encoder(name: str, root: str) -> str | None:
-    """Returns the name of an encoder's weight without the prefix; `None` for weights of heads, and for counters."""
+    """Returns the name of an encoder's weight without the prefix; None for weights of heads, and for counters."""
     own = name.removeprefix(root)
     if not name.startswith(root) or not own.startswith(PARTS) or own.endswith(COUNTERS):
         return None

@@ -17,9 +17,9 @@ def arguments_of(attention: keras.layers.MultiHeadAttention, window: int | None 
     """Returns the constructor arguments that a layer of this library shares with a dense attention.
 
     Args:
-        attention: A `keras.layers.MultiHeadAttention`.
-        window: Positions that the new layer sees on each side, counting the query itself. If `None`, the result has no
-            `window`; `replace_attention` still applies the attention's `sliding_window`. Default: `None`.
+        attention: a `keras.layers.MultiHeadAttention`.
+        window: positions that the new layer sees on each side, counting the query itself. If None, the result has no
+            `window`; `replace_attention` still applies the attention's `sliding_window`. Default: None.
 
     Returns:
         Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `value_dim`, `dropout`, `use_bias`, `output_shape`,
@@ -49,7 +49,7 @@ def arguments_of(attention: keras.layers.MultiHeadAttention, window: int | None 
 
 
 def sliding_window_of(attention: keras.layers.MultiHeadAttention) -> int | None:
-    """Returns the `sliding_window` of a dense attention, which counts the query as `window` does, or `None`."""
+    """Returns the `sliding_window` of a dense attention, which counts the query as `window` does, or None."""
     return attention.get_config().get("sliding_window")
 
 
@@ -57,8 +57,8 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
     """Returns a sparse layer that sees no further than a window, and remarks for the report.
 
     Args:
-        layer: An attention layer of this library, not built.
-        window: Positions on each side, counting the query itself.
+        layer: an attention layer of this library, not built.
+        window: positions on each side, counting the query itself.
 
     Returns:
         Pair of the layer, a new one made from its config if it saw further, and a list of remarks, as text.
@@ -105,7 +105,7 @@ def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
 
 
 def unsupported_reason(layer: keras.layers.Layer) -> str | None:
-    """Returns why a layer named attention cannot be replaced by a sparse one; `None` if it can."""
+    """Returns why a layer named attention cannot be replaced by a sparse one; None if it can."""
     dense = keras.layers.MultiHeadAttention
     name = type(layer).__name__
     if not isinstance(layer, dense):

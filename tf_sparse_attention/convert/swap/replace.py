@@ -24,15 +24,15 @@ def replace_attention(
     and subclasses that compute something else are not replaced.
 
     Args:
-        model: A built `keras.Model`: functional, Sequential, or reconstructible from its config. It is not changed.
-        make_layer: Function of a dense attention layer that returns an unbuilt attention layer of this library to
-            replace it with, or `None` to keep it. Cross-attention inside other layers is recognized by "cross" in its
-            name or by sizes that differ; for any other, return `None`. `arguments_of` returns the arguments that both
+        model: a built `keras.Model`: functional, Sequential, or reconstructible from its config. It is not changed.
+        make_layer: function of a dense attention layer that returns an unbuilt attention layer of this library to
+            replace it with, or None to keep it. Cross-attention inside other layers is recognized by "cross" in its
+            name or by sizes that differ; for any other, return None. `arguments_of` returns the arguments that both
             layers share. The parts of a `MixedAttention` take consecutive heads.
-        causal: Whether the masks that the model passes to its attention hide later positions, which patterns that
+        causal: whether the masks that the model passes to its attention hide later positions, which patterns that
             depend on it cannot see from a mask. Not needed where the model passes Keras's `use_causal_mask`, nor for
-            KerasHub's decoders. Default: `False`.
-        print_fn: Function that takes the report: a line for each attention, replaced or skipped, and why. `None` for no
+            KerasHub's decoders. Default: False.
+        print_fn: function that takes the report: a line for each attention, replaced or skipped, and why. None for no
             report. Default: `print`.
 
     Returns:

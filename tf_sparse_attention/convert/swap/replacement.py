@@ -25,12 +25,12 @@ class Replacement:
     """One replacement of dense attention by sparse layers.
 
     Args:
-        make_layer: Function of a dense attention layer that returns a new layer or `None`.
-        causal: Whether every new layer is called with `use_causal_mask`.
+        make_layer: function of a dense attention layer that returns a new layer or None.
+        causal: whether every new layer is called with `use_causal_mask`.
 
     Attributes:
-        replaced: By path, the names of the classes of the dense and the new layer, and remarks, as text.
-        skipped: By path, pairs of the name of the class and the reason.
+        replaced: by path, the names of the classes of the dense and the new layer, and remarks, as text.
+        skipped: by path, pairs of the name of the class and the reason.
     """
 
     def __init__(self, make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None], causal: bool) -> None:
@@ -59,7 +59,7 @@ class Replacement:
         return _GraphCopy(self, model, path).make()
 
     def make_sparse_layer(self, path: str, dense: keras.layers.Layer) -> keras.layers.Layer | None:
-        """Returns a new layer with the weights of a dense one and records it; `None` if it is not replaced."""
+        """Returns a new layer with the weights of a dense one and records it; None if it is not replaced."""
         reason = unsupported_reason(dense)
         layer = None if reason else self.make_layer(dense)
         if layer is None:

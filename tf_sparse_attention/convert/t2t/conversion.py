@@ -33,16 +33,16 @@ def from_t2t_checkpoint(
     that all heads share is folded into the output projections, and the scale d^-1/2 of routed queries into theirs.
 
     Args:
-        path: Prefix of the checkpoint's files ("rt-checkpoint/ckpt-3530000"), a folder with one checkpoint, or the zip
+        path: prefix of the checkpoint's files ("rt-checkpoint/ckpt-3530000"), a folder with one checkpoint, or the zip
             file it was published in.
-        hparams: Path of a file of settings, the name of a preset ("pg19_routing_published", "pg19_local8k"), or a
-            dictionary, which overrides hparams.json in the checkpoint's folder, if there is one. If `None`, that file.
-            Default: `None`.
-        with_optimizer: Whether the model is compiled with the published Adafactor and the part of its state that the
+        hparams: path of a file of settings, the name of a preset ("pg19_routing_published", "pg19_local8k"), or a
+            dictionary, which overrides hparams.json in the checkpoint's folder, if there is one. If None, that file.
+            Default: None.
+        with_optimizer: whether the model is compiled with the published Adafactor and the part of its state that the
             checkpoint has, to continue training. The state of weights that are split or folded is reset; they are
-            logged. Default: `True`.
-        dtype: Dtype policy of the model; `None` for Keras's global policy. Weights are float32 in the file.
-            Default: `None`.
+            logged. Default: True.
+        dtype: dtype policy of the model; None for Keras's global policy. Weights are float32 in the file.
+            Default: None.
 
     Returns:
         A `tsa.models.LanguageModel`, built. Besides its weights only the tensor being read is in memory.
@@ -98,8 +98,8 @@ def plan_t2t_checkpoint(
     """Returns what `from_t2t_checkpoint` would do, from names and shapes alone.
 
     Args:
-        path: As for `from_t2t_checkpoint`, or a dictionary of shapes by name.
-        hparams: As for `from_t2t_checkpoint`.
+        path: as for `from_t2t_checkpoint`, or a dictionary of shapes by name.
+        hparams: as for `from_t2t_checkpoint`.
 
     Returns:
         A plan: `plan.table()` is the mapping as text, `plan.layout` what is known from names and shapes.

@@ -21,11 +21,11 @@ class Checkpoint:
     Use `open_checkpoint` to make one.
 
     Attributes:
-        prefix: Path of the files without their suffixes, a `pathlib.Path`.
-        shapes: Dictionary of the shapes of all variables by name.
+        prefix: path of the files without their suffixes, a `pathlib.Path`.
+        shapes: dictionary of the shapes of all variables by name.
 
     Args:
-        prefix: Path of the files without their suffixes.
+        prefix: path of the files without their suffixes.
     """
 
     def __init__(self, prefix: pathlib.Path) -> None:
@@ -83,7 +83,7 @@ def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
     """Opens the checkpoint at a path.
 
     Args:
-        path: Prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
+        path: prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
             with one, which is unpacked into a temporary folder until the context ends.
 
     Yields:

@@ -31,23 +31,23 @@ class Layout:
     """The sizes and parts of a model, as its variables have them.
 
     Attributes:
-        scope: Prefix of the names of the model's variables.
-        vocabulary_size: Number of token ids.
-        embedding_dim: Size of the embedding.
-        hidden_dim: Channels of the residual stream.
-        num_layers: Number of layers.
-        intermediate_dim: Inner size of the feed-forward, `None` without one.
-        activation: Activation of the feed-forward, "geglu" or "relu", `None` without one.
-        norm: Position of the layer norm, "post" or "pre".
-        num_heads: Number of heads of a layer, routed and local.
-        key_dim: Size of a head for queries and keys.
-        value_dim: The same for values.
-        num_routing: Number of routed heads in layers that have them.
-        num_clusters: Number of clusters of a routed head.
-        routed: Indices of the layers with routed heads.
-        has_averages: Whether the checkpoint has the moving averages of the centroids.
-        local_distance: Maximal relative distance of local heads, `None` without relative positions.
-        routing_distance: The same of routed heads.
+        scope: prefix of the names of the model's variables.
+        vocabulary_size: number of token ids.
+        embedding_dim: size of the embedding.
+        hidden_dim: channels of the residual stream.
+        num_layers: number of layers.
+        intermediate_dim: inner size of the feed-forward, None without one.
+        activation: activation of the feed-forward, "geglu" or "relu", None without one.
+        norm: position of the layer norm, "post" or "pre".
+        num_heads: number of heads of a layer, routed and local.
+        key_dim: size of a head for queries and keys.
+        value_dim: the same for values.
+        num_routing: number of routed heads in layers that have them.
+        num_clusters: number of clusters of a routed head.
+        routed: indices of the layers with routed heads.
+        has_averages: whether the checkpoint has the moving averages of the centroids.
+        local_distance: maximal relative distance of local heads, None without relative positions.
+        routing_distance: the same of routed heads.
     """
 
     scope: str
@@ -138,7 +138,7 @@ def read_layout(shapes: Mapping[str, Shape]) -> Layout:
     """Returns the `Layout` of a checkpoint.
 
     Args:
-        shapes: Dictionary of the shapes of all variables by name.
+        shapes: dictionary of the shapes of all variables by name.
 
     Raises:
         ValueError: If this is no such checkpoint, or variables of the model are missing, unknown, or of shapes that do

@@ -30,11 +30,11 @@ class Row:
     """One weight of the model.
 
     Attributes:
-        target: Path of the weight, without the model's name.
-        sources: Names of the variables it is computed from, without the scope.
-        shape: Shape of the weight.
-        change: How the values change, as text; "" if they do not.
-        compute: Function of the sources' values, NumPy arrays, that returns the weight's.
+        target: path of the weight, without the model's name.
+        sources: names of the variables it is computed from, without the scope.
+        shape: shape of the weight.
+        change: how the values change, as text; "" if they do not.
+        compute: function of the sources' values, NumPy arrays, that returns the weight's.
     """
 
     target: str
@@ -53,8 +53,8 @@ def make_mapping(layout: Layout, share_qk: bool) -> list[Row]:
     """Returns the rows for all weights of a model.
 
     Args:
-        layout: A `Layout`.
-        share_qk: Whether routed heads share queries and keys.
+        layout: a `Layout`.
+        share_qk: whether routed heads share queries and keys.
 
     Returns:
         List of `Row`.

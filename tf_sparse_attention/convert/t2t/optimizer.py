@@ -33,9 +33,9 @@ def restore_optimizer(model: keras.Model, plan: Plan, checkpoint: Checkpoint) ->
     """Returns the optimizer of a converted model with the state of a checkpoint.
 
     Args:
-        model: The converted model.
-        plan: The `Plan` of its conversion.
-        checkpoint: The open `Checkpoint`.
+        model: the converted model.
+        plan: the `Plan` of its conversion.
+        checkpoint: the open `Checkpoint`.
 
     Returns:
         Pair of an `Adafactor` and the paths of the weights whose state is reset.
@@ -76,7 +76,7 @@ def _restore_moments(optimizer, model, plan, checkpoint):
 
 
 def _moments(row, scope, shapes, own):
-    """Returns the names of a weight's slots in the checkpoint by our names, or `None` if it has none that fit."""
+    """Returns the names of a weight's slots in the checkpoint by our names, or None if it has none that fit."""
     if row.change or "momentum" in own:
         return None
     slot = f"{SLOTS}{scope}{row.sources[0]}/"

@@ -17,11 +17,11 @@ class Plan:
     """How every variable of a checkpoint is used.
 
     Attributes:
-        layout: The `Layout` of the model.
-        settings: Settings of tensor2tensor by name, with defaults.
-        rows: List of `Row`, one for each weight of the model.
-        unused: Names of variables of the model that have no effect.
-        other_variables: Number of variables that are not the model's, by their kind.
+        layout: the `Layout` of the model.
+        settings: settings of tensor2tensor by name, with defaults.
+        rows: list of `Row`, one for each weight of the model.
+        unused: names of variables of the model that have no effect.
+        other_variables: number of variables that are not the model's, by their kind.
     """
 
     layout: Layout
@@ -109,8 +109,8 @@ def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
     """Returns the `Plan` of a conversion.
 
     Args:
-        shapes: Dictionary of the shapes of all variables of the checkpoint by name.
-        settings: Dictionary of settings of tensor2tensor, see `settings.read_settings`.
+        shapes: dictionary of the shapes of all variables of the checkpoint by name.
+        settings: dictionary of settings of tensor2tensor, see `settings.read_settings`.
 
     Raises:
         ValueError: If variables are missing or unknown, or settings are missing or contradict them.

@@ -39,9 +39,9 @@ def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pa
     """Returns the settings of tensor2tensor as a dictionary.
 
     Args:
-        hparams: Path of a file of settings; the name of a preset of the Routing Transformer; or a dictionary of
-            settings, which override those of `hparams.json` in `folder`, if there is one. `None` for that file.
-        folder: Folder of the checkpoint, or `None`.
+        hparams: path of a file of settings; the name of a preset of the Routing Transformer; or a dictionary of
+            settings, which override those of `hparams.json` in `folder`, if there is one. None for that file.
+        folder: folder of the checkpoint, or None.
 
     Raises:
         ValueError: If there is no such file or preset, or the file is no JSON object.
@@ -121,8 +121,8 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
     """Raises a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
 
     Args:
-        settings: Result of `read_settings`.
-        layout: Result of `read_layout`.
+        settings: result of `read_settings`.
+        layout: result of `read_layout`.
     """
     required = REQUIRED + (REQUIRED_FOR_ROUTING if layout.routed else ())
     missing = [name for name in required if settings.get(name) is None]

@@ -42,17 +42,17 @@ def evaluation_batches(
 
     Args:
         store: `TokenStore`.
-        batch_size: Windows in a batch, over all replicas.
-        sequence_length: Tokens in a window.
-        use_packing: Whether documents in a window are separate sequences, see `pack_windows`. Default True.
-        max_windows: Maximum number of windows to score, evenly spread over the text. Default: `None`, all.
-        mask_rate: Fraction of the tokens that is hidden and scored, the same ones each time; see `pack_masked`.
+        batch_size: windows in a batch, over all replicas.
+        sequence_length: tokens in a window.
+        use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        max_windows: maximum number of windows to score, evenly spread over the text. Default: None, all.
+        mask_rate: fraction of the tokens that is hidden and scored, the same ones each time; see `pack_masked`.
             Default 0: all tokens are scored, each given those before it.
-        overlap: Tokens at the beginning of a window that are context only, since the window before scores them.
+        overlap: tokens at the beginning of a window that are context only, since the window before scores them.
             Less than `sequence_length`; must be 0 with hidden tokens. Default 0.
-        first_batch: Index of the first batch, to resume an evaluation. Default 0.
-        num_batches: Number of batches. Default: `None`, all remaining ones.
-        num_shards, shard_index, num_parts: See `shard_rows`.
+        first_batch: index of the first batch, to resume an evaluation. Default 0.
+        num_batches: number of batches. Default: None, all remaining ones.
+        num_shards, shard_index, num_parts: see `shard_rows`.
 
     Returns:
         Finite `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_windows`, of known cardinality, the same for

@@ -13,10 +13,10 @@ def hidden_positions(numbers: Sequence[int] | np.ndarray, length: int, rate: flo
     """Returns which positions of windows are hidden, a pure function of the seed and the number of each window.
 
     Args:
-        numbers: Integers (B,), the numbers of the windows.
-        length: Tokens in a window.
-        rate: Fraction of the positions that is hidden.
-        seed: Integer in [0, 2**63). Default 0.
+        numbers: integers (B,), the numbers of the windows.
+        length: tokens in a window.
+        rate: fraction of the positions that is hidden.
+        seed: integer in [0, 2**63). Default 0.
 
     Returns:
         Bool array (B, length).
@@ -39,8 +39,8 @@ def pack_masked(
     Args:
         tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
         hidden: bool (B, T).
-        end_id: The id that ends a document. Default 1.
-        use_packing: Whether documents are separate sequences, see `pack_windows`. Default True.
+        end_id: the id that ends a document. Default 1.
+        use_packing: whether documents are separate sequences, see `pack_windows`. Default True.
 
     Returns:
         `(inputs, targets, weights)`; the inputs always have a "padding_mask".

@@ -25,10 +25,10 @@ def pack_windows(
 
     Args:
         tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
-        end_id: The id that ends a document. Default 1.
-        use_packing: Whether documents are separate sequences. If False the window is one sequence: there are no
+        end_id: the id that ends a document. Default 1.
+        use_packing: whether documents are separate sequences. If False the window is one sequence: there are no
             segments, and the input after a document's end is the end id itself. Default True.
-        padded: Whether there may be padding, so that a "padding_mask" is needed. Default True.
+        padded: whether there may be padding, so that a "padding_mask" is needed. Default True.
 
     Returns:
         `(inputs, targets, weights)` as `keras.Model.fit` takes them: inputs {"token_ids", "segment_ids"}, int32 (B, T)

@@ -26,14 +26,14 @@ class SegmentBatches(TrainingBatches):
 
     Args:
         store: `TokenStore` with at least one segment for each row.
-        batch_size: Rows of a batch.
-        sequence_length: Tokens in a segment.
-        seed: Integer in [0, 2**63). Default 0.
-        use_packing: Whether documents are separate sequences; if not, an epoch of a row is one text. Default True.
+        batch_size: rows of a batch.
+        sequence_length: tokens in a segment.
+        seed: integer in [0, 2**63). Default 0.
+        use_packing: whether documents are separate sequences; if not, an epoch of a row is one text. Default True.
 
     Attributes:
-        steps_per_epoch: Segments of a row in an epoch.
-        num_windows: Those of all rows.
+        steps_per_epoch: segments of a row in an epoch.
+        num_windows: those of all rows.
 
     Raises:
         ValueError: If a size is not positive, the seed out of range or the store too small.
@@ -77,10 +77,10 @@ def segment_element(
     """Returns `(inputs, targets, weights)` of the segments that `read` returns, with static shapes, in TensorFlow.
 
     Args:
-        read: Function of the arguments and `rows` that returns what `read_segments` returns.
-        arguments: List of integer tensors.
-        rows: Rows of the element, an integer.
-        length: Tokens in a segment.
+        read: function of the arguments and `rows` that returns what `read_segments` returns.
+        arguments: list of integer tensors.
+        rows: rows of the element, an integer.
+        length: tokens in a segment.
     """
     import tensorflow as tf
 
@@ -105,10 +105,10 @@ def read_segments(
     Args:
         store: `TokenStore`.
         starts: int (B,), the position of each segment's first token; positions wrap around the end.
-        length: Tokens in a segment.
-        epoch: Integer that goes into the numbers of documents.
-        use_packing: Whether documents have numbers of their own and so do not attend to each other.
-        stop: int (B,), the position where each row's text ends. Default: `None`, no end.
+        length: tokens in a segment.
+        epoch: integer that goes into the numbers of documents.
+        use_packing: whether documents have numbers of their own and so do not attend to each other.
+        stop: int (B,), the position where each row's text ends. Default: None, no end.
 
     Returns:
         Three int32 arrays (B, length): the tokens; the token before each, 0 where that is in another document; and the
@@ -147,12 +147,12 @@ def evaluation_segments(
 
     Args:
         store: `TokenStore`.
-        batch_size: Rows of a batch.
-        sequence_length: Tokens in a segment.
-        use_packing: Whether documents are separate sequences. Default True.
-        max_windows: Maximum number of segments, the first ones of each row, rounded up to full batches. Default:
-            `None`, all.
-        num_shards, shard_index, num_parts: See `shard_rows`.
+        batch_size: rows of a batch.
+        sequence_length: tokens in a segment.
+        use_packing: whether documents are separate sequences. Default True.
+        max_windows: maximum number of segments, the first ones of each row, rounded up to full batches. Default:
+            None, all.
+        num_shards, shard_index, num_parts: see `shard_rows`.
 
     Returns:
         Finite `tf.data.Dataset` of `(inputs, targets, weights)` as `SegmentBatches` has them, of known cardinality.

@@ -11,10 +11,10 @@ def shard_rows(batch_size: int, num_shards: int = 1, shard_index: int = 0, num_p
     `num_parts` elements of B / n / num_parts consecutive rows.
 
     Args:
-        batch_size: Rows B of the whole batch.
-        num_shards: Input pipelines, normally one a host.
-        shard_index: Which of them this is.
-        num_parts: Elements in which a pipeline delivers its rows: 1, or one a replica for
+        batch_size: rows B of the whole batch.
+        num_shards: input pipelines, normally one a host.
+        shard_index: which of them this is.
+        num_parts: elements in which a pipeline delivers its rows: 1, or one a replica for
             `tf.distribute.Strategy.distribute_datasets_from_function`.
 
     Returns:
@@ -43,7 +43,7 @@ def distribute_batches(strategy: Any, make_dataset: Callable) -> Any:
 
     Args:
         strategy: `tf.distribute.Strategy`.
-        make_dataset: Function of `num_shards`, `shard_index` and `num_parts` that returns a `tf.data.Dataset`, such as
+        make_dataset: function of `num_shards`, `shard_index` and `num_parts` that returns a `tf.data.Dataset`, such as
             `functools.partial(batches.dataset, start_step=step)` or a partial `evaluation_batches`.
 
     Returns:

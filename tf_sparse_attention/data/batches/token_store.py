@@ -19,18 +19,18 @@ class TokenStore:
     but the pages that are read.
 
     Args:
-        folder: Folder with a complete store.
+        folder: folder with a complete store.
 
     Attributes:
         tokens: `np.memmap` (num_tokens,), the smallest unsigned type that holds the vocabulary.
         document_offsets: `np.memmap` (num_documents + 1,) int64: document i, with its end id, is
             `tokens[document_offsets[i]:document_offsets[i + 1]]`.
-        metadata: Dictionary: tokenizer, source, split, and the counts below.
-        num_tokens: Number of ids, one end id a document included.
-        num_documents: Number of documents.
+        metadata: dictionary: tokenizer, source, split, and the counts below.
+        num_tokens: number of ids, one end id a document included.
+        num_documents: number of documents.
         num_bytes: UTF-8 bytes of the text, the divisor of bits per byte.
-        num_words: Words between white space, the divisor of perplexity per word as PG-19 counts it.
-        end_id, vocabulary_size: Those of the tokenizer.
+        num_words: words between white space, the divisor of perplexity per word as PG-19 counts it.
+        end_id, vocabulary_size: those of the tokenizer.
 
     Raises:
         ValueError: If the folder holds no complete store.
@@ -73,10 +73,10 @@ def read_windows(tokens: np.ndarray, starts: Sequence[int] | np.ndarray, length:
     """Reads windows of consecutive tokens.
 
     Args:
-        tokens: Array (num_tokens,) of ids, a memory map.
-        starts: Integers (B,), the position of each window's first token; beyond the end the window is empty.
-        length: Tokens in a window.
-        wrap: Whether a window that reaches the end continues at position 0, up to its own start. Otherwise, and where
+        tokens: array (num_tokens,) of ids, a memory map.
+        starts: integers (B,), the position of each window's first token; beyond the end the window is empty.
+        length: tokens in a window.
+        wrap: whether a window that reaches the end continues at position 0, up to its own start. Otherwise, and where
             the stream is shorter than a window, it is padded with 0 on the right.
 
     Returns:

@@ -35,8 +35,8 @@ def open_token_store(
     Args:
         source: `TextSource`, or any object with `fingerprint` and `documents(split)`.
         tokenizer: `ByteTokenizer` or another with its interface.
-        split: Name of the split.
-        folder: Folder of all stores, on a local disk; `None` is "token_stores" in the source's `data_dir`.
+        split: name of the split.
+        folder: folder of all stores, on a local disk; None is "token_stores" in the source's `data_dir`.
 
     Returns:
         `TokenStore`.

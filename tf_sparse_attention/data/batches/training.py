@@ -32,16 +32,16 @@ class TrainingBatches:
 
     Args:
         store: `TokenStore`.
-        batch_size: Windows in a batch, over all replicas.
-        sequence_length: Tokens in a window.
-        seed: Integer in [0, 2**63). Default 0.
-        use_packing: Whether documents in a window are separate sequences, see `pack_windows`. Default True.
-        mask_rate: Fraction of the tokens that is hidden, for bidirectional models; see `pack_masked`. Default 0: the
+        batch_size: windows in a batch, over all replicas.
+        sequence_length: tokens in a window.
+        seed: integer in [0, 2**63). Default 0.
+        use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        mask_rate: fraction of the tokens that is hidden, for bidirectional models; see `pack_masked`. Default 0: the
             next token is the target.
 
     Attributes:
-        num_windows: Windows in an epoch.
-        steps_per_epoch: Batches in an epoch, rounded up.
+        num_windows: windows in an epoch.
+        steps_per_epoch: batches in an epoch, rounded up.
 
     Raises:
         ValueError: If a size is not positive or the seed out of range.
@@ -89,9 +89,9 @@ class TrainingBatches:
         """Makes the data set of the batches from a step on.
 
         Args:
-            start_step: The first step.
-            num_steps: Number of steps. `None`: endless. Default: `None`.
-            num_shards, shard_index, num_parts: See `shard_rows`. An element has batch_size / num_shards / num_parts
+            start_step: the first step.
+            num_steps: number of steps. None: endless. Default: None.
+            num_shards, shard_index, num_parts: see `shard_rows`. An element has batch_size / num_shards / num_parts
                 rows, and a step `num_parts` elements.
 
         Returns:
@@ -146,9 +146,9 @@ def shuffled_index(index: Tensor, seed: int, epoch: Tensor, size: int) -> Tensor
 
     Args:
         index: int64 (B,) in [0, size).
-        seed: Integer.
+        seed: integer.
         epoch: int64 (B,).
-        size: Length of the permutation.
+        size: length of the permutation.
 
     Returns:
         int64 (B,): the position of each index in the permutation of its epoch.

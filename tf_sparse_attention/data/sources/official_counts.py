@@ -8,9 +8,9 @@ def official_word_count(name: str, split: str, num_documents: int) -> int | None
     """Returns the official number of words of a split, or None.
 
     Args:
-        name: Full name of the data set, such as "pg19/0.1.1".
-        split: Name of the split; a part of one ("test[:1]") has no official count.
-        num_documents: Documents that were read; only a complete split has an official count.
+        name: full name of the data set, such as "pg19/0.1.1".
+        split: name of the split; a part of one ("test[:1]") has no official count.
+        num_documents: documents that were read; only a complete split has an official count.
 
     Example:
 

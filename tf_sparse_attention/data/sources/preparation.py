@@ -21,8 +21,8 @@ def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: b
 
     Args:
         builder: `tfds.core.DatasetBuilder`.
-        local_dir: Folder with the files that the builder would download; see `text_source.open_source`.
-        try_gcs: Whether a prepared copy may come from the public bucket of TFDS.
+        local_dir: folder with the files that the builder would download; see `text_source.open_source`.
+        try_gcs: whether a prepared copy may come from the public bucket of TFDS.
     """
     if not _is_prepared(builder):
         _download_and_prepare(builder, local_dir, try_gcs)
@@ -83,7 +83,7 @@ def pg19_fingerprint(local_dir: str | os.PathLike) -> str:
     another part, so each local copy is prepared in a folder named after this.
 
     Args:
-        local_dir: Folder with metadata.csv and the folders train, validation and test.
+        local_dir: folder with metadata.csv and the folders train, validation and test.
 
     Raises:
         ValueError: If one of them is missing.

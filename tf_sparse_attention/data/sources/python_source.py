@@ -43,8 +43,8 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
     name.
 
     Args:
-        data_dir, version: As in `tfds.core.DatasetBuilder`.
-        config: `None`, or the name of the one configuration that this interpreter has.
+        data_dir, version: as in `tfds.core.DatasetBuilder`.
+        config: None, or the name of the one configuration that this interpreter has.
 
     Raises:
         ValueError: If the interpreter has no source files (its library is in a zip file), or `config` is of another.

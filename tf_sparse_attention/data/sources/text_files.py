@@ -43,7 +43,7 @@ def assign_split(digest: str) -> str:
     two copies of one text are always in one split, and a document keeps its split when others are added or removed.
 
     Args:
-        digest: Hexadecimal hash of the content, from `content_digest`.
+        digest: hexadecimal hash of the content, from `content_digest`.
 
     Returns:
         "train", "validation" or "test".
@@ -74,7 +74,7 @@ def nonempty_splits(files: list[TextFile]) -> dict[str, list[TextFile]]:
     contents they almost never are: `assign_split` decides, and no file moves when others are added or removed.
 
     Args:
-        files: List of `TextFile` with at least 3 different contents.
+        files: list of `TextFile` with at least 3 different contents.
 
     Returns:
         {split: list of its `TextFile`, in the given order} for "train", "validation" and "test".
@@ -106,9 +106,9 @@ def list_text_files(
     Hidden files, files in hidden folders, and files without text (empty or only blank) are left out.
 
     Args:
-        folder: Path of the folder that names are relative to.
-        paths: Iterable of `pathlib.Path` inside it, files and folders.
-        skip_invalid: Whether a file that is not UTF-8 is left out rather than an error.
+        folder: path of the folder that names are relative to.
+        paths: iterable of `pathlib.Path` inside it, files and folders.
+        skip_invalid: whether a file that is not UTF-8 is left out rather than an error.
 
     Returns:
         List of `TextFile`.

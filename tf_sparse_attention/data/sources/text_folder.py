@@ -44,9 +44,9 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
     folder is prepared again, and what was prepared before, or split by another rule, is never taken for the new one.
 
     Args:
-        path: The folder, or the file.
-        pattern: Glob pattern of the documents, relative to `path` or to its folders train, validation and test.
-        data_dir, version: As in `tfds.core.DatasetBuilder`.
+        path: the folder, or the file.
+        pattern: glob pattern of the documents, relative to `path` or to its folders train, validation and test.
+        data_dir, version: as in `tfds.core.DatasetBuilder`.
         config: `TextFolderConfig` whose `path` and `pattern` take the place of the arguments; its name is not used.
 
     Raises:
@@ -115,7 +115,7 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """Bytes `begin` to `end` of a file; an `end` of `None` is its end."""
+    """Bytes `begin` to `end` of a file; an `end` of None is its end."""
 
     file: TextFile
     begin: int = 0

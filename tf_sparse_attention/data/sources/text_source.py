@@ -19,17 +19,17 @@ class TextSource:
     Made by `open_source`.
 
     Attributes:
-        name: Full name of the data set with configuration and version, such as "tiny_shakespeare/1.0.0".
-        fingerprint: String that identifies content and text feature; available before the data set is prepared.
-        text_feature: Name of the feature that is read.
-        data_dir: Folder of TFDS in which the data set is prepared, a string since it may be in a bucket.
+        name: full name of the data set with configuration and version, such as "tiny_shakespeare/1.0.0".
+        fingerprint: string that identifies content and text feature; available before the data set is prepared.
+        text_feature: name of the feature that is read.
+        data_dir: folder of TFDS in which the data set is prepared, a string since it may be in a bucket.
 
     Args:
         builder: `tfds.core.DatasetBuilder`.
-        text_feature: Name of the text feature, or `None` to find it.
-        local_dir: Folder with the files that the builder would download, or `None`.
-        try_gcs: Whether a prepared copy may come from the public bucket of TFDS.
-        variant: String that distinguishes sources of one name in the fingerprint.
+        text_feature: name of the text feature, or None to find it.
+        local_dir: folder with the files that the builder would download, or None.
+        try_gcs: whether a prepared copy may come from the public bucket of TFDS.
+        variant: string that distinguishes sources of one name in the fingerprint.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TextSource:
         """Iterates over the documents of a split, always in the same order.
 
         Args:
-            split: Name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
 
         Returns:
             Iterator of `bytes`, one document each (UTF-8 in all data sets of TFDS).
@@ -86,7 +86,7 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
 
     Args:
         features: `tfds.features.FeaturesDict`.
-        text_feature: Name of the feature. `None`: the only string feature, or among several the first that is called
+        text_feature: name of the feature. None: the only string feature, or among several the first that is called
             text, book_text, content, document, article or story.
 
     Raises:
@@ -125,17 +125,17 @@ def open_source(
     """Opens a text data set. It is downloaded and prepared when its documents are first read.
 
     Args:
-        tfds: Name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
+        tfds: name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
             "python_source", the Python standard library's own source, which needs no download and is the default.
-        path: Folder of text files, or one text file, instead of `tfds`; see `TextFolder`.
-        pattern: Glob pattern of the documents in `path`. Default "**/*.txt".
-        local_dir: Folder with the files that the builder would download, so that it works offline. For "pg19" a copy,
+        path: folder of text files, or one text file, instead of `tfds`; see `TextFolder`.
+        pattern: glob pattern of the documents in `path`. Default "**/*.txt".
+        local_dir: folder with the files that the builder would download, so that it works offline. For "pg19" a copy,
             or a part, of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For any
             other it is the manual folder of TFDS: a file in it that has the name and checksum of the download is
             used instead (input.txt for "tiny_shakespeare").
-        text_feature: Name of the feature with the text; `None` finds it.
-        data_dir: Folder of TFDS, local or in a bucket; `None` is TFDS's own default (~/tensorflow_datasets).
-        try_gcs: Whether prepared data may be read from the public bucket of TFDS.
+        text_feature: name of the feature with the text; None finds it.
+        data_dir: folder of TFDS, local or in a bucket; None is TFDS's own default (~/tensorflow_datasets).
+        try_gcs: whether prepared data may be read from the public bucket of TFDS.
 
     Returns:
         `TextSource`.
@@ -186,8 +186,8 @@ def load_documents(split: str, **source: Any) -> Iterator[bytes]:
     """Iterates over the documents of a split of a text data set.
 
     Args:
-        split: Name of the split.
-        **source: Arguments of `open_source`; none is the Python standard library's own source.
+        split: name of the split.
+        **source: arguments of `open_source`; none: the Python standard library's own source.
 
     Returns:
         Iterator of `bytes`, one document each.

@@ -59,7 +59,7 @@ class ByteTokenizer(Tokenizer):
         """Turns ids back into text, leaving out the special ids.
 
         Args:
-            ids: For Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
+            ids: for Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
                 or ragged.
 
         Returns:
@@ -78,7 +78,7 @@ class ByteTokenizer(Tokenizer):
         """Turns ids back into the exact bytes, leaving out the special ids.
 
         Args:
-            ids: Sequence or array (T,) of integers.
+            ids: sequence or array (T,) of integers.
 
         Returns:
             `bytes`, valid UTF-8 only if the ids were cut between characters.

@@ -113,7 +113,7 @@ class SubwordTokenizer(Tokenizer):
         """Turns ids back into text, leaving out the special ids.
 
         Args:
-            ids: For Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
+            ids: for Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
                 or ragged.
 
         Returns:

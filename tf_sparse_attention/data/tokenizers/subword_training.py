@@ -27,8 +27,8 @@ def train_subwords(
     Args:
         documents: iterable of `str` or UTF-8 `bytes`; only the counts of its words are held in memory.
         vocabulary_size: target number of ids, the two special ones included.
-        max_length: Maximum number of characters of a subword. Default: `None`, no limit.
-        num_iterations: Number of rounds. Default 4.
+        max_length: maximum number of characters of a subword. Default: None, no limit.
+        num_iterations: number of rounds. Default 4.
 
     Raises:
         ValueError: if there is no text, or not all of it is UTF-8.

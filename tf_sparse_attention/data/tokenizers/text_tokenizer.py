@@ -72,7 +72,7 @@ class TextTokenizer(Tokenizer):
         """Turns ids back into text, leaving out the special ids.
 
         Args:
-            ids: For Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
+            ids: for Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
                 or ragged, in which an id outside the vocabulary gives nothing.
 
         Returns:
