@@ -63,7 +63,7 @@ def test_clusters_have_the_published_members_and_losses(published, model):
 
 
 def _compare_clusters(part, x, arrays, layer):
-    query = kmeans.normalize(part.project(x)[0])
+    query = part.project(x)[0]
     scores = kmeans.scores(query, part.centroids)
     equal(-scores, arrays[layer + "dists"])
     clusters = kmeans.nearest(query, part.centroids)
