@@ -4,6 +4,7 @@ import dataclasses
 
 import keras
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
 from tf_sparse_attention.patterns.pattern import Pattern
 
@@ -28,6 +29,7 @@ class Hashed(GroupBand):
 
     def __post_init__(self):
         check_sizes(self, "num_buckets", "bucket_size")
+        checks.check_count("round", self.round, minimum=0)
         if self.num_buckets % 2:
             raise ValueError(f"`num_buckets` must be even. Received: num_buckets={self.num_buckets}.")
 

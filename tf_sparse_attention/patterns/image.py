@@ -4,7 +4,8 @@ import dataclasses
 
 import keras
 
-from tf_sparse_attention.ops.images import Image, near_pixels
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.local_2d import image_grid
 from tf_sparse_attention.patterns.caches import Ring
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -24,6 +25,9 @@ class ImageBlocks(Pattern):
         after: pair, the blocks seen below, none in a causal call, and to the right. Default (1, 1).
         order: "raster", row by row, or "blocks", block by block. Default "raster".
         height: rows of the image; None: as many as the sequence fills.
+
+    Raises:
+        ValueError: for a wrong argument, and for calls of more positions than the image has.
     """
 
     width: int
@@ -32,6 +36,13 @@ class ImageBlocks(Pattern):
     after: tuple = (1, 1)
     order: str = "raster"
     height: int | None = None
+
+    def __post_init__(self):
+        checks.check_count("width", self.width)
+        checks.check_choice("order", self.order, ORDERS)
+        checks.check_optional_count("height", self.height)
+        for name, minimum in (("block_shape", 1), ("before", 0), ("after", 0)):
+            object.__setattr__(self, name, checks.checked_pair(name, getattr(self, name), minimum))
 
     @property
     def image(self):
@@ -54,7 +65,21 @@ class ImageBlocks(Pattern):
         return near_pixels(query.position, key.position, self.image, self.before, self.after)
 
     def arrange(self, call, known=None):
+        self._check_lengths(query=call.query_length, value=call.key_length)
         return image_grid(call.query_length, call.key_length, self.image, self.before, self.after, call.causal)
+
+    def dense(self, call, known=None):
+        self._check_lengths(query=call.query_length, value=call.key_length)
+        return super().dense(call, known)
+
+    def _check_lengths(self, **lengths):
+        """Raises a `ValueError` if queries or values are known to be more than the image has pixels."""
+        for name, length in lengths.items():
+            if self.height is not None and isinstance(length, int) and length > self.height * self.width:
+                raise ValueError(
+                    f"`{name}` must have at most `height` times `width` positions. Received: {length} positions, "
+                    f"height={self.height}, width={self.width}."
+                )
 
     def cache(self):
         return Ring(self._farthest(*self.before) + 1)

@@ -4,6 +4,7 @@ import dataclasses
 
 import keras
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.ops.members import MemberGrid, cluster_masks
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -34,6 +35,9 @@ class Nearest(GroupBand):
 
     def __post_init__(self):
         check_sizes(self, "num_clusters", "cluster_size")
+        checks.check_rate("ema_decay", self.ema_decay)
+        checks.check_not_negative("commitment_loss", self.commitment_loss)
+        checks.check_count("revive_after", self.revive_after, minimum=0)
 
     @property
     def num_groups(self):

@@ -95,23 +95,6 @@ class LocalAttention2D(AttentionLayer):
         """The `Image` that sequences are the first pixels of."""
         return self.make_pattern(causal=False).image
 
-    def compute_attention(self, heads, masks, causal, training=False, return_weights=False):
-        self._check_lengths(query=heads[0], value=heads[2])
-        return super().compute_attention(heads, masks, causal, training, return_weights)
-
-    def dense_mask(self, heads, masks, causal):
-        self._check_lengths(query=heads[0], value=heads[2])
-        return super().dense_mask(heads, masks, causal)
-
-    def _check_lengths(self, **heads):
-        """Raises a `ValueError` if queries or values (B, N, T, H) are known to be more than the image has."""
-        for name, x in heads.items():
-            if self.height is not None and x.shape[2] is not None and x.shape[2] > self.height * self.width:
-                raise ValueError(
-                    f"`{name}` must have at most `height` times `width` positions. Received: {x.shape[2]} positions, "
-                    f"height={self.height}, width={self.width}."
-                )
-
     def init_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         most = None if self.height is None else self.height * self.width
         if most is not None and isinstance(max_length, int) and max_length > most:
