@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.drawn import all_attention, local, lsh, routing, unequal_blocks
+from tests.drawn import all_attention, local, lsh, routing, sparse, unequal_blocks
 from tests.layers.decoded import LONGEST, SIZE, VARIANTS
 from tests.programs import as_program, compiled_on_jax
 from tf_sparse_attention import layers
@@ -24,6 +24,7 @@ KINDS = {
         changed(routing, selection="nearest", share_qk=False), changed(routing, selection="random", share_qk=False)
     ),
     "lsh": lambda: changed(lsh, share_qk=False),
+    "sparse": lambda: changed(sparse, share_qk=False),
 }
 OF_CONTENT = ("routing", "lsh", "mixed")  # queries and keys are as many
 
