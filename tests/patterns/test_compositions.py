@@ -34,6 +34,23 @@ def test_a_union_counts_each_pair_once():
     np.testing.assert_allclose(ops.convert_to_numpy(often)[0, 0, :, 0], [1, 4 / 3, 7 / 3, 13 / 3, 25 / 3], rtol=1e-6)
 
 
+def test_parts_that_count_each_pair_keep_to_it_inside_a_union():
+    zeros, values = column([0] * 4), column([1, 2, 4, 8])
+    often = Union((Window(2), First(1)), count_each=True)
+    # The third part leaves out what the union before it shows.
+    found = attend_pattern(often | Window(3), zeros, zeros, values, causal=True).output
+    np.testing.assert_allclose(ops.convert_to_numpy(found)[0, 0, :, 0], [1, 4 / 3, 7 / 3, 15 / 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("hide_self", ["unless_alone", "always"])
+def test_a_token_is_hidden_from_itself_in_whichever_part_shows_it(hide_self):
+    zeros, values = column([0] * 5), column([1, 2, 4, 8, 16])
+    for parts in (First(1) | Window(2), Window(2) | First(1)):
+        found = attend_pattern(parts, zeros, zeros, values, causal=True, hide_self=hide_self).output
+        alone = 1 if hide_self == "unless_alone" else 0
+        np.testing.assert_allclose(ops.convert_to_numpy(found)[0, 0, :, 0], [alone, 1, 1.5, 2.5, 4.5], rtol=1e-6)
+
+
 def test_parts_that_are_no_single_softmax_are_refused():
     for part in (BestOfCluster(4, 8), Heads([(1, Window(3)), (1, Window(4))])):
         with pytest.raises(ValueError, match=r"`parts` of a union must each be one softmax.*Received"):
