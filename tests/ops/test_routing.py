@@ -56,6 +56,12 @@ def test_a_band_on_both_sides_sees_one_later_token_of_the_cluster():
     assert shared_means(causal=False, mask_self=True) == pytest.approx([4, 16, 4.5, 18, 2, 8])
 
 
+def test_no_score_of_a_token_with_itself_outweighs_one_with_another():
+    tokens, groups = column([30, -30, 30]), row([1, 1, 2])
+    output = attend_groups(tokens, None, column([1, 2, 4]), groups, groups, 2, causal=True, mask_self=True).output
+    assert ops.convert_to_numpy(output)[0, 0, :, 0].tolist() == [1, 1, 4]
+
+
 def test_a_band_of_one_is_the_token_itself_even_if_self_is_masked():
     assert shared_means(cluster_size=1, mask_self=True) == pytest.approx(VALUES)
 

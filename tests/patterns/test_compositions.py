@@ -34,6 +34,13 @@ def test_a_union_counts_each_pair_once():
     np.testing.assert_allclose(ops.convert_to_numpy(often)[0, 0, :, 0], [1, 4 / 3, 7 / 3, 13 / 3, 25 / 3], rtol=1e-6)
 
 
+def test_the_log_sum_exp_of_a_union_is_that_of_all_its_parts():
+    zeros = column([0] * 5)
+    for pattern in (Window(2) | First(1), Heads([(1, First(1) | Window(2))])):
+        found = attend_pattern(pattern, zeros, zeros, zeros, causal=True, return_log_sum_exp=True).log_sum_exp
+        np.testing.assert_allclose(np.exp(ops.convert_to_numpy(found))[0, 0], [1, 2, 3, 3, 3], rtol=1e-6)
+
+
 def test_parts_that_count_each_pair_keep_to_it_inside_a_union():
     zeros, values = column([0] * 4), column([1, 2, 4, 8])
     often = Union((Window(2), First(1)), count_each=True)
