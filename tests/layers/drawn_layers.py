@@ -10,7 +10,7 @@ from tests.drawn import KINDS, LONGEST
 SIZE = 5
 LENGTHS = st.integers(1, LONGEST)
 FIXED_LENGTHS = st.sampled_from([1, 7, 33, 60])  # for JAX, which compiles each again
-CROSSING = ("local", "unequal_blocks", "local_2d", "all_attention", "strided", "fixed", "clustered")
+CROSSING = ("local", "unequal_blocks", "local_2d", "all_attention", "strided", "fixed", "clustered", "sparse")
 NEVER_CAUSAL = ("unequal_blocks", "global_local", "clustered")
 
 
@@ -47,6 +47,7 @@ def compare_drawn(kind, wanted, lengths=LENGTHS):
 def compare_one(layer_class, arguments, num_queries, num_keys, causal, masks, seed):
     """Compares one layer and one call."""
     layer, inputs = layer_class(**arguments | {"seed": seed}), [normal(2, num_queries, SIZE, seed=seed)]
+    num_keys = num_queries if layer.share_qk else num_keys
     if num_keys != num_queries:
         inputs.append(normal(2, num_keys, SIZE, seed=seed + 1))
     layer.build(*(x.shape for x in inputs))

@@ -140,6 +140,14 @@ def test_value_and_key_other_than_the_query_equal_the_dense_twin(case, lengths):
     assert_close(output, expected.output, contracts.CLOSE)
 
 
+def test_masks_of_queries_values_and_keys_hide_keys_together():
+    case, x, rng = CASES["local_window"], normal(2, 13, SIZE), np.random.default_rng(0)
+    query_mask, value_mask, key_mask = rng.random((3, 2, 13)) < 0.8
+    layer, masks = built(case), {"value_mask": value_mask, "key_mask": key_mask}
+    together = call(layer, case, x, query_mask=query_mask, key_mask=query_mask & value_mask & key_mask)
+    assert_close(call(layer, case, x, query_mask=query_mask, **masks), together, 0)
+
+
 @every_layer(by_default=FEW, crosses=True)
 def test_the_value_mask_masks_keys_and_values(case):
     layer, x, value = built(case), normal(2, 9, SIZE), normal(2, 9, SIZE, seed=1)

@@ -9,8 +9,9 @@ from keras import ops
 
 from tests.contracts import with_random_weights
 from tests.draws import first
-from tests.layers.cross_decoded import KINDS, SIZE, compare_drawn
+from tests.layers.cross_decoded import KINDS, SIZE, compare_drawn, largest_error
 from tf_sparse_attention import layers
+from tf_sparse_attention.patterns import First, Hashed, Nearest, Window
 
 TOLERANCE = 2e-5
 HOW_MANY = [3, pytest.param(30, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
@@ -27,6 +28,16 @@ SIZES = {"num_heads": 2, "key_dim": 4}
 def test_drawn_layers_decode_as_one_call(kind, wanted):
     _, error = compare_drawn(kind, wanted)
     assert error < TOLERANCE
+
+
+def test_parts_of_a_union_leave_out_what_others_show():
+    pattern = Window(2) | Nearest(2, 4) | Hashed(2, 3) | First(2)
+    layer, rng = layers.SparseAttention(**SIZES, pattern=pattern, position="relative", seed=1), np.random.default_rng(0)
+    layer.build((None, None, SIZE))
+    with_random_weights(layer, 0)
+    query, value = (rng.normal(size=(2, length, SIZE)).astype("float32") for length in (9, 14))
+    given = {"value": value, "value_mask": rng.random((2, 14)) < 0.8}
+    assert largest_error(layer, query, given, rng) < TOLERANCE
 
 
 @pytest.mark.large

@@ -11,8 +11,10 @@ from tf_sparse_attention.layers import (
     LocalAttention,
     MixedAttention,
     RoutingAttention,
+    SparseAttention,
     TransformerBlock,
 )
+from tf_sparse_attention.patterns import Window
 
 LAYERS = {
     "window": lambda: LocalAttention(2, 4, window=5, position="rotary"),
@@ -23,6 +25,7 @@ LAYERS = {
     "all": lambda: AllAttention(2, 4, num_persistent=3, window=5, see_self=False, position="relative"),
     "head_split": lambda: AllAttention(3, 4, num_persistent=3, window=5, variant="head_split"),
     "mixed": lambda: MixedAttention([LocalAttention(1, 4, window=3), AllAttention(1, 4, num_persistent=2, window=6)]),
+    "sparse": lambda: SparseAttention(2, 4, Window(5), position="relative", mask_self=True),
 }
 MEMORY, LENGTH = 8, 11  # a multiple of the blocks, so that those of both calls are the same
 
@@ -99,11 +102,17 @@ def test_an_empty_memory_is_as_none():
         FixedAttention(2, 4, block_size=4, num_summary=1),
         RoutingAttention(2, 4, num_clusters=2, cluster_size=4),
         LocalAttention(2, 4, block_size=3, key_block_size=4),
+        SparseAttention(2, 4, Window(5), share_qk=True),
     ],
 )
 def test_other_patterns_say_which_ones_take_a_memory(layer):
-    with pytest.raises(ValueError, match=r"`memory` must be None .*LocalAttention .* and AllAttention take one"):
+    layer.build((2, LENGTH, SIZE))
+    message = r"`memory` must be None .*LocalAttention .* and AllAttention take one"
+    with pytest.raises(ValueError, match=message):
         layer(normal(2, LENGTH, SIZE), memory=normal(2, MEMORY, SIZE))
+    if layer.cache_unsupported_reason is None:
+        with pytest.raises(ValueError, match=message):
+            layer.init_cache(2, LENGTH, normal(2, MEMORY, SIZE))
 
 
 @pytest.mark.parametrize(

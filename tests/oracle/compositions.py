@@ -32,41 +32,40 @@ def of_head(pattern, index, num_heads):
     raise ValueError(f"`index` must be below {num_heads}.")
 
 
-def visible(pattern, length, causal, groups, segments):
-    """Returns which keys a head sees, bool (T, T), before padding and documents are left out.
+def visible(pattern, lengths, causal, groups, segments):
+    """Returns which keys a head sees, bool (T, S), before padding and documents are left out.
 
     Args:
         pattern: a pattern without `Heads`.
-        length: T.
+        lengths: pair (T, S).
         causal: bool.
         groups: for each leaf the groups of queries and of keys, with None for tokens that do not exist and another
             group for each document.
-        segments: int (T,), the document of each token.
+        segments: int (T,), the document of each token; None where nothing is packed.
     """
     leaves = zip(pattern.leaves(), groups, strict=True)
-    return np.any([_leaf(leaf, length, causal, own, segments) for leaf, own in leaves], axis=0)
+    return np.any([_leaf(leaf, lengths, causal, own, segments) for leaf, own in leaves], axis=0)
 
 
-def _leaf(leaf, length, causal, groups, segments):
-    both = length, length
+def _leaf(leaf, lengths, causal, groups, segments):
     if isinstance(leaf, Window):
-        return definitions.window(*both, leaf.size, causal)
+        return definitions.window(*lengths, leaf.size, causal)
     if isinstance(leaf, Blocks):
         after = leaf.before if leaf.after is None else leaf.after
-        return definitions.local_blocks(*both, leaf.size, leaf.before, after, causal)
+        return definitions.local_blocks(*lengths, leaf.size, leaf.before, after, causal)
     if isinstance(leaf, Stride):
-        return definitions.strided(*both, leaf.stride, "far", causal)
+        return definitions.strided(*lengths, leaf.stride, "far", causal)
     if isinstance(leaf, Summary):
-        return definitions.fixed(*both, leaf.block_size, leaf.num_summary, leaf.group, "far", causal)
+        return definitions.fixed(*lengths, leaf.block_size, leaf.num_summary, leaf.group, "far", causal)
     if isinstance(leaf, ImageBlocks):
         around = leaf.before, leaf.after
-        return definitions.image_blocks(*both, leaf.width, leaf.block_shape, *around, causal, leaf.order)
+        return definitions.image_blocks(*lengths, leaf.width, leaf.block_shape, *around, causal, leaf.order)
     if isinstance(leaf, Nearest | Hashed):
         size = leaf.cluster_size if isinstance(leaf, Nearest) else leaf.bucket_size
         return definitions.bands(*groups, size, causal)[0]
-    allowed = np.zeros(both, bool)
-    for i in range(length):
-        for j in range(i + 1 if causal else length):
+    allowed = np.zeros(lengths, bool)
+    for i in range(lengths[0]):
+        for j in range(min(i + 1, lengths[1]) if causal else lengths[1]):
             allowed[i, j] = _near(leaf, i, j, segments)
     return allowed
 
@@ -75,6 +74,8 @@ def _near(leaf, i, j, segments):
     """Whether a dilated window or the first tokens of the query's document show key j to query i."""
     if isinstance(leaf, Dilated):
         return any(abs(i - j) == step * leaf.dilation for step in range(leaf.window))
+    if segments is None:
+        return j < leaf.count
     begin = i
     while begin > 0 and segments[begin - 1] == segments[i]:
         begin -= 1

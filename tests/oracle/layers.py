@@ -351,9 +351,9 @@ def _routing(head):
 
 def _sparse(head):
     pattern, index, first_leaf = compositions.of_head(head.layer.pattern, head.index, head.layer.num_heads)
-    segments = np.zeros(len(head.query), int) if head.segments is None else head.segments
     groups = [_groups_of_leaf(head, leaf, first_leaf + i, index) for i, leaf in enumerate(pattern.leaves())]
-    seen = compositions.visible(pattern, len(head.query), head.causal, groups, segments)
+    lengths = len(head.query), len(head.key)
+    seen = compositions.visible(pattern, lengths, head.causal, groups, head.segments)
     mask_self = head.layer.share_qk if head.layer.mask_self is None else head.layer.mask_self
     return _by_positions(head, seen, mask_self=mask_self)
 

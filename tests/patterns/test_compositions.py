@@ -10,7 +10,7 @@ from keras import ops
 from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
 from tests.patterns.small_cases import column
-from tf_sparse_attention.patterns import First, Heads, Union, Window
+from tf_sparse_attention.patterns import First, Heads, InTurn, Union, Window
 from tf_sparse_attention.patterns.attending import attend_pattern
 from tf_sparse_attention.patterns.nearest import BestOfCluster
 
@@ -32,6 +32,45 @@ def test_a_union_counts_each_pair_once():
     each = Union((Window(2), First(1)), count_each=True)
     often = attend_pattern(each, zeros, zeros, values, causal=True).output
     np.testing.assert_allclose(ops.convert_to_numpy(often)[0, 0, :, 0], [1, 4 / 3, 7 / 3, 13 / 3, 25 / 3], rtol=1e-6)
+
+
+def test_the_log_sum_exp_of_a_union_is_that_of_all_its_parts():
+    zeros = column([0] * 5)
+    for pattern in (Window(2) | First(1), Heads([(1, First(1) | Window(2))])):
+        found = attend_pattern(pattern, zeros, zeros, zeros, causal=True, return_log_sum_exp=True).log_sum_exp
+        np.testing.assert_allclose(np.exp(ops.convert_to_numpy(found))[0, 0], [1, 2, 3, 3, 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("first", [[], [Window(4), Window(5)]])
+def test_heads_that_take_turns_stay_in_their_order(first):
+    turns = [Window(1), Window(2), Window(3)]
+    pattern = InTurn(turns) if not first else Heads([*((1, part) for part in first), (6, InTurn(turns))])
+    expected = [*first, *turns, *turns]
+    zeros = np.zeros((1, len(expected), 7, 1), "float32")
+    values = np.random.default_rng(0).normal(size=zeros.shape).astype("float32")
+    found = attend_pattern(pattern, zeros, zeros, values, causal=True, return_weights=True)
+    for head, part in enumerate(expected):
+        own = slice(head, head + 1)
+        alone = attend_pattern(part, zeros[:, own], zeros[:, own], values[:, own], causal=True, return_weights=True)
+        for actual, wanted in zip(found[:2], alone[:2], strict=True):
+            np.testing.assert_allclose(actual[:, own], wanted, rtol=0, atol=1e-6)
+
+
+def test_parts_that_count_each_pair_keep_to_it_inside_a_union():
+    zeros, values = column([0] * 4), column([1, 2, 4, 8])
+    often = Union((Window(2), First(1)), count_each=True)
+    # The third part leaves out what the union before it shows.
+    found = attend_pattern(often | Window(3), zeros, zeros, values, causal=True).output
+    np.testing.assert_allclose(ops.convert_to_numpy(found)[0, 0, :, 0], [1, 4 / 3, 7 / 3, 15 / 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("hide_self", ["unless_alone", "always"])
+def test_a_token_is_hidden_from_itself_in_whichever_part_shows_it(hide_self):
+    zeros, values = column([0] * 5), column([1, 2, 4, 8, 16])
+    for parts in (First(1) | Window(2), Window(2) | First(1)):
+        found = attend_pattern(parts, zeros, zeros, values, causal=True, hide_self=hide_self).output
+        alone = 1 if hide_self == "unless_alone" else 0
+        np.testing.assert_allclose(ops.convert_to_numpy(found)[0, 0, :, 0], [alone, 1, 1.5, 2.5, 4.5], rtol=1e-6)
 
 
 def test_parts_that_are_no_single_softmax_are_refused():

@@ -1,8 +1,10 @@
 """Every wrong argument of a pattern or a cache is named, with what was expected and what came."""
 
+import numpy as np
 import pytest
 
 from tf_sparse_attention import patterns
+from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.patterns import First, Hashed, Heads, ImageBlocks, InTurn, Nearest, Union, Window
 
 WRONG = [
@@ -73,3 +75,19 @@ def test_another_number_of_heads_is_refused(pattern, message):
 
 def test_a_pair_may_be_a_list():
     assert ImageBlocks(4, [2, 2], before=[1, 0]) == ImageBlocks(4, (2, 2), before=(1, 0))
+
+
+def test_pairs_may_be_lists():
+    pattern = ImageBlocks(4, [2, 2], before=[1, 0])
+    assert pattern == ImageBlocks(4, (2, 2), before=(1, 0)) and hash(pattern) == hash(ImageBlocks(4, (2, 2), (1, 0)))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_more_pixels_than_an_image_has_are_refused(causal):
+    layer = SparseAttention(2, 4, Window(2) | ImageBlocks(4, (2, 2), order="blocks", height=3))
+    pixels = np.ones((1, 13, 6), "float32")
+    assert layer(pixels[:, :12], use_causal_mask=causal).shape == (1, 12, 6)
+    message = r"`query` must have at most `height` times `width` positions\. Received: 13 positions, height=3, width=4"
+    for attend in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match=message):
+            attend(pixels, use_causal_mask=causal)

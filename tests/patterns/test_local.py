@@ -11,7 +11,7 @@ from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.grid import block_grid, window_grid
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.patterns import Blocks, Window
+from tf_sparse_attention.patterns import Blocks, Dilated, Window
 from tf_sparse_attention.patterns.attending import attend_pattern
 
 VALUES = [1, 2, 4, 8, 16, 32]
@@ -129,6 +129,21 @@ def test_the_gradient_from_later_tokens_is_exactly_zero():
             early = attend_pattern(pattern, query, key, value, causal=True)[0][:, :, :20]
         for gradient in tape.gradient(early, [query, key, value]):
             assert np.abs(gradient.numpy()[:, :, 20:]).max() == 0
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [2, 17, 18, 33, 34])
+@pytest.mark.parametrize("dilation", [None, 2])
+def test_windows_of_about_a_block_reach_to_their_ends(window, causal, dilation):
+    positions = np.arange(150)
+    pattern, step = (Window(window), 1) if dilation is None else (Dilated(window, dilation), dilation)
+    seen = [
+        [j for j in positions if abs(i - j) < window * step and (i - j) % step == 0 and (j <= i or not causal)]
+        for i in positions
+    ]
+    # Squares, whose mean tells both ends of a run.
+    found = means(pattern, num_queries=150, values=positions**2, causal=causal)
+    np.testing.assert_allclose(found, [np.mean(np.square(keys)) for keys in seen], rtol=1e-5)
 
 
 @draws(33, 100)

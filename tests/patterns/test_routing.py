@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.oracle.definitions import bands
 from tests.patterns.small_cases import attend_groups, column
+from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi, Relative
@@ -44,6 +46,12 @@ def test_a_band_on_both_sides_sees_one_later_token_of_the_cluster():
     expected = [2.5, 9, 13 / 3, 44 / 3, 9, 20]
     np.testing.assert_allclose(shared_means(causal=False, mask_self=False), expected, rtol=1e-6)
     assert shared_means(causal=False, mask_self=True) == pytest.approx([4, 16, 4.5, 18, 2, 8])
+
+
+def test_no_score_of_a_token_with_itself_outweighs_one_with_another():
+    tokens, groups = column([30, -30, 30]), row([1, 1, 2])
+    output = attend_groups(tokens, None, column([1, 2, 4]), groups, groups, 2, causal=True, mask_self=True).output
+    assert ops.convert_to_numpy(output)[0, 0, :, 0].tolist() == [1, 1, 4]
 
 
 def test_a_band_of_one_is_the_token_itself_even_if_self_is_masked():
@@ -110,3 +118,31 @@ def test_documents_do_not_share_clusters():
     groups = ops.convert_to_numpy(groups_of(row([0, 1, 0, 0, 1, 0]), 2, segment_rank=rank))[0, 0]
     assert groups.tolist() == [3, 4, 3, 1, 2, 1]
     assert shared_means(groups, mask_self=False) == pytest.approx([1, 2, 2.5, 8, 16, 20])
+
+
+@pytest.mark.parametrize(("band", "causal"), [(16, False), (17, True), (17, False), (33, True)])
+def test_bands_of_about_a_block_reach_to_their_ends_wherever_a_block_begins(band, causal):
+    # Blocks are of 16 or 32 slots. In head h the keys of the group begin at position h, so that all alignments occur.
+    length, heads = 90, 18
+    key_groups = np.array([[2] * h + [1] * (length - h) for h in range(heads)], "int32")
+    query_groups = np.ones((heads, length), "int32")
+    query_groups[-1, np.arange(length) % 17 < 16] = 2  # runs of keys without a query among them
+    query, key, value = np.random.default_rng(0).normal(size=(3, 1, heads, length, 2)).astype("float32")
+    found = attend_groups(query, key, value, query_groups[None], key_groups[None], band, causal=causal).output
+    for head in range(heads):
+        allowed, _ = bands(query_groups[head], key_groups[head], band, causal)
+        weights = np.exp(query[0, head] @ key[0, head].T) * allowed
+        expected = weights @ value[0, head] / np.maximum(weights.sum(1, keepdims=True), 1e-30)
+        np.testing.assert_allclose(ops.convert_to_numpy(found)[0, head], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_dropout_of_earlier_tokens_does_not_change_where_later_ones_move_them_to_other_slots(shared):
+    query, key, value = np.random.default_rng(0).normal(size=(3, 1, 1, 60, 2)).astype("float32")
+    outputs = []
+    for later in (2, 1):  # in group 1 they come before all the tokens of group 2
+        groups = row([2] * 40 + [later] * 20)
+        sides = (groups, groups) if shared else (groups, groups.copy())
+        heads = query, None if shared else key, value
+        outputs.append(attend_groups(*heads, *sides, 8, causal=True, dropout=Dropout(0.5, 3)).output[:, :, :40])
+    np.testing.assert_allclose(outputs[1], outputs[0], rtol=0, atol=1e-6)

@@ -6,9 +6,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.ops.images import ORDERS, Image
-from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.patterns.slots import Cache
 from tf_sparse_attention.types import Config, Size, Tensor
@@ -100,30 +98,6 @@ class LocalAttention2D(AttentionLayer):
     def image(self) -> Image:
         """The `Image` that sequences are the first pixels of."""
         return self.make_pattern(causal=False).image
-
-    def compute_attention(
-        self,
-        heads: ProjectedHeads,
-        masks: TokenMasks,
-        causal: bool,
-        training: bool = False,
-        return_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        self._check_lengths(query=heads[0], value=heads[2])
-        return super().compute_attention(heads, masks, causal, training, return_weights)
-
-    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
-        self._check_lengths(query=heads[0], value=heads[2])
-        return super().dense_mask(heads, masks, causal)
-
-    def _check_lengths(self, **heads: Tensor) -> None:
-        """Raises a `ValueError` if queries or values (B, N, T, H) are known to be more than the image has."""
-        for name, x in heads.items():
-            if self.height is not None and x.shape[2] is not None and x.shape[2] > self.height * self.width:
-                raise ValueError(
-                    f"`{name}` must have at most `height` times `width` positions. Received: {x.shape[2]} positions, "
-                    f"height={self.height}, width={self.width}."
-                )
 
     def init_cache(
         self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None

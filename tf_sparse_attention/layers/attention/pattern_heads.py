@@ -64,7 +64,7 @@ class PatternHeads(AttentionCache):
     @property
     def supports_memory(self) -> bool:
         """Whether a call takes the inputs of earlier positions as further keys."""
-        return self.can_be_causal and self.make_pattern(causal=True).takes_memory
+        return self.can_be_causal and not self.share_qk and self.make_pattern(causal=True).takes_memory
 
     @property
     def reach(self) -> int:
