@@ -82,9 +82,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Takes the million objects that the imports made out of the collector's sight: they stay anyway."""
+    """Takes the million objects that the imports made out of the collector's sight: they stay anyway.
+
+    And lets it look a seventieth as often, as tracing makes objects by the hundred thousand: a fifth of the time.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,10 @@ def slopes(case, layer, x, mask):
 
 def with_gradients(test):
     """Parametrises a test over `results` of a layer of each class, and `slopes` of few."""
-    slow = [pytest.param(case, slopes, id=f"{name}-gradients", marks=marks(name, FEW)) for name, case in CASES.items()]
+    slow = [
+        pytest.param(case, slopes, id=f"{name}-gradients", marks=marks(name, ("top_k_separate", "mixed")))
+        for name, case in CASES.items()
+    ]
     quick = [pytest.param(case, results, id=name, marks=marks(name, OF_EACH_CLASS)) for name, case in CASES.items()]
     return pytest.mark.parametrize(("case", "run"), quick + slow)(test)
 
