@@ -56,7 +56,7 @@ demo-compare: $(READY) ## Train the demo model with and without routed heads and
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
 
 .PHONY: test
-test: $(READY) ## Run the tests, one case of everything (15 minutes on 2 cores)
+test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-pages
