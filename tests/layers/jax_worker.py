@@ -56,7 +56,6 @@ def same_contracts(name):
     case = CASES[name]
     heads = built(case).num_heads
     contracts.check_dense_twin(case, **contracts.random_masks(2, heads, 13, pairs=case.pairs))
-    contracts.check_gradients(case)
     contracts.check_state_is_left_alone(case)
     return "passed"
 
@@ -64,7 +63,7 @@ def same_contracts(name):
 def decodes(name):
     """Returns how far decoding is from one causal call."""
     layer = built(CASES[name])
-    return largest_error(layer, normal(3, 7, SIZE), np.array([0, 1, 3]))
+    return float(largest_error(layer, normal(3, 7, SIZE), np.array([0, 1, 3])))
 
 
 def implicit_masks():
