@@ -93,4 +93,6 @@ def test_an_empty_prompt_still_needs_a_length_of_1(served):
 def test_without_xla_the_texts_are_the_same(model, served, tmp_path):
     interpreted = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
     prompts = ["ab", "", "x", "y"]
-    assert generate(interpreted, prompts, max_length=9) == generate(served, prompts, max_length=9)
+    found, compiled = (generate(each, prompts, max_length=9) for each in (interpreted, served))
+    assert found.pop("log_prob") == pytest.approx(compiled.pop("log_prob"), rel=1e-6)  # XLA orders sums as it likes
+    assert found == compiled

@@ -169,7 +169,7 @@ def attend_arranged(
     counts, span = arrangement.counts(), span if leaf.pattern.in_span else None
     if counts is not None:
         often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
-        bias = often if bias is None else bias + often
+        bias = often if bias is None else ops.cast(bias, often.dtype) + often  # slopes are float32 in any case
     if dropout is not None and arrangement.sorts_tokens:
         dropout = dropout.by_position(arrangement.query_positions(), arrangement.key_positions())
     row_has_key = None
