@@ -101,3 +101,13 @@ def test_keys_that_no_span_ends_decode_as_they_attend():
     seen = ops.convert_to_numpy(layer.attention_pattern(X, use_causal_mask=True))[0, 0]
     assert np.flatnonzero(seen[13]).tolist() == [0, 3, 6, 9, 10, 11, 12, 13]
     check_decoding(layer)
+
+
+def test_groups_that_nothing_assigns_are_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Nobodys(GroupBand):
+        num_groups = 2
+        band = 3
+
+    with pytest.raises(ValueError, match=r"`pattern` must define `make_grouper` .* Received: Nobodys without it\."):
+        SparseAttention(2, 4, Window(2) | Nobodys())

@@ -70,6 +70,12 @@ class SparseAttention(AttentionLayer):
         if not isinstance(pattern, Pattern):
             raise ValueError(f"`pattern` must be a tsa.patterns.Pattern. Received: pattern={pattern!r}.")
         plan_heads(pattern, num_heads)  # refuses another number of heads
+        for part in pattern.leaves():
+            if part.by_content and not isinstance(part, Nearest | Hashed) and not hasattr(part, "make_grouper"):
+                raise ValueError(
+                    "`pattern` must define `make_grouper` in each part in which content decides. "
+                    f"Received: {type(part).__name__} without it."
+                )
         self.pattern = pattern
         self.share_qk = share_qk
         self.mask_self = mask_self
