@@ -88,7 +88,7 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 10)
+    gc.set_threshold(50_000, 20, 40)
 
 
 @pytest.fixture(autouse=True)

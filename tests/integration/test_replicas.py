@@ -89,6 +89,7 @@ def test_two_replicas_equal_one_device_on_the_joined_batch(on_one_device, on_two
     assert_same_training(on_two_replicas[1], on_one_device)
 
 
+@pytest.mark.full
 def test_two_replicas_with_rematerialisation_equal_one_device_without(on_one_device, two_replicas):
     assert_same_training(train(two_replicas, remat=True)[1], on_one_device)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.cases import CASES, OF_EACH_CLASS, every_layer
+from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer
 from tests.contracts import SIZE, assert_close, built, gradients, normal, to_numpy
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
 
@@ -47,7 +47,7 @@ def test_only_the_published_selections_declare_that_they_look_ahead():
     assert declared == {name for name in CASES if name.startswith(ahead)}
 
 
-@every_layer(by_default=OF_EACH_CLASS, can_be_causal=True)
+@every_layer(by_default=FEW, can_be_causal=True)
 def test_with_dropout_no_gradient_comes_from_later_tokens(case):
     layer = built(case, dropout=0.3)
     report = causality_report(with_scores(layer), training=True, **AUDIT)
@@ -69,7 +69,7 @@ def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
     assert np.abs(outputs[1] - outputs[0]).max() > 0.1
 
 
-@every_layer(by_default=OF_EACH_CLASS)
+@every_layer(by_default=FEW)
 def test_no_gradient_reaches_padding(case):
     layer, x = built(case, dropout=0.3), normal(2, 13, SIZE)
     mask = np.arange(13) < np.array([[13], [8]])

@@ -26,10 +26,7 @@ def run_checks(run_jax, *checks):
     return dict(json.loads(line) for line in run_jax(code).splitlines())
 
 
-@pytest.fixture(scope="module")
-def figures(run_jax, tmp_path_factory):
-    """The figures of one process, as starting it is most of the work."""
-    path = tmp_path_factory.mktemp("jax") / "tensorflow.npz"
+def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing(run_jax, tmp_path):
     arrays = {"x": normal(2, 13, SIZE), "names": np.array(COMPARED)}
     for name in COMPARED:
         layer, case = built(CASES[name]), CASES[name]
@@ -39,27 +36,26 @@ def figures(run_jax, tmp_path_factory):
         arrays[f"{name}/count"] = len(old)
         for kind, weights in (("old", old), ("new", layer.get_weights())):
             arrays |= {f"{name}/{kind}/{i}": weight for i, weight in enumerate(weights)}
+    np.savez(tmp_path / "tensorflow.npz", **arrays)
+    found = run_checks(run_jax, f"same_results={tmp_path / 'tensorflow.npz'}")["same_results"]
+    assert set(found) == set(COMPARED)
+    assert max(found.values()) < 1e-5
+
+
+def test_implicit_masks_reach_the_layers_of_a_compiled_model_on_jax(run_jax):
+    assert max(run_checks(run_jax, "implicit_masks")["implicit_masks"].values()) < 5e-6
+
+
+@pytest.mark.full
+def test_fit_with_rematerialisation_on_jax_gives_what_tensorflow_gives_without(run_jax, tmp_path):
     results = train(remat=False, num_blocks=1, dropout=0.0, revive_after=0, jit_compile=False)
-    arrays |= {f"training/{i}": result for i, result in enumerate(results)}
-    np.savez(path, **arrays)
-    return run_checks(run_jax, f"same_results={path}", "implicit_masks", f"training={path}", "memory")
+    np.savez(tmp_path / "tensorflow.npz", **{f"training/{i}": result for i, result in enumerate(results)})
+    found = run_checks(run_jax, f"training={tmp_path / 'tensorflow.npz'}")
+    assert found["training"] < 1e-5  # losses, weights and state
 
 
-def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing(figures):
-    assert set(figures["same_results"]) == set(COMPARED)
-    assert max(figures["same_results"].values()) < 1e-5
-
-
-def test_implicit_masks_reach_the_layers_of_a_compiled_model(figures):
-    assert max(figures["implicit_masks"].values()) < 5e-6
-
-
-def test_fit_with_rematerialisation_gives_what_tensorflow_gives_without(figures):
-    assert figures["training"] < 1e-5  # losses, weights and state
-
-
-def test_rematerialisation_keeps_a_fraction_of_the_activations(figures):
-    plain, again = figures["memory"]
+def test_rematerialisation_keeps_a_fraction_of_the_activations_on_jax(run_jax):
+    plain, again = run_checks(run_jax, "memory")["memory"]
     assert again < plain / 5
 
 
