@@ -1,6 +1,6 @@
 """The table of attention layers that the tests draw from: how each is made, how it is called, and what it promises.
 
-A new layer joins with one entry in `CASES`, and one in `HEADS` of `tests/oracle/layers.py`, which computes its heads in
+A new layer joins with one entry in `CASES`, and one in `CASES` of `tests/oracle/layers.py`, which computes its heads in
 NumPy from its definition. The contracts, decoding, programs, JAX, files and pictures take their layers from here.
 """
 

@@ -192,3 +192,16 @@ KINDS = {
     "clustered": clustered,
     "sparse": sparse,
 }
+
+
+def made(kinds, kind):
+    """Returns a strategy of functions that make a layer of a kind; of "mixed" a mixture of two or three of all kinds.
+
+    Args:
+        kinds: dictionary such as `KINDS`.
+        kind: one of its keys, or "mixed".
+    """
+    if kind != "mixed":
+        return kinds[kind]().map(lambda one: lambda: one[0](**one[1]))
+    parts = st.lists(st.one_of([each() for each in kinds.values()]), min_size=2, max_size=3)
+    return parts.map(lambda parts: lambda: layers.MixedAttention([one(**arguments) for one, arguments in parts]))

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.drawn import all_attention, fixed, local, local_2d, lsh, routing, sparse, strided, unequal_blocks
+from tests.drawn import all_attention, fixed, local, local_2d, lsh, made, routing, sparse, strided, unequal_blocks
 from tests.layers.decoded import LONGEST, SIZE, VARIANTS
 from tests.programs import as_program, compiled_on_jax
-from tf_sparse_attention import layers
 
 
 def changed(kind, **changes):
@@ -32,24 +31,16 @@ KINDS = {
 OF_CONTENT = ("routing", "lsh", "sparse", "mixed")  # queries and keys are as many
 
 
-def made(kind):
-    """Returns a strategy of functions that make a layer of a kind, or a mixture of all kinds."""
-    if kind != "mixed":
-        return KINDS[kind]().map(lambda made: lambda: made[0](**made[1]))
-    parts = st.lists(st.one_of([kind() for kind in KINDS.values()]), min_size=2, max_size=3)
-    return parts.map(lambda parts: lambda: layers.MixedAttention([kind(**arguments) for kind, arguments in parts]))
-
-
 def compare_drawn(kind, wanted):
     """Compares drawn layers on rows whose queries come in different orders, with masks and without.
 
     Returns:
         Pair of the number of draws and the largest difference.
     """
-    errors, lengths = [], st.integers(1, LONGEST)
+    errors, lengths, masks = [], st.integers(1, LONGEST), st.sampled_from([(), ("value",), ("key", "value")])
 
     @settings(max_examples=wanted, deadline=None, database=None)
-    @given(made(kind), lengths, lengths, st.sampled_from([(), ("value",), ("key", "value")]), st.integers(0, 999))
+    @given(made(KINDS, kind), lengths, lengths, masks, st.integers(0, 999))
     def compare(make, num_queries, num_keys, masked, seed):
         num_keys = num_queries if kind in OF_CONTENT else num_keys
         layer, rng = make(), np.random.default_rng(seed)

@@ -27,23 +27,6 @@ KINDS = {
 }
 
 
-@st.composite
-def mixed(draw):
-    parts = draw(st.lists(st.one_of([kind() for kind in KINDS.values()]), min_size=2, max_size=3))
-    return lambda: layers.MixedAttention([kind(**arguments) for kind, arguments in parts])
-
-
-@st.composite
-def one_kind(draw, kind):
-    made, arguments = draw(KINDS[kind]())
-    return lambda: made(**arguments)
-
-
-def made(kind):
-    """Returns a strategy of functions that make a layer of a kind, or a mixture of all kinds."""
-    return mixed() if kind == "mixed" else one_kind(kind)
-
-
 def compare_drawn(kind, wanted):
     """Compares drawn layers on two rows with prompts of different lengths.
 
@@ -54,7 +37,7 @@ def compare_drawn(kind, wanted):
 
     @settings(max_examples=wanted, deadline=None, database=None)
     @given(
-        made(kind),
+        drawn.made(KINDS, kind),
         st.integers(1, LONGEST),
         st.lists(st.integers(0, LONGEST), min_size=2, max_size=2),
         st.integers(0, 999),

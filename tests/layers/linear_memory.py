@@ -17,7 +17,7 @@ ROUTED = {"num_heads": HEADS, "key_dim": 16, "num_clusters": LENGTH // WINDOW, "
 HASHED = {"num_heads": HEADS, "key_dim": 16, "num_buckets": LENGTH // WINDOW, "bucket_size": WINDOW, "num_rounds": 2}
 FACTORIZED = Heads([(1, Blocks(32, 1) | Summary(32, 2)), (1, Window(32) | Stride(WINDOW) | Dilated(16, 8))])
 # Name: function that makes the layer, whether the call is causal, and the elements that a query may cost in each head
-# in units of 128, a window of 64 in blocks of 32: places are computed twice with keys of their own, a band on both
+# in units of 128, a window of 64 in blocks of 32: slots are computed twice with keys of their own, a band on both
 # sides is twice as wide, a round a pattern of its own, and a union twice the sum of its parts.
 # Dense attention costs 16. Strided attention has T / 64 = 32 keys far away, fixed attention up to 3 T / 64 = 96.
 LAYERS = {

@@ -16,7 +16,7 @@ from tf_sparse_attention.patterns import (
 )
 
 
-def of_head(pattern, index, num_heads):
+def of_head(pattern, index):
     """Returns what one head attends under.
 
     Returns:
@@ -29,7 +29,7 @@ def of_head(pattern, index, num_heads):
         if index < count:
             return part, index, first_leaf
         index, first_leaf = index - count, first_leaf + len(part.leaves())
-    raise ValueError(f"`index` must be below {num_heads}.")
+    raise ValueError(f"`index` must be that of a head of `pattern`. Received: pattern={pattern!r}.")
 
 
 def visible(pattern, lengths, causal, groups, segments):

@@ -350,7 +350,7 @@ def _routing(head):
 
 
 def _sparse(head):
-    pattern, index, first_leaf = compositions.of_head(head.layer.pattern, head.index, head.layer.num_heads)
+    pattern, index, first_leaf = compositions.of_head(head.layer.pattern, head.index)
     groups = [_groups_of_leaf(head, leaf, first_leaf + i, index) for i, leaf in enumerate(pattern.leaves())]
     lengths = len(head.query), len(head.key)
     seen = compositions.visible(pattern, lengths, head.causal, groups, head.segments)
