@@ -10,7 +10,7 @@ from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.members import best_members
 from tf_sparse_attention.patterns import Blocks, Hashed, Heads, ImageBlocks, Nearest, Stride, Summary, Window
-from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019

@@ -174,7 +174,7 @@ def test_a_memory_adds_to_a_cache_no_more_than_a_mask_of_what_is_seen():
 
 
 def test_a_memory_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="`memory` must be None for a pattern that does not go by distance alone"):
+    with pytest.raises(ValueError, match="`memory` must be None for a layer without `supports_memory`"):
         made("strided").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"))
     with pytest.raises(ValueError, match="`memory` must"):
         made("local_window").init_cache(2, 9, np.ones((3, 4, SIZE), "float32"))
@@ -202,7 +202,7 @@ def test_a_cache_of_pixels_is_no_longer_than_the_image():
     layer.build((None, None, SIZE))
     x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
     assert largest_error(with_random_weights(layer, 0), x, np.array([0, 6])) < TOLERANCE
-    with pytest.raises(ValueError, match="`max_length` must be at most `height` times `width`, 9"):
+    with pytest.raises(ValueError, match="`max_length` must be of at most 9 positions"):
         layer.init_cache(2, 10)
     with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
         layer.init_cache(0, 9)

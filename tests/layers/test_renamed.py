@@ -6,7 +6,13 @@ import keras
 import numpy as np
 import pytest
 
-from tf_sparse_attention.layers import GlobalLocalAttention, LocalAttention, MixedAttention, TransformerBlock
+from tf_sparse_attention.layers import (
+    GlobalLocalAttention,
+    LocalAttention,
+    MixedAttention,
+    SoftmaxFeedForward,
+    TransformerBlock,
+)
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 X = np.random.default_rng(0).standard_normal((2, 6, 8)).astype("float32")
@@ -62,6 +68,16 @@ def test_the_number_of_first_global_tokens_had_another_name():
     config = layer.get_config()
     assert config.pop("num_first_global") == 2
     assert GlobalLocalAttention.from_config({**config, "first_global": 2}).num_first_global == 2
+
+
+def test_the_number_of_persistent_vectors_had_another_name():
+    with pytest.warns(DeprecationWarning, match="`num_vectors` is now `num_persistent`"):
+        layer = SoftmaxFeedForward(num_vectors=3)
+    with pytest.warns(DeprecationWarning, match="`num_vectors` is now `num_persistent`"):
+        assert layer.num_vectors == layer.num_persistent == 3
+    config = layer.get_config()
+    assert config.pop("num_persistent") == 3
+    assert SoftmaxFeedForward.from_config({**config, "num_vectors": 3}).num_persistent == 3
 
 
 def test_models_of_earlier_configs_are_made_without_a_warning():

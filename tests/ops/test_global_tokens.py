@@ -10,9 +10,9 @@ from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns import Call, Union, Window
-from tf_sparse_attention.patterns.attending import attend_pattern
-from tf_sparse_attention.patterns.marked import FromGlobal, Global
-from tf_sparse_attention.patterns.twin import dense_pattern
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global
 
 
 @draws(20, 60)

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.patterns import Hashed
-from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 VALUES = [1, 2, 4, 8, 16, 32]

@@ -11,7 +11,7 @@ from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
 from tests.patterns.small_cases import column
 from tf_sparse_attention.patterns import First, Heads, InTurn, Union, Window
-from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 

@@ -18,7 +18,7 @@ from tf_sparse_attention.ops.local_2d import ImageGrid, image_grid
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi
 from tf_sparse_attention.patterns import ImageBlocks
-from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
 
 OWN = {"num_blocks_before": (0, 0), "num_blocks_after": (0, 0)}
 

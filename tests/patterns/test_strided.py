@@ -15,7 +15,7 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.phases import PhaseGrid
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Stride, Window
-from tf_sparse_attention.patterns.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
 
 PARTS = ["local", "far", "merged"]
 

@@ -1,4 +1,4 @@
 """Pure functions of tensors, written in `keras.ops` only.
 
-The modules are the interface: `from tf_sparse_attention.ops import local, routing`.
+The modules are the interface: `from tf_sparse_attention.ops import attend, grid`.
 """

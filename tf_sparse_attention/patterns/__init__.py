@@ -8,12 +8,13 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.grid import Grid
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.caches import Everything, PhaseRings, Ring
+from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.groups import GroupBand
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.heads import Heads, InTurn
 from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.patterns.nearest import Nearest
-from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
+from tf_sparse_attention.patterns.pattern import Pattern, Union
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.stride import Dilated, Stride
 from tf_sparse_attention.patterns.summary import First, Summary

@@ -2,7 +2,7 @@
 
 A policy says how many slots there are (`num_slots`), which positions they hold after a prompt (`held`), where the next
 token goes (`slot`) and which slots a query reads (`read`). What the slots hold beside keys and values, and the
-attention to it, is `patterns.decoding`'s, and which of the keys read a query sees is the pattern's own rule.
+attention to it, is `patterns.engine.decoding`'s, and which of the keys read a query sees is the pattern's own rule.
 """
 
 import dataclasses

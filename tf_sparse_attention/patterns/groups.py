@@ -12,7 +12,8 @@ from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
 from tf_sparse_attention.ops.sorted import SortedGrid
 from tf_sparse_attention.patterns.caches import GroupRings, GroupRun
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Size, Tensor
 

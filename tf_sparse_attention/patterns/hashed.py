@@ -7,8 +7,9 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Numbers
 from tf_sparse_attention.ops.chunks import ChunkedRounds, ChunkGrid
+from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 

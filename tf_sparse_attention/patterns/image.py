@@ -8,9 +8,10 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.local_2d import ImageGrid, image_grid
 from tf_sparse_attention.patterns.caches import Ring
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.types import Size, Tensor
+from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -52,6 +53,10 @@ class ImageBlocks(Pattern):
         return Image(self.width, self.block_shape, self.order, self.height)
 
     @property
+    def max_length(self) -> int | None:
+        return None if self.height is None else self.height * self.width
+
+    @property
     def reach(self) -> int:
         return max(self._farthest(*blocks) for blocks in (self.before, self.after))
 
@@ -67,21 +72,7 @@ class ImageBlocks(Pattern):
         return near_pixels(query.position, key.position, self.image, self.before, self.after)
 
     def arrange(self, call: Call, known: Known = None) -> ImageGrid:
-        self._check_lengths(query=call.query_length, value=call.key_length)
         return image_grid(call.query_length, call.key_length, self.image, self.before, self.after, call.causal)
-
-    def dense(self, call: Call, known: Known = None) -> Tensor:
-        self._check_lengths(query=call.query_length, value=call.key_length)
-        return super().dense(call, known)
-
-    def _check_lengths(self, **lengths: Size) -> None:
-        """Raises a `ValueError` if queries or values are known to be more than the image has pixels."""
-        for name, length in lengths.items():
-            if self.height is not None and isinstance(length, int) and length > self.height * self.width:
-                raise ValueError(
-                    f"`{name}` must have at most `height` times `width` positions. Received: {length} positions, "
-                    f"height={self.height}, width={self.width}."
-                )
 
     def cache(self) -> Ring:
         return Ring(self._farthest(*self.before) + 1)

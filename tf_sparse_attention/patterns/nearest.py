@@ -6,8 +6,9 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.members import MemberGrid, cluster_masks
+from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
 
 

@@ -2,49 +2,19 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 import keras
 import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.blocks import positions_of, shape
-from tf_sparse_attention.ops.masks import TokenMasks, document_starts, merge
+from tf_sparse_attention.ops.blocks import positions_of
+from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.patterns.caches import CachePolicy, GroupRun, Run
+from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.types import Config, Size, Tensor
-
-# What is known of tokens beside their positions: the `Numbers` of their groups; in their place some patterns take an
-# `ops.chunks.ChunkedRounds`, an `ops.global_tokens.GlobalTokens` or a pair of `ops.members.Members`. None of a pattern
-# that goes by positions.
-Known: TypeAlias = Any
-
-
-class Call(NamedTuple):
-    """What an arrangement has to know of a call.
-
-    Attributes:
-        batch: B, an integer or a scalar tensor; so are the two lengths.
-        query_length: T.
-        key_length: S.
-        causal: whether later keys are hidden.
-        num_memory: keys before the position of the first query, an integer: those of earlier text.
-        starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
-    """
-
-    batch: Size
-    query_length: Size
-    key_length: Size
-    causal: bool = False
-    num_memory: int = 0
-    starts: tuple[Tensor, Tensor] | None = None
-
-    @classmethod
-    def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
-        """Returns the call of a pattern with queries (B, N, T, H), keys (B, N, S, H) and `TokenMasks`."""
-        starts = document_starts(masks) if pattern.uses_starts else None
-        return cls(shape(query)[0], shape(query)[2], shape(key)[2], causal, masks.num_memory, starts)
+from tf_sparse_attention.types import Config, Tensor
 
 
 class Pattern:
@@ -66,6 +36,7 @@ class Pattern:
         takes_memory: whether keys of earlier text may come before the sequence.
         uses_starts: whether `visible` reads `start` of a place.
         causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
+        max_length: the most positions that a sequence may have; None: any number.
         parts: the patterns that a composition is made of.
 
     Example:
@@ -111,6 +82,8 @@ class Pattern:
         @property
         def causal_selection(self) -> bool: ...
         @property
+        def max_length(self) -> int | None: ...
+        @property
         def parts(self) -> "Sequence[Pattern]": ...
     else:
         period = None
@@ -119,6 +92,7 @@ class Pattern:
         takes_memory = False
         uses_starts = False
         causal_selection = True
+        max_length = None
         parts = ()
 
     def visible(self, query: Place, key: Place) -> Tensor | tuple[Tensor, ...]:
@@ -232,6 +206,10 @@ class Composition(Pattern):
     @property
     def causal_selection(self) -> bool:
         return all(part.causal_selection for part in self.parts)
+
+    @property
+    def max_length(self) -> int | None:
+        return min((part.max_length for part in self.parts if part.max_length is not None), default=None)
 
     def cache_unsupported_reason(self) -> str | None:
         reasons = (part.cache_unsupported_reason() for part in self.parts)

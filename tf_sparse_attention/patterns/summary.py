@@ -9,7 +9,8 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.columns import ColumnGrid, Columns, FirstGrid, column_runs
 from tf_sparse_attention.ops.documents import DocumentGrid
 from tf_sparse_attention.patterns.caches import ColumnSlots, FirstSlots
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 

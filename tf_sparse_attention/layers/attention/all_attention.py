@@ -16,9 +16,9 @@ from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.ops.positions import NoPosition
-from tf_sparse_attention.patterns.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.slots import Cache
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape, Tensor
 

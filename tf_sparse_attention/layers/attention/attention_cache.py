@@ -11,8 +11,9 @@ from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import token_masks
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.patterns.decoding import decode_pattern
-from tf_sparse_attention.patterns.slots import Cache, empty_cache, fill_cache, fill_memory
+from tf_sparse_attention.patterns.call import check_length
+from tf_sparse_attention.patterns.engine.decoding import decode_pattern
+from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -58,6 +59,7 @@ class AttentionCache(CrossAttentionCache):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
         pattern, sizes = self.make_pattern(causal=True), (self.key_dim, self.value_dim)
+        check_length(pattern, "max_length", max_length)
         length = max_length if memory is None else max_length + shape(memory)[1]
         cache = empty_cache(pattern, batch_size, self.num_key_heads, sizes, length, self.compute_dtype)
         if memory is None:

@@ -10,9 +10,10 @@ from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_key
-from tf_sparse_attention.patterns.cross_decoding import cross_cache, decode_cross_pattern
+from tf_sparse_attention.patterns.call import check_length
+from tf_sparse_attention.patterns.engine.cross_decoding import cross_cache, decode_cross_pattern
+from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.slots import Cache
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -64,6 +65,7 @@ class CrossAttentionCache:
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
         key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
         pattern = self.make_pattern(causal=False)
+        check_length(pattern, "value", shape(value)[2])
         groups, key = describe_keys(self, pattern, key, key)
         return cross_cache(pattern, key, value, mask, groups)
 

@@ -16,8 +16,8 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.patterns.engine.plan import plan_heads, take_heads
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.plan import plan_heads, take_heads
 from tf_sparse_attention.types import Tensor
 
 

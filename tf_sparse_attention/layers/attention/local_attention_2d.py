@@ -8,8 +8,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.ops.images import ORDERS, Image
 from tf_sparse_attention.patterns.image import ImageBlocks
-from tf_sparse_attention.patterns.slots import Cache
-from tf_sparse_attention.types import Config, Size, Tensor
+from tf_sparse_attention.types import Config
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -98,16 +97,6 @@ class LocalAttention2D(AttentionLayer):
     def image(self) -> Image:
         """The `Image` that sequences are the first pixels of."""
         return self.make_pattern(causal=False).image
-
-    def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
-    ) -> Cache:
-        most = None if self.height is None else self.height * self.width
-        if most is not None and isinstance(max_length, int) and max_length > most:
-            raise ValueError(
-                f"`max_length` must be at most `height` times `width`, {most}. Received: max_length={max_length}."
-            )
-        return super().init_cache(batch_size, max_length, memory, memory_mask)
 
     def get_config(self) -> Config:
         names = ("width", "height", "block_shape", "num_blocks_before", "num_blocks_after", "order")

@@ -16,8 +16,9 @@ from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.chunks import ChunkedRounds
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk
-from tf_sparse_attention.patterns.pattern import Known, Pattern, Union
+from tf_sparse_attention.patterns.pattern import Pattern, Union
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 SELECTIONS = ("band", "chunks")

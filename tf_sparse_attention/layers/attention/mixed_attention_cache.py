@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.cross_attention_cache import check_has_cross_cache
-from tf_sparse_attention.patterns.slots import Cache
+from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.types import Size, Tensor
 
 

@@ -7,9 +7,10 @@ from tf_sparse_attention.layers.attention.attention_cache import AttentionCache
 from tf_sparse_attention.layers.attention.groupers import Grouper, describe_tokens
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.attending import AttentionOptions, attend_pattern
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
-from tf_sparse_attention.patterns.twin import dense_pattern
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.engine.attending import AttentionOptions, attend_pattern
+from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
 
 # Queries, keys (None where queries serve as keys) and values, heads first; and what else a layer projects.

@@ -22,9 +22,10 @@ from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.patterns.attending import AttentionOptions
+from tf_sparse_attention.patterns.call import Known
+from tf_sparse_attention.patterns.engine.attending import AttentionOptions
 from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
-from tf_sparse_attention.patterns.pattern import Known, Pattern
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -94,9 +95,9 @@ class RoutingAttention(AttentionLayer):
         share_qk: bool = True,
         mask_self: bool | None = None,
         distance: str = "rank",
-        ema_decay: float = 0.999,
-        commitment_loss: float = 1e-4,
-        revive_after: int = 100,
+        ema_decay: float = Nearest.ema_decay,
+        commitment_loss: float = Nearest.commitment_loss,
+        revive_after: int = Nearest.revive_after,
         reproduce_reference: bool = False,
         **kwargs: Any,
     ) -> None:

@@ -13,10 +13,10 @@ from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
+from tf_sparse_attention.patterns.engine.plan import Leaf, plan_heads
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.plan import Leaf, plan_heads
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

@@ -1,27 +1,31 @@
 """A feed-forward sublayer that is attention to persistent vectors."""
 
-from typing import Any
+from typing import Any, Self
 
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.types import Config, Shape, Tensor
 
+RENAMED = {"num_vectors": "num_persistent"}
 
+
+@renamed_attributes(**RENAMED)
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SoftmaxFeedForward(keras.layers.Layer):
     """A feed-forward sublayer with a softmax in place of the activation: softmax(x K) V.
 
-    It is attention of each position to `num_vectors` persistent vectors, the variant "FF-attn" of Sukhbaatar et al.
+    It is attention of each position to `num_persistent` persistent vectors, the variant "FF-attn" of Sukhbaatar et al.
     2019 ("Augmenting self-attention with persistent memory", section 5.3), of which `AllAttention` merges the softmax
     with that of the window. In place of `FeedForward` in a `TransformerBlock`. Cost O(T M D).
 
     Args:
-        num_vectors: M, keys and values.
+        num_persistent: M, keys and values.
         num_heads: parts into which the channels are cut, each with vectors of its own; must divide them. Default 1.
         dropout: rate in [0, 1) on the weights of the vectors, in training. Default 0.
         seed: integer for the initial vectors and the dropout.
@@ -38,20 +42,21 @@ class SoftmaxFeedForward(keras.layers.Layer):
         ValueError: for a wrong argument, and for heads that do not divide the channels.
 
     Example:
-        >>> tuple(SoftmaxFeedForward(num_vectors=256)(keras.random.normal((2, 10, 64))).shape)
+        >>> tuple(SoftmaxFeedForward(num_persistent=256)(keras.random.normal((2, 10, 64))).shape)
         (2, 10, 64)
     """
 
+    @renamed_arguments(**RENAMED)
     def __init__(
-        self, num_vectors: int, num_heads: int = 1, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
+        self, num_persistent: int, num_heads: int = 1, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        checks.check_count("num_vectors", num_vectors)
+        checks.check_count("num_persistent", num_persistent)
         checks.check_count("num_heads", num_heads)
         checks.check_rate("dropout", dropout)
         checks.check_optional_count("seed", seed, minimum=0)
         self.supports_masking = True
-        self.num_vectors = num_vectors
+        self.num_persistent = num_persistent
         self.num_heads = num_heads
         self.dropout = dropout
         self.seed = seed
@@ -66,7 +71,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
             )
         size //= self.num_heads
         self._vectors = PersistentVectors(
-            self.num_heads, self.num_vectors, size, size, seed=self.seed, dtype=self.dtype_policy, name="vectors"
+            self.num_heads, self.num_persistent, size, size, seed=self.seed, dtype=self.dtype_policy, name="vectors"
         )
         self._scale = size**-0.5
 
@@ -79,5 +84,9 @@ class SoftmaxFeedForward(keras.layers.Layer):
         return inputs_shape
 
     def get_config(self) -> Config:
-        names = ("num_vectors", "num_heads", "dropout", "seed")
+        names = ("num_persistent", "num_heads", "dropout", "seed")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**renamed_keys(config, RENAMED))

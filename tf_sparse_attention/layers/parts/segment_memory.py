@@ -132,8 +132,8 @@ def check_supported(layer: keras.layers.Layer) -> None:
     """Raises a `ValueError` for a layer that takes no memory."""
     if not layer.supports_memory:
         raise ValueError(
-            "`memory` must be None for a pattern that does not go by distance alone, and where queries serve as keys; "
-            "LocalAttention without `key_block_size` and AllAttention take one. "
+            "`memory` must be None for a layer without `supports_memory`: where queries serve as keys, and for a "
+            "pattern that takes none; Window and Blocks without `key_size` do, so LocalAttention and AllAttention. "
             f"Received: a memory for {layer.name}, a {type(layer).__name__}."
         )
 

@@ -13,13 +13,13 @@ from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.ring import at_most, take_positions
-from tf_sparse_attention.patterns.attending import AttentionOptions
 from tf_sparse_attention.patterns.caches import GroupRun
-from tf_sparse_attention.patterns.decoding import CachedKeys, attend_cached
+from tf_sparse_attention.patterns.engine.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.decoding import CachedKeys, attend_cached
+from tf_sparse_attention.patterns.engine.plan import Leaf, leaves_with_heads, plan_heads
+from tf_sparse_attention.patterns.engine.slots import Cache, Entry, content_leaves, entry_name
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import Leaf, leaves_with_heads, plan_heads
-from tf_sparse_attention.patterns.slots import Cache, Entry, content_leaves, entry_name
 from tf_sparse_attention.types import Tensor
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from keras import ops
 
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, self_only_when_alone
-from tf_sparse_attention.patterns.attending import AttentionOptions
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
-from tf_sparse_attention.patterns.plan import HeadPlan, as_slice, join_heads, plan_heads
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.engine.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, as_slice, join_heads, plan_heads
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
 
 

@@ -7,7 +7,8 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Numbers
 from tf_sparse_attention.ops.global_tokens import GlobalGrid, GlobalRows, GlobalTokens
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 

@@ -14,9 +14,9 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
+from tf_sparse_attention.patterns.engine.plan import Leaf, leaves_with_heads, plan_heads
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import Leaf, leaves_with_heads, plan_heads
 from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an

@@ -1,4 +1,4 @@
-"""Decoding token by token under any pattern: attention of one query to what a cache keeps, see `patterns.slots`."""
+"""Decoding token by token under any pattern: attention of one query to what a cache keeps, see `engine.slots`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,11 +12,18 @@ from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
-from tf_sparse_attention.patterns.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.plan import (
+    HeadPlan,
+    Leaf,
+    join_heads,
+    leaves_with_heads,
+    plan_heads,
+    take_heads,
+)
+from tf_sparse_attention.patterns.engine.slots import EMPTY, Cache, Entry, cache_policy, entry_name, group_columns
 from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import HeadPlan, Leaf, join_heads, leaves_with_heads, plan_heads, take_heads
-from tf_sparse_attention.patterns.slots import EMPTY, Cache, Entry, cache_policy, entry_name, group_columns
 from tf_sparse_attention.types import Tensor
 
 

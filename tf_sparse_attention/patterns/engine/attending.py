@@ -12,9 +12,10 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, rule_conditions
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads, split_heads
+from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads, split_heads
 from tf_sparse_attention.types import Tensor
 
 
