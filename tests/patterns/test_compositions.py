@@ -3,6 +3,7 @@
 That they equal dense attention, decode and are causal is tried on the layers of `tests/cases.py` and `tests/drawn.py`.
 """
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -10,7 +11,7 @@ from keras import ops
 from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
 from tests.patterns.small_cases import column
-from tf_sparse_attention.patterns import First, Heads, InTurn, Union, Window
+from tf_sparse_attention.patterns import Blocks, First, Hashed, Heads, InTurn, Stride, Summary, Union, Window
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.nearest import BestOfCluster
 
@@ -39,6 +40,22 @@ def test_the_log_sum_exp_of_a_union_is_that_of_all_its_parts():
     for pattern in (Window(2) | First(1), Heads([(1, First(1) | Window(2))])):
         found = attend_pattern(pattern, zeros, zeros, zeros, causal=True, return_log_sum_exp=True).log_sum_exp
         np.testing.assert_allclose(np.exp(ops.convert_to_numpy(found))[0, 0], [1, 2, 3, 3, 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    "pattern", [Window(3) | First(2), Stride(3), Blocks(4, 1) | Summary(4, 2), Window(2) | Hashed(2, 3)], ids=repr
+)
+def test_values_may_have_a_lower_precision_than_queries_and_keys(pattern, causal):
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.normal(size=(2, 2, 11, 3)).astype("float32") for _ in range(3))
+    own = {"group": ops.convert_to_tensor(rng.integers(1, 3, (2, 2, 11)), "int32")}
+    known = [(own, own) if leaf.by_content else None for leaf in pattern.leaves()]
+
+    inputs = (ops.cast(value, "bfloat16"), value)
+    low, high = (attend_pattern(pattern, query, key, x, causal, known=known).output for x in inputs)
+    assert keras.backend.standardize_dtype(low.dtype) == "bfloat16"
+    np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(low, "float32")), high, rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("first", [[], [Window(4), Window(5)]])
