@@ -231,7 +231,7 @@ PROGRAMS = {
         "GlobalLocalAttention",
         _global,
         Bounds(5, 0, 1, "the first 64 marks; counts, keys, values and queries there, and their rows back"),
-        Bounds(5, 4, 1, "gradients of those 64 rows are added to the others"),
+        Bounds(9, 0, 1, "and their four gradients, in which each token takes the row of its slot"),
         causal=False,
     ),
     **_of_layer(
