@@ -2,6 +2,7 @@
 
 import re
 
+import keras
 import matplotlib
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.analysis import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.pictures import groups_of, one_color_a_head
 from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.patterns import First, Heads, InTurn, Window
 
 matplotlib.use("agg")
 
@@ -37,6 +39,16 @@ def test_a_window_is_a_band_below_the_diagonal():
 def test_every_head_of_every_part_has_a_panel():
     parts = [LocalAttention(2, 4, window=3), RoutingAttention(1, 4, num_clusters=2, cluster_size=3)]
     assert len(shown(draw_pattern(MixedAttention(parts), length=9))) == 3
+
+
+def test_a_pattern_is_drawn_in_as_many_heads_as_it_tells_apart():
+    for pattern, panels in [(Window(2) | First(1), 1), (Heads([(2, Window(2)), (1, First(1))]), 3)]:
+        assert len(shown(draw_pattern(pattern, length=5))) == panels
+    first, second = shown(draw_pattern(InTurn([Window(1), Window(3)]), length=5, use_causal_mask=False))
+    np.testing.assert_array_equal(first, np.eye(5, dtype=bool))
+    assert second.sum() == 19
+    with pytest.raises(ValueError, match=r"`layer` must be an attention layer of this library or a pattern.*a Dense"):
+        draw_pattern(keras.layers.Dense(3), length=5)
 
 
 @every_layer(by_default=("sparse_heads", "top_k_separate", "mixed"))

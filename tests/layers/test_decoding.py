@@ -12,6 +12,7 @@ from tests.contracts import with_random_weights
 from tests.draws import first
 from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
 from tf_sparse_attention import layers
+from tf_sparse_attention.patterns import Dilated, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
 HOW_MANY = [3, pytest.param(30, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
@@ -197,6 +198,37 @@ def test_wrong_arguments_are_refused():
         layer.init_cache(2, 0)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: layers.StridedAttention(2, 4, stride=3),
+        lambda: layers.FixedAttention(2, 4, block_size=4, num_summary=1),
+        lambda: layers.MixedAttention([layers.LocalAttention(2, 4, window=30)]),
+        lambda: layers.SparseAttention(2, 4, Window(2) | Dilated(9, 3)),
+    ],
+)
+def test_positions_that_a_cache_has_no_slots_for_are_refused(make):
+    layer, x = make(), np.ones((2, 13, SIZE), "float32")
+    layer.build(x.shape)
+    cache = layer.init_cache(2, 12)
+    with pytest.raises(ValueError, match=r"`x` must stay below the `max_length` of the cache.*Received: 13 positions"):
+        layer.prefill(x, cache)
+    _, cache = layer.prefill(x[:, :11], cache)
+    _, cache = layer.decode(x[:, :1], cache, np.array([11, 4]))
+    with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
+        layer.decode(x[:, :1], cache, 12)
+
+
+def test_a_window_decodes_for_ever():
+    layer = layers.LocalAttention(2, 4, window=3)
+    layer.build((None, None, SIZE))
+    x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
+    whole, cache = layer(x, use_causal_mask=True), layer.init_cache(2, 5)
+    for i in range(9):
+        y, cache = layer.decode(x[:, i : i + 1], cache, i)
+        np.testing.assert_allclose(y[:, 0], whole[:, i], atol=TOLERANCE)
+
+
 def test_a_cache_of_pixels_is_no_longer_than_the_image():
     layer = layers.LocalAttention2D(2, 4, width=3, height=3, block_shape=(2, 2), order="blocks")
     layer.build((None, None, SIZE))
@@ -212,3 +244,9 @@ def test_a_cache_of_pixels_is_no_longer_than_the_image():
             call(np.ones((1, 1, SIZE), "float32"))
     with pytest.raises(ValueError, match="`x` must have shape"):
         layer.decode(np.ones((3, 2, SIZE), "float32"), cache, 0)
+    for index in (np.zeros(2, "int32"), np.zeros((3, 1), "int32")):
+        with pytest.raises(ValueError, match="`index` must be one position for all rows, or one for each"):
+            layer.decode(np.ones((3, 1, SIZE), "float32"), cache, index)
+    both = layer.prefill(np.ones((3, 2, SIZE), "float32"), cache)
+    with pytest.raises(ValueError, match=r"`cache` must be the dictionary of `init_cache`.*Received: a tuple"):
+        layer.decode(np.ones((3, 1, SIZE), "float32"), both, 2)

@@ -5,7 +5,7 @@ import pytest
 
 from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import SparseAttention
-from tf_sparse_attention.patterns import First, Hashed, Heads, ImageBlocks, InTurn, Nearest, Union, Window
+from tf_sparse_attention.patterns import First, Hashed, Heads, ImageBlocks, InTurn, Nearest, Pattern, Union, Window
 
 WRONG = [
     (Window, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
@@ -40,13 +40,21 @@ WRONG = [
     (Union, {"parts": [Window(2), 3]}, "`parts` must be patterns. Received: 3."),
     (Union, {"parts": [Window(2), First(1)], "count_each": 1}, "`count_each` must be True or False. Received: "),
     (InTurn, {"parts": 3}, "`parts` must be two patterns or more. Received: parts=3."),
-    (Heads, {"groups": 3}, "`groups` must be pairs of a number of heads and a pattern. Received: groups=3."),
+    (
+        Heads,
+        {"groups": 3},
+        "`groups` must be pairs of a positive number of heads and a pattern. Received: groups=3.",
+    ),
     (
         Heads,
         {"groups": [(1, 2)]},
-        "`groups` must be pairs of a number of heads and a pattern. Received: groups=[(1, 2)].",
+        "`groups` must be pairs of a positive number of heads and a pattern. Received: groups=[(1, 2)].",
     ),
-    (Heads, {"groups": [(0, Window(2))]}, "`groups` must be a positive integer. Received: groups=0."),
+    (
+        Heads,
+        {"groups": [(0, Window(2))]},
+        "`groups` must be pairs of a positive number of heads and a pattern. Received: groups=[(0, Window(size=2))].",
+    ),
 ]
 
 
@@ -80,6 +88,28 @@ def test_a_pair_may_be_a_list():
 def test_pairs_may_be_lists():
     pattern = ImageBlocks(4, [2, 2], before=[1, 0])
     assert pattern == ImageBlocks(4, (2, 2), before=(1, 0)) and hash(pattern) == hash(ImageBlocks(4, (2, 2), (1, 0)))
+
+
+@pytest.mark.parametrize("pattern", ["window", [Window(2)], SparseAttention(1, 4, Window(2))], ids=str)
+def test_what_is_no_pattern_is_refused(pattern):
+    with pytest.raises(ValueError, match=r"`pattern` must be a tsa.patterns.Pattern, such as .*Received: pattern="):
+        SparseAttention(2, 4, pattern)
+
+
+class Careless(Window):
+    def visible(self, query, key):
+        super().visible(query, key)
+
+
+class Bare(Pattern):
+    pass
+
+
+def test_a_pattern_that_forgets_something_is_told_what():
+    with pytest.raises(ValueError, match=r"`visible` of Careless must return a condition, or several\. Received: None"):
+        SparseAttention(2, 4, Careless(2))(np.ones((1, 5, 6), "float32"))
+    with pytest.raises(ValueError, match=r"must be a frozen dataclass.*Received: Bare\."):
+        SparseAttention(2, 4, Bare())
 
 
 @pytest.mark.parametrize("causal", [True, False])

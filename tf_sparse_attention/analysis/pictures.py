@@ -8,6 +8,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.deprecation import renamed_arguments
+from tf_sparse_attention.layers import SparseAttention
+from tf_sparse_attention.patterns import InTurn, Pattern
 from tf_sparse_attention.types import Tensor
 
 COLORS = ("#2a6f97", "#e07a1f", "#3a9d6e", "#b5446e", "#7a5ea8", "#c9a227", "#4fb3bf", "#8a5a44")
@@ -16,7 +18,7 @@ FUTURE_COLOR = "#f1f1ee"  # the keys after the query
 
 @renamed_arguments(features="hidden_dim")
 def draw_pattern(
-    layer: keras.layers.Layer,
+    layer: keras.layers.Layer | Pattern,
     length: int,
     use_causal_mask: bool = True,
     inputs: Tensor | None = None,
@@ -33,7 +35,8 @@ def draw_pattern(
     share a token can be told apart. The keys after the query are shaded under a causal mask. O(T^2) memory.
 
     Args:
-        layer: an attention layer of this library, built or not.
+        layer: an attention layer of this library, built or not, or a pattern, which is drawn for as many heads as it
+            tells apart.
         length: T, positions to draw.
         use_causal_mask: whether later positions are hidden. Default True.
         inputs: float (1, T, D), what decides the clusters of routed heads. None: random numbers.
@@ -50,11 +53,12 @@ def draw_pattern(
 
     Raises:
         ImportError: where matplotlib is not installed (extra `plot`).
-        ValueError: if `axes` are not as many as the panels.
+        ValueError: if `axes` are not as many as the panels, and for another layer.
 
     Example:
         >>> draw_pattern(LocalAttention(2, 16, window=8), length=48).savefig("local.png")
     """
+    layer = _layer_of(layer)
     inputs = _inputs(layer, length, inputs, hidden_dim, seed)
     pattern = layer.attention_pattern(inputs, use_causal_mask=use_causal_mask)
     pattern = ops.convert_to_numpy(pattern)[0]  # (N, T, T)
@@ -108,6 +112,19 @@ def draw_weights(
     for axis, panel in zip(axes, weights, strict=True):
         _finish(axis, axis.imshow(panel, cmap="Blues", vmin=0, interpolation="none"))
     return axes[0].figure
+
+
+def _layer_of(target):
+    """Returns an attention layer: that given, or one of a pattern."""
+    if isinstance(target, Pattern):
+        num_heads = len(target.parts) if isinstance(target, InTurn) else getattr(target, "num_heads", 1)
+        return SparseAttention(num_heads, key_dim=16, pattern=target, seed=0)
+    if not hasattr(target, "attention_pattern"):
+        raise ValueError(
+            "`layer` must be an attention layer of this library or a pattern of `tsa.patterns`. "
+            f"Received: a {type(target).__name__}."
+        )
+    return target
 
 
 def _inputs(layer, length, inputs, hidden_dim, seed):

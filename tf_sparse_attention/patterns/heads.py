@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import keras
 
-from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.pattern import Composition, Pattern
 
 
@@ -28,10 +27,8 @@ class Heads(Composition):
         listed = isinstance(self.groups, (list, tuple)) and len(self.groups) > 0
         if not listed or not all(_is_group(group) for group in self.groups):
             raise ValueError(
-                f"`groups` must be pairs of a number of heads and a pattern. Received: groups={self.groups!r}."
+                f"`groups` must be pairs of a positive number of heads and a pattern. Received: groups={self.groups!r}."
             )
-        for count, _ in self.groups:
-            checks.check_count("groups", count)
         object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
 
     @property
@@ -93,4 +90,7 @@ class InTurn(Composition):
 
 
 def _is_group(group):
-    return isinstance(group, (list, tuple)) and len(group) == 2 and isinstance(group[1], Pattern)
+    if not isinstance(group, (list, tuple)) or len(group) != 2:
+        return False
+    count, pattern = group
+    return isinstance(count, int) and not isinstance(count, bool) and count > 0 and isinstance(pattern, Pattern)

@@ -1,10 +1,12 @@
 """Decoding with a cache, as all attention layers have it."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.layers.attention.cache_checks import check_index, check_rows, check_space
 from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts import projections
@@ -78,7 +80,8 @@ class AttentionCache(CrossAttentionCache):
             Pair of the output (B, T, D) and the cache.
         """
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
-        _check_rows(x, cache)
+        check_rows(x, cache)
+        check_space("x", self.make_pattern(causal=True), cache, self.num_key_heads, x.shape[1])
         masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
         heads = self.project(x)
         output = self.attend(
@@ -104,7 +107,10 @@ class AttentionCache(CrossAttentionCache):
             Pair of the output (B, 1, D) and the cache.
         """
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
-        _check_rows(x, cache)
+        check_rows(x, cache)
+        check_index(x, index)
+        if not ops.is_tensor(index):
+            check_space("index", self.make_pattern(causal=True), cache, self.num_key_heads, int(np.max(index)) + 1)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         query, key, value = self.project(x)
         output, cache = self.decode_attention(query, key, value, cache, index)
@@ -129,13 +135,6 @@ class AttentionCache(CrossAttentionCache):
         groups = list(zip(queries, keys, strict=True))
         options = self.attention_options(causal=True)
         return decode_pattern(pattern, cache, query, query if key is None else key, value, groups, index, options)
-
-
-def _check_rows(x: Tensor, cache: Cache) -> None:
-    """Raises a `ValueError` if inputs and a cache are known to have other numbers of rows."""
-    rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
-    if rows is not None and kept - {None, rows}:
-        raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
 
 
 def check_has_cache(layer: keras.layers.Layer) -> None:

@@ -68,7 +68,15 @@ class SparseAttention(AttentionLayer):
         if isinstance(pattern, dict):
             pattern = keras.saving.deserialize_keras_object(pattern)
         if not isinstance(pattern, Pattern):
-            raise ValueError(f"`pattern` must be a tsa.patterns.Pattern. Received: pattern={pattern!r}.")
+            raise ValueError(
+                "`pattern` must be a tsa.patterns.Pattern, such as Window(256) | First(4); layers go side by side in a "
+                f"MixedAttention. Received: pattern={pattern!r}."
+            )
+        if not dataclasses.is_dataclass(pattern):
+            raise ValueError(
+                "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
+                f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
+            )
         plan_heads(pattern, num_heads)  # refuses another number of heads
         for part in pattern.leaves():
             if part.by_content and not isinstance(part, Nearest | Hashed) and not hasattr(part, "make_grouper"):

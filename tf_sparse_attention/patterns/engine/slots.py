@@ -76,6 +76,23 @@ def empty_cache(
     return cache
 
 
+def fits(pattern: Pattern, cache: Cache, num_heads: int, length: int) -> bool:
+    """Returns whether a cache has the slots that so many positions need, as far as their number is known.
+
+    Args:
+        pattern: a `Pattern`.
+        cache: of `empty_cache`; a memory in it counts as space.
+        num_heads: N.
+        length: positions from the first token on.
+    """
+    for plan in plan_heads(pattern, num_heads):
+        for leaf in plan.leaves:
+            needed, slots = cache_policy(leaf).num_slots(length), cache[entry_name(leaf)]["key"].shape[2]
+            if slots is not None and needed > slots:
+                return False
+    return True
+
+
 def fill_cache(
     pattern: Pattern, cache: Cache, key: Tensor, value: Tensor, groups: Sequence[Tensor | None], lengths: Tensor
 ) -> Cache:

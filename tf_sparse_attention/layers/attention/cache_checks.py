@@ -1,0 +1,49 @@
+"""Checks of what decoding steps get: caches, positions, and the space there is."""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from tf_sparse_attention.patterns.engine.slots import Cache, fits
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.types import Size, Tensor
+
+
+def check_rows(x: Tensor, cache: Cache) -> None:
+    """Raises a `ValueError` for what is no cache, and if inputs and a cache are known to have other numbers of rows."""
+    if not isinstance(cache, Mapping):
+        raise ValueError(
+            "`cache` must be the dictionary of `init_cache`, or the second of the two that `prefill` and `decode` "
+            f"return. Received: a {type(cache).__name__}."
+        )
+    rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
+    if rows is not None and kept - {None, rows}:
+        raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
+
+
+def check_index(x: Tensor, index: Size) -> None:
+    """Raises a `ValueError` unless `index` is a number, or one for each row of `x`, as far as that is known."""
+    sizes, rows = tuple(index.shape if hasattr(index, "shape") else np.shape(index)), x.shape[0]
+    if len(sizes) > 1 or (sizes and None not in (sizes[0], rows) and sizes[0] not in (1, rows)):
+        raise ValueError(
+            "`index` must be one position for all rows, or one for each. "
+            f"Received: index of shape {sizes}, x of shape {tuple(x.shape)}."
+        )
+
+
+def check_space(name: str, pattern: Pattern, cache: Cache, num_heads: int, length: int | None) -> None:
+    """Raises a `ValueError` if a cache is known to be too small for a number of positions.
+
+    Args:
+        name: the argument that brings so many, as the message names it.
+        pattern: that of causal calls.
+        cache: of `empty_cache`.
+        num_heads: N.
+        length: positions from the first token on; None: not known.
+    """
+    if length is not None and not fits(pattern, cache, num_heads, length):
+        raise ValueError(
+            f"`{name}` must stay below the `max_length` of the cache; make one by `init_cache` that is long enough. "
+            f"Received: {length} positions, which the cache cannot hold."
+        )
