@@ -67,27 +67,11 @@ class SparseAttention(AttentionLayer):
         checks.check_optional_switch("mask_self", mask_self)
         if isinstance(pattern, dict):
             pattern = keras.saving.deserialize_keras_object(pattern)
-        if not isinstance(pattern, Pattern):
-            raise ValueError(
-                "`pattern` must be a tsa.patterns.Pattern, such as Window(256) | First(4); layers go side by side in a "
-                f"MixedAttention. Received: pattern={pattern!r}."
-            )
-        if not dataclasses.is_dataclass(pattern):
-            raise ValueError(
-                "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
-                f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
-            )
-        plan_heads(pattern, num_heads)  # refuses another number of heads
-        for part in pattern.leaves():
-            if part.by_content and not isinstance(part, Nearest | Hashed) and not hasattr(part, "make_grouper"):
-                raise ValueError(
-                    "`pattern` must define `make_grouper` in each part in which content decides. "
-                    f"Received: {type(part).__name__} without it."
-                )
-        self.pattern = pattern
+        self.pattern = _checked_pattern(pattern)
+        plan_heads(self.pattern, num_heads)  # refuses another number of heads
         self.share_qk = share_qk
         self.mask_self = mask_self
-        if pattern.by_content:
+        if self.pattern.by_content:
             self.seed = drawn_seed(self.seed)
 
     def make_pattern(self, causal: bool) -> Pattern:
@@ -154,3 +138,24 @@ class SparseAttention(AttentionLayer):
         pattern = keras.saving.serialize_keras_object(self.pattern)
         config = super().get_config()
         return {**config, "pattern": pattern, "share_qk": self.share_qk, "mask_self": self.mask_self}
+
+
+def _checked_pattern(pattern: Any) -> Pattern:
+    """Returns a pattern; raises a `ValueError` for what is none, or one that lacks something."""
+    if not isinstance(pattern, Pattern):
+        raise ValueError(
+            "`pattern` must be a tsa.patterns.Pattern, such as Window(256) | First(4); layers go side by side in a "
+            f"MixedAttention. Received: pattern={pattern!r}."
+        )
+    if not dataclasses.is_dataclass(pattern):
+        raise ValueError(
+            "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
+            f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
+        )
+    for part in pattern.leaves():
+        if part.by_content and not isinstance(part, Nearest | Hashed) and not hasattr(part, "make_grouper"):
+            raise ValueError(
+                "`pattern` must define `make_grouper` in each part in which content decides. "
+                f"Received: {type(part).__name__} without it."
+            )
+    return pattern
