@@ -30,7 +30,9 @@ class Outcomes(dict):
             self.setdefault(report.nodeid.removeprefix("tests/").split("[")[0], []).append(outcome)
 
 outcomes = Outcomes()
-pytest.main(["-q", "-p", "no:cacheprovider", *{tests!r}], plugins=[outcomes])
+# Whatever the process has imported by now, pytest needs to rewrite the assertions of tests alone.
+quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+pytest.main(["-q", "-p", "no:cacheprovider", *quiet, *{tests!r}], plugins=[outcomes])
 print("outcomes:", json.dumps(outcomes))
 """
 
