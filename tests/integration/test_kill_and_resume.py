@@ -124,7 +124,7 @@ def test_ctrl_c_and_preemption_leave_a_checkpoint_of_the_step_they_came_in(comma
         assert status == 128 + number, said
         assert first == begin + 1
         stopped = re.search(
-            rf"Stopped by {number.name} at step (\d+) with a checkpoint; the same command goes on", said
+            rf"Stopped by {number.name} at step (\d+) with a checkpoint; the same command resumes", said
         )
         assert stopped, said
         begin = int(stopped[1])

@@ -18,7 +18,7 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.large
-@pytest.mark.parametrize(("name", "variant"), CONFIGURATIONS, ids="-".join)
+@pytest.mark.parametrize(("name", "variant"), CONFIGURATIONS, ids=["-".join(names) for names in CONFIGURATIONS])
 def test_the_loss_falls(name, variant, tmp_path):
     config = importlib.import_module(f"trainers.configs.{name}").get_config(variant)
     config.train.update(evaluate_every=0, checkpoint_every=0, deterministic=False)

@@ -177,7 +177,15 @@ def endless(run, tmp_path):
 def test_ctrl_c_keeps_what_there_is(endless):
     command = [sys.executable, "-u", "-m", "trainers.generate", f"--workdir={endless}", "--length=60000", "--prompt=ab"]
     # Without a buffer, whose content `communicate` would lose.
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        # A process started in the background of a script ignores it, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     shown = process.stdout.read(200)
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=120)

@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.random_bits import pair_uniform
 from tf_sparse_attention.types import DType, Seed, Tensor
 
@@ -115,6 +117,8 @@ def attend(
     scores = _products(ops.cast(query, dtype), ops.cast(key, dtype))
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
+    if isinstance(mask, np.ndarray):
+        mask = constant_mask(mask)
     if mask is not None:
         scores = ops.where(mask, scores, lowest(dtype))
     if span is None and not return_log_sum_exp:

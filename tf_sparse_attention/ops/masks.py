@@ -47,8 +47,13 @@ def merge(*masks: Tensor | None) -> Tensor | None:
         constant = functools.reduce(np.logical_and, constants)
         if not others:
             return None if constant.all() else constant
-        others = others if constant.all() else [ops.convert_to_tensor(constant), *others]
+        others = others if constant.all() else [constant_mask(constant), *others]
     return functools.reduce(_and, others) if others else None
+
+
+def constant_mask(mask: np.ndarray) -> Tensor:
+    """Returns a tensor of a NumPy mask. TensorFlow writes constants of bytes a hundred times as fast as of booleans."""
+    return ops.cast(ops.convert_to_tensor(mask.view("uint8")), "bool")
 
 
 def negate(mask: Tensor | None) -> Tensor:

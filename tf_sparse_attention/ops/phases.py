@@ -88,7 +88,12 @@ class PhaseGrid(Arrangement):
             return super().rule_positions(period)
         if self.rows_grid is not None:
             return tuple(rows * self.stride for rows in self.rows_grid.rule_positions(1))
-        return self._query_rows()[0, :, None] * self.stride, self._key_rows()[0, None, :] * self.stride
+        # Computed in the program: a constant of all pairs of rows would be most of its file.
+        queries, keys = (
+            ops.arange(num_rows(length, self.stride), dtype="int32") * self.stride
+            for length in (self.query_length, self.key_length)
+        )
+        return queries[:, None], keys[None, :]
 
     def inside(self) -> Tensor:
         inside = self.key_positions() < self.key_length
