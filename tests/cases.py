@@ -150,7 +150,7 @@ CASES = {
         packs=False,
     ),
     "global_blocks": Case(global_local(block_size=4, num_first_global=1), **NEVER_CAUSAL, packs=False),
-    "all": Case(all_attention(position="relative", see_self=False), crosses=True, vectors=True),
+    "all": Case(all_attention(position="relative", mask_self=True), crosses=True, vectors=True),
     "all_span": Case(
         all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True
     ),

@@ -73,7 +73,7 @@ def all_attention(draw, variants=("all", "all", "split", "head_split")):
     # "single_head" has no case in NumPy but a test of its own: its vectors ask with all heads joined.
     variant = draw(st.sampled_from(variants))
     own = {"variant": variant, "num_persistent": draw(st.integers(1, 6)), "window": draw(REACH)}
-    own |= {"see_self": draw(st.booleans()), "adaptive_span": draw(SPAN)}
+    own |= {"mask_self": draw(st.booleans()), "adaptive_span": draw(SPAN)}
     return layers.AllAttention, common(draw, st.sampled_from([2, 4]) if variant == "head_split" else FEW_HEADS) | own
 
 

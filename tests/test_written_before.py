@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from tests.make_written_before import attention_layers
 
 FOLDER = ROOT / "tests" / "golden" / "written_before"
 CLOSE = 1e-5  # outputs are of size one; tokens may be grouped in another order than when the files were written
+OTHERS = {"x", "ids", "kinds", "logits", "sequence_output", "pooled_output"}  # numbers that are of no layer
+with np.load(FOLDER / "numbers.npz") as file:
+    LAYERS = sorted(set(file.files) - OTHERS)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def attention_outputs(numbers):
         return {name: keras.ops.convert_to_numpy(y) for name, y in model(numbers["x"]).items()}
 
 
-@pytest.mark.parametrize("name", list(attention_layers()))
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_what_it_computed_when_it_was_saved(name, attention_outputs, numbers):
     np.testing.assert_allclose(attention_outputs[name], numbers[name], rtol=0, atol=CLOSE)
 

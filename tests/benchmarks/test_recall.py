@@ -72,6 +72,7 @@ def test_the_score_is_of_keys_beyond_all_windows_alone():
     assert recall.accuracy(Copies(reach=recall.NUM_LAYERS * recall.WINDOW), task) == 0
 
 
+@pytest.mark.full
 def test_the_curve_begins_at_chance_and_has_a_point_each_time(tmp_path, monkeypatch):
     draw = recall.draw
     monkeypatch.setattr(recall, "draw", lambda number, seed: draw(min(number, 8), seed))  # 64 of them are scored else

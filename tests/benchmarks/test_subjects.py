@@ -55,6 +55,7 @@ def test_the_factorized_cores_are_dense_attention_of_two_kinds_of_heads(name):
     assert not output[:, ~seeing].any()
 
 
+@pytest.mark.full
 def test_the_image_core_is_dense_attention_to_the_blocks_around():
     sizes = subjects.Sizes(length=1100, num_heads=1, head_dim=8)
     subject = subjects.core_subject("image", sizes)
@@ -85,7 +86,7 @@ def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
         "local",
         "nearest",
         "all-attention",
-        "lsh",
+        pytest.param("lsh", marks=pytest.mark.full),
         pytest.param("top_k", marks=pytest.mark.full),
         *(pytest.param(name, marks=pytest.mark.large) for name in ("nearest, separate keys", "clustered")),
     ],

@@ -5,6 +5,7 @@ import pytest
 from benchmarks import tokenizers
 
 
+@pytest.mark.full
 def test_the_table_has_every_place(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("Some words.\n\nSome other words, and more of them.\n\n" * 20, encoding="utf-8")
     tokenizers.main(["--path", str(tmp_path), "--size", "80", "--repeats", "1"])

@@ -94,6 +94,7 @@ def test_an_embedding_is_the_mean_of_the_vectors_of_all_windows(model, served):
         assert num_tokens == len(ByteTokenizer().tokenize(text))
 
 
+@pytest.mark.full
 def test_weights_in_8_bits_are_a_quarter_of_the_size_and_score_about_the_same(exported, tmp_path):
     keras.utils.set_random_seed(3)
     model = LanguageModel(Backbone(258, 1, 64, [ROUTING], intermediate_dim=128, seed=3))

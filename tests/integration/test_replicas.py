@@ -159,6 +159,7 @@ def test_replicas_drop_different_places_and_leave_one_seed(two_replicas):
         np.testing.assert_array_equal(states, [[1, 1], [1, 1]])
 
 
+@pytest.mark.full
 def test_evaluate_and_predict_under_two_replicas_leave_the_state_alone(on_two_replicas, two_replicas):
     model, _ = on_two_replicas
     before = state_of(model)

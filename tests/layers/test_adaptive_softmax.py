@@ -117,6 +117,7 @@ def test_the_mask_of_padding_reaches_the_loss():
     assert losses[0] == losses[1]
 
 
+@pytest.mark.full
 def test_a_model_learns_with_it():
     model = tied_model()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

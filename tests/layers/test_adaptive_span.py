@@ -12,7 +12,7 @@ from tf_sparse_attention.models import Model
 MAKERS = {
     "local": lambda **options: LocalAttention(2, 4, window=32, **options),
     "all": lambda **options: AllAttention(2, 4, window=32, num_persistent=3, **options),
-    "all_not_itself": lambda **options: AllAttention(2, 4, window=32, num_persistent=3, see_self=False, **options),
+    "all_not_itself": lambda **options: AllAttention(2, 4, window=32, num_persistent=3, mask_self=True, **options),
 }
 every_kind = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -56,7 +56,7 @@ def test_the_window_shrinks_and_grows_with_the_spans_and_changes_nothing(make):
 def test_what_lies_beyond_the_span_is_not_seen(make):
     layer, x = built(make), draw()
     seen = np.asarray(layer.attention_pattern(x, use_causal_mask=True))[0, :, -1]
-    nearest = 0 if getattr(layer, "see_self", True) else 1
+    nearest = 1 if getattr(layer, "mask_self", False) else 0
     # z L + R positions from the nearest key on, those of weight 0 left out: 3.2 + 4 and 9.6 + 4.
     for head, count in zip(seen, (8, 14), strict=True):
         np.testing.assert_array_equal(np.flatnonzero(head[::-1]), np.arange(nearest, nearest + count))

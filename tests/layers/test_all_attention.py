@@ -98,7 +98,7 @@ def test_a_block_and_a_backbone_need_no_feed_forward():
         ({"num_persistent": 0, "variant": "split"}, "`num_persistent` must be positive for variant='split'."),
         ({"variant": "half"}, "`variant` must be one of .* Received: variant='half'."),
         ({"window": 0}, "`window` must be a positive integer. Received: window=0."),
-        ({"see_self": 1}, "`see_self` must be True or False. Received: see_self=1."),
+        ({"mask_self": 1}, "`mask_self` must be True or False. Received: mask_self=1."),
     ],
 )
 def test_wrong_arguments(options, message):

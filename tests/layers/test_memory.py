@@ -22,7 +22,7 @@ LAYERS = {
     "both sides": lambda: LocalAttention(2, 4, window=4, position="alibi"),
     "blocks": lambda: LocalAttention(2, 4, block_size=4, num_blocks_before=2),
     "span": lambda: LocalAttention(2, 4, window=6, adaptive_span={"ramp": 2, "initial": 0.4}),
-    "all": lambda: AllAttention(2, 4, num_persistent=3, window=5, see_self=False, position="relative"),
+    "all": lambda: AllAttention(2, 4, num_persistent=3, window=5, mask_self=True, position="relative"),
     "head_split": lambda: AllAttention(3, 4, num_persistent=3, window=5, variant="head_split"),
     "mixed": lambda: MixedAttention([LocalAttention(1, 4, window=3), AllAttention(1, 4, num_persistent=2, window=6)]),
     "sparse": lambda: SparseAttention(2, 4, Window(5), position="relative", mask_self=True),

@@ -35,7 +35,9 @@ def block_step(remat, jit_compile):
     return to_numpy([loss, *gradients, *(variable.value for variable in block.variables)])
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.large)])
+@pytest.mark.parametrize(
+    "jit_compile", [pytest.param(False, marks=pytest.mark.full), pytest.param(True, marks=pytest.mark.large)]
+)
 def test_a_block_has_the_same_gradients_and_moves_its_state_once(jit_compile):
     plain, again = (block_step(remat, jit_compile) for remat in (False, True))
     for a, b in zip(plain, again, strict=True):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.layers import (
+    AllAttention,
     GlobalLocalAttention,
     LocalAttention,
     MixedAttention,
@@ -14,6 +15,7 @@ from tf_sparse_attention.layers import (
     TransformerBlock,
 )
 from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.attention_parts import rename_arguments
 
 X = np.random.default_rng(0).standard_normal((2, 6, 8)).astype("float32")
 OLD = {
@@ -78,6 +80,20 @@ def test_the_number_of_persistent_vectors_had_another_name():
     config = layer.get_config()
     assert config.pop("num_persistent") == 3
     assert SoftmaxFeedForward.from_config({**config, "num_vectors": 3}).num_persistent == 3
+
+
+def test_whether_all_attention_sees_itself_had_another_name_and_the_opposite_sense():
+    sizes = {"num_heads": 2, "key_dim": 4, "num_persistent": 1, "window": 3}
+    for see_self in (True, False):
+        with pytest.warns(DeprecationWarning, match="`see_self=False` is now `mask_self=True`"):
+            layer = AllAttention(**sizes, see_self=see_self)
+        config = layer.get_config()
+        assert config.pop("mask_self") == layer.mask_self == (not see_self)
+        old = {**config, "see_self": see_self}
+        assert AllAttention.from_config(old).mask_self == layer.mask_self
+        part = {"layer": "AllAttention", **sizes, "see_self": see_self}
+        (renamed,) = rename_arguments([part])
+        assert renamed == {"layer": "AllAttention", **sizes, "mask_self": not see_self}
 
 
 def test_models_of_earlier_configs_are_made_without_a_warning():

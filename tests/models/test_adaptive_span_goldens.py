@@ -40,7 +40,7 @@ class Case:
             "key_dim": given["hidden"] // given["heads"],
             "window": given["L"],
             "num_persistent": given["pers_mem"],
-            "see_self": False,
+            "mask_self": True,
             "position": "relative",
             "use_bias": False,
             "adaptive_span": {"ramp": given["ramp"], "loss": given["adapt_span_loss"]} if given["span"] else None,

@@ -219,6 +219,7 @@ def test_mixed_precision_reaches_every_layer():
     assert backbone.blocks[0].attention.parts[0].centroids.dtype == "float32"
 
 
+@pytest.mark.full
 def test_rematerialisation_changes_neither_gradients_nor_state():
     results = []
     for remat in (False, True):

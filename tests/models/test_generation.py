@@ -308,6 +308,7 @@ def test_a_function_may_choose(model, generator, eager_generator):
     )
 
 
+@pytest.mark.full
 def test_a_strong_penalty_repeats_no_token_and_no_pair_comes_twice(generator):
     plain = lists(generator.generate([[5]], max_length=40, strategy="greedy", stop_token_ids=None))[0]
     assert len(set(plain)) < 40
@@ -317,6 +318,7 @@ def test_a_strong_penalty_repeats_no_token_and_no_pair_comes_twice(generator):
     assert len(set(itertools.pairwise(row))) == 39
 
 
+@pytest.mark.full
 def test_a_wider_beam_finds_a_likelier_text_than_the_greedy_one(eager_generator):
     def found(strategy):
         rows = eager_generator.generate([[5], []], 8, strategy, stop_token_ids=None)

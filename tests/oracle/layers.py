@@ -220,7 +220,7 @@ def _all(head):
 
 def _window_of_all(head):
     """Returns the exponentials of the scores of a window, times the span, and which pairs have any."""
-    layer, first = head.layer, 0 if head.layer.see_self else 1
+    layer, first = head.layer, 1 if head.layer.mask_self else 0
     positions = np.arange(len(head.query)), np.arange(len(head.key))
     distance, query, key = np.abs(_apart(*positions)), head.query * layer.key_dim**-0.5, head.key
     pattern = definitions.window(*distance.shape, layer.window + first, head.causal) & (distance >= first)

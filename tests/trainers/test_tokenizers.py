@@ -99,6 +99,7 @@ def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
     training.train(other, folder)
 
 
+@pytest.mark.full
 def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_config, tmp_path):
     pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
     (tmp_path / "pieces.txt").write_text("\n".join(PIECES), encoding="utf-8")

@@ -8,6 +8,7 @@ import keras
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.deprecation import renamed_keys
+from tf_sparse_attention.layers.attention.all_attention import renamed_config
 from tf_sparse_attention.layers.attention.global_local_attention import RENAMED
 
 FORMS = (
@@ -74,7 +75,7 @@ def map_parts(function: Callable[[Any], Any], attention: Sequence[Any]) -> list:
 
 def rename_arguments(attention: Sequence[Any]) -> list:
     """Returns the plain data of an attention with new names of arguments in place of old ones: for configs in files."""
-    return map_parts(lambda part: renamed_keys(part, RENAMED), attention)
+    return map_parts(lambda part: renamed_config(renamed_keys(part, RENAMED)), attention)
 
 
 def all_parts(attention: Sequence[Any]) -> list:

@@ -159,7 +159,8 @@ class Alibi(NoPosition):
         slopes = (slopes if self.heads is None else slopes[list(self.heads)])[:, None, None, None]
         if distances.tokens is None and distances.offsets is not None:
             # The product is made in the program: as a constant it would be N times as large.
-            return ops.convert_to_tensor(-slopes) * ops.cast(np.abs(distances.offsets).astype("int32"), "float32")  # (N, 1, t, s)
+            apart = ops.cast(np.abs(distances.offsets).astype("int32"), "float32")
+            return ops.convert_to_tensor(-slopes) * apart  # (N, 1, t, s)
         return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
 
 

@@ -53,6 +53,7 @@ def test_padding_beside_sparse_attention_has_the_published_states_too(case):
     assert largest_difference(from_hugging_face(GOLDEN / case)(inputs), arrays, slice(None)) < 1e-5
 
 
+@pytest.mark.full
 def test_lengths_unknown_in_a_graph_decide_whether_a_big_bird_is_dense():
     import tensorflow as tf
 

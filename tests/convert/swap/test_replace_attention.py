@@ -316,14 +316,14 @@ def test_layers_without_a_window_in_place_of_one_with_it_are_reported():
 
 
 def test_a_window_that_does_not_count_the_query_is_one_less():
-    def all_attention(see_self):
-        return lambda dense: AllAttention(**arguments_of(dense), num_persistent=1, window=9, see_self=see_self)
+    def all_attention(mask_self):
+        return lambda dense: AllAttention(**arguments_of(dense), num_persistent=1, window=9, mask_self=mask_self)
 
     model = make_transformer(sliding_window=4, num_layers=1)
-    windows = [reported(model, all_attention(own))[0].get_layer("attention_0").window for own in (True, False)]
+    windows = [reported(model, all_attention(own))[0].get_layer("attention_0").window for own in (False, True)]
     assert windows == [4, 3]
     with pytest.raises(ValueError, match=r"as little as the sliding_window of 1\. Received: attention_0 with window=9"):
-        reported(make_transformer(sliding_window=1, num_layers=1), all_attention(False))
+        reported(make_transformer(sliding_window=1, num_layers=1), all_attention(True))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """All-attention as a Keras layer."""
 
-from typing import Any
+from typing import Any, Self
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.deprecation import renamed
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
@@ -42,8 +43,8 @@ class AllAttention(AttentionLayer):
         key_dim: H, size of each head for queries and keys.
         num_persistent: M, persistent vectors of a head. 0: none, for comparison.
         window: L, positions a query sees on a side.
-        see_self: whether a query sees its own position and the L - 1 before it (default), or, as in the published code,
-            the L before it and not itself.
+        mask_self: whether a query sees, as in the published code, the L positions before it and not itself; by default
+            it sees itself and the L - 1 before it.
         variant: what the paper's section 5.3 compares. "all" (default): one softmax. "split": one of the window and one
             of the vectors, whose results are added. "head_split": the first half of the heads has the window, the
             others have the vectors. "single_head": as "split", but with one set of vectors for the joined heads.
@@ -67,15 +68,18 @@ class AllAttention(AttentionLayer):
         *,
         num_persistent: int,
         window: int,
-        see_self: bool = True,
+        mask_self: bool = False,
         variant: str = "all",
         adaptive_span: bool | dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
+        if "see_self" in kwargs:
+            renamed("see_self=False", "mask_self=True")
+            mask_self = not kwargs.pop("see_self")
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("num_persistent", num_persistent, minimum=0)
         checks.check_count("window", window)
-        checks.check_switch("see_self", see_self)
+        checks.check_switch("mask_self", mask_self)
         checks.check_choice("variant", variant, VARIANTS)
         if variant != "all" and num_persistent == 0:
             raise ValueError(f"`num_persistent` must be positive for variant={variant!r}. Received: num_persistent=0.")
@@ -83,7 +87,7 @@ class AllAttention(AttentionLayer):
             raise ValueError("`num_heads` must be at least 2 for variant='head_split'. Received: num_heads=1.")
         self.num_persistent = num_persistent
         self.window = window
-        self.see_self = see_self
+        self.mask_self = mask_self
         self.variant = variant
         self.adaptive_span = checked_span(adaptive_span, window)
 
@@ -107,7 +111,7 @@ class AllAttention(AttentionLayer):
         segment_ids_shape: Shape | None = None,
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
-        self.span = make_span(self, self.num_key_heads, first=0 if self.see_self else 1)
+        self.span = make_span(self, self.num_key_heads, first=1 if self.mask_self else 0)
         heads, joined = self.num_heads, 1
         if self.variant == "head_split":
             heads -= self.num_key_heads
@@ -136,7 +140,7 @@ class AllAttention(AttentionLayer):
             .attention_options(causal)
             ._replace(
                 span=span_of_call(self, training),
-                hide_self=None if self.see_self else "always",
+                hide_self="always" if self.mask_self else None,
                 persistent=None if persistent is None else persistent.read(),
             )
         )
@@ -198,8 +202,20 @@ class AllAttention(AttentionLayer):
 
     def _to_compute(self, window):
         """Returns the window as patterns count it, the query's own position included."""
-        return window if self.see_self else window + 1
+        return window + 1 if self.mask_self else window
 
     def get_config(self) -> Config:
-        names = ("num_persistent", "window", "see_self", "variant", "adaptive_span")
+        names = ("num_persistent", "window", "mask_self", "variant", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**renamed_config(config))
+
+
+def renamed_config(config: Config) -> Config:
+    """Returns the arguments of an `AllAttention` with `mask_self` in place of `see_self`, its opposite and old name."""
+    if "see_self" not in config:
+        return config
+    others = {name: value for name, value in config.items() if name != "see_self"}
+    return {**others, "mask_self": not config["see_self"]}
