@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+import tf_sparse_attention  # noqa: F401 (its classes are registered)
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "tests" / "golden" / "written_before"
