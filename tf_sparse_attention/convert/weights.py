@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tf_sparse_attention.layers.parts.copies import assign_copy
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 
@@ -73,5 +74,5 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
         changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
     weights = weights_by_path(model)
     for path, weight in weights_by_path(changed).items():
-        weight.assign(weights[path])
+        assign_copy(weight, weights[path])
     return changed

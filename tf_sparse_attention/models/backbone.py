@@ -9,6 +9,7 @@ from keras import ops
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
+from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import check_arguments, extra_mask_names_of, masks_of_block, unpack
@@ -138,7 +139,9 @@ class Backbone(BackboneCache, Model):
             )
         self.embedding_projection = None
         if embedding_dim is not None:
-            self.embedding_projection = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy, name="projection")
+            self.embedding_projection = keras.layers.Dense(
+                hidden_dim, dtype=policy_inside(self, "projection"), name="projection"
+            )
         self.blocks = make_blocks(dtype=self.dtype_policy, **{name: arguments[name] for name in ARGUMENTS_OF_BLOCKS})
         check_blocks(self.blocks, memory_length)
         self.sinusoidal_embedding = None
@@ -154,7 +157,7 @@ class Backbone(BackboneCache, Model):
 
     def _make_embedding(self):
         arguments = self._arguments
-        common = {"dtype": self.dtype_policy, "name": "embedding"}
+        common = {"dtype": policy_inside(self, "embedding"), "name": "embedding"}
         vocabulary_size, size = arguments["vocabulary_size"], self.embedding_dim
         if "cutoffs" in self._embedding_options:
             clusters = {
@@ -276,9 +279,7 @@ class Backbone(BackboneCache, Model):
         return (*sizes, self.hidden_dim)
 
     def get_config(self) -> Config:
-        # `keras.Model` would infer the arguments.
-        base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
-        return {**base, **self._arguments}
+        return {**self.base_config(), **self._arguments}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":

@@ -9,6 +9,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
+from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
@@ -134,7 +135,9 @@ class Encoder(Model):
         sizes = {"token": self.vocabulary_size, "position": self.max_length, "segment": self.num_token_types}
         self.embeddings = {}
         for name, size in sizes.items():
-            self.embeddings[name] = keras.layers.Embedding(size, self.hidden_dim, name=f"{name}_embedding", **common)
+            self.embeddings[name] = keras.layers.Embedding(
+                size, self.hidden_dim, name=f"{name}_embedding", dtype=policy_inside(self, f"{name}_embedding")
+            )
             self.embeddings[name].build((None, None))
         self.embedding_norm = keras.layers.LayerNormalization(
             epsilon=self.layer_norm_epsilon, name="embedding_norm", **common
@@ -149,7 +152,8 @@ class Encoder(Model):
             block.build((None, None, self.hidden_dim))
         self.pooler = None
         if self.use_pooler:
-            self.pooler = keras.layers.Dense(self.hidden_dim, activation="tanh", name="pooler", **common)
+            policy = policy_inside(self, "pooler")
+            self.pooler = keras.layers.Dense(self.hidden_dim, activation="tanh", name="pooler", dtype=policy)
             self.pooler.build((None, self.hidden_dim))
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
@@ -244,9 +248,7 @@ class Encoder(Model):
             "global_block",
         )
         names += ("first_block_count", "use_pooler")
-        base = ("name", "trainable", "dtype")
-        config = {name: value for name, value in super().get_config().items() if name in base}
-        return {**config, **{name: getattr(self, name) for name in names}}
+        return {**self.base_config(), **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Encoder":

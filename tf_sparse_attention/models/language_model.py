@@ -8,6 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed, renamed_attributes, renamed_method
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
+from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.models.backbone import RENAMED, Backbone
 from tf_sparse_attention.models.generation import Generation
 from tf_sparse_attention.models.initialization import initialize_by_depth
@@ -69,13 +70,16 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         self.use_output_bias = use_output_bias
         self.to_embedding = None
         if backbone.embedding_dim != backbone.hidden_dim:
-            self.to_embedding = keras.layers.Dense(backbone.embedding_dim, dtype=self.dtype_policy, name="to_embedding")
+            self.to_embedding = keras.layers.Dense(
+                backbone.embedding_dim, dtype=policy_inside(self, "to_embedding"), name="to_embedding"
+            )
         self.to_vocabulary = None
         if self.is_adaptive:
             self.to_vocabulary = self._adaptive_softmax()
         elif not tie_embeddings:
+            policy = policy_inside(self, "to_vocabulary")
             self.to_vocabulary = keras.layers.Dense(
-                backbone.vocabulary_size, use_bias=use_output_bias, dtype=self.dtype_policy, name="to_vocabulary"
+                backbone.vocabulary_size, use_bias=use_output_bias, dtype=policy, name="to_vocabulary"
             )
         self.build((None, None))
 
@@ -203,10 +207,17 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         if self.to_vocabulary is not None:
             x = self.to_vocabulary(x)
         else:
-            x = ops.matmul(x, ops.transpose(ops.cast(self.backbone.embedding.embeddings, x.dtype)))
+            x = ops.matmul(x, ops.transpose(ops.cast(self._embeddings(), x.dtype)))
             x = x + ops.cast(self.output_bias, x.dtype) if self.use_output_bias else x
         # The softmax over a large vocabulary needs more than half precision.
         return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
+
+    def _embeddings(self):
+        """Returns the vectors (V, D) of all words, also where the embedding keeps them in few bits."""
+        embedding = self.backbone.embedding
+        if embedding.quantization_mode is None:
+            return embedding.embeddings
+        return embedding(ops.arange(self.backbone.vocabulary_size))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         sizes, targets = split_targets(input_shape)
@@ -215,9 +226,7 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
 
     def get_config(self) -> Config:
         return {
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": self.dtype_policy,
+            **self.base_config(),
             "backbone": keras.saving.serialize_keras_object(self.backbone),
             "tie_embeddings": self.tie_embeddings,
             "use_output_bias": self.use_output_bias,

@@ -1,5 +1,6 @@
 """Where layers are held in a model, and how to replace one of them."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -64,6 +65,16 @@ class LayerSite:
         finally:
             if locked:
                 tracker.lock()
+
+
+@contextlib.contextmanager
+def scope_around(layer: keras.layers.Layer) -> Iterator[None]:
+    """Context in which a layer is built with the paths of weights that it would have in the place of a built one."""
+    *names, _ = layer.path.split("/")
+    with contextlib.ExitStack() as stack:
+        for depth, name in enumerate(names):
+            stack.enter_context(keras.name_scope(name, override_parent="/".join(names[:depth])))
+        yield
 
 
 def find_layer_sites(model: keras.layers.Layer) -> list[LayerSite]:

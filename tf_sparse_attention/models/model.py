@@ -8,7 +8,9 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_method
 from tf_sparse_attention.layers import replicas
+from tf_sparse_attention.layers.parts.adaptation import LowRankMixin, policy_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.types import Config
 
 
 class TrainStepMixin:
@@ -86,12 +88,12 @@ class TrainStepMixin:
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class FunctionalModel(TrainStepMixin, keras.Model):
+class FunctionalModel(LowRankMixin, TrainStepMixin, keras.Model):
     """What `Model(inputs, outputs)` makes: a functional `keras.Model` with the training step of `Model`."""
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Model(TrainStepMixin, keras.Model):
+class Model(LowRankMixin, TrainStepMixin, keras.Model):
     """A `keras.Model` that also trains routing layers on several TensorFlow replicas.
 
     On one device, and on JAX, it is a `keras.Model`. Under a `tf.distribute` strategy with several replicas, routing
@@ -113,3 +115,7 @@ class Model(TrainStepMixin, keras.Model):
             # Keras would put its functional class under `Model` itself, and so under every subclass of it.
             return FunctionalModel(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)
+
+    def base_config(self) -> Config:
+        """Returns what the configs of all models have; `keras.Model` would infer the arguments."""
+        return {"name": self.name, "trainable": self.trainable, "dtype": policy_of(self)}

@@ -95,8 +95,11 @@ class StatefulModel(TargetsAsInputs, Model):
         return self.model.compute_output_shape(input_shape)
 
     def get_config(self) -> Config:
-        base = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy}
-        return {**base, "model": keras.saving.serialize_keras_object(self.model), "batch_size": self.batch_size}
+        return {
+            **self.base_config(),
+            "model": keras.saving.serialize_keras_object(self.model),
+            "batch_size": self.batch_size,
+        }
 
     @classmethod
     def from_config(cls, config: Config) -> "StatefulModel":

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.layers.attention.swapped_attention import CallMask, SwappedAttention
-from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites
+from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.types import Config
 
 # The method in which KerasHub's decoders make a mask of all pairs of positions.
@@ -47,7 +47,8 @@ class SwappedModel:
                 new_layers[path] = sites[path].layer
                 continue
             is_shared = isinstance(layer, str)
-            new_layers[path] = new_layers[layer] if is_shared else keras.saving.deserialize_keras_object(layer)
+            with scope_around(sites[path].layer):
+                new_layers[path] = new_layers[layer] if is_shared else keras.saving.deserialize_keras_object(layer)
             swap(sites[path], new_layers[path])
         return wrap_for_saving(model)
 
@@ -102,10 +103,11 @@ def swap(site: LayerSite, swapped: SwappedAttention) -> None:
         swapped: the new layer, which gets built.
     """
     projections = site.layer.query_dense, site.layer.value_dense, site.layer.key_dense
-    if not swapped.attention.built:
-        swapped.attention.build(*((None, None, projection.kernel.shape[0]) for projection in projections))
-    if not swapped.built:
-        swapped.build((None, None, projections[0].kernel.shape[0]))
+    with scope_around(site.layer):
+        if not swapped.attention.built:
+            swapped.attention.build(*((None, None, projection.kernel.shape[0]) for projection in projections))
+        if not swapped.built:
+            swapped.build((None, None, projections[0].kernel.shape[0]))
     site.replace(swapped)
     if hasattr(site.parent, MASK_METHOD):
         setattr(site.parent, MASK_METHOD, _mask_parts)

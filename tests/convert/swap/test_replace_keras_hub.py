@@ -8,7 +8,7 @@ from keras import ops
 from tests.convert.swap.swap_models import blocks, difference, local, mixed, randomized, routed
 from tf_sparse_attention.analysis import assert_causal
 from tf_sparse_attention.convert import arguments_of, replace_attention
-from tf_sparse_attention.layers import AllAttention, LocalAttention, SwappedAttention
+from tf_sparse_attention.layers import AllAttention, LocalAttention, MixedAttention, SwappedAttention
 
 keras_hub = pytest.importorskip("keras_hub")
 
@@ -86,6 +86,49 @@ def test_a_decoder_is_causal_with_content_based_patterns(gpt2):
     assert_causal(
         keras.Model(ids, sparse.backbone({"token_ids": ids, "padding_mask": ops.ones_like(ids)})), LENGTH, num_cuts=4
     )
+
+
+def paths(model):
+    return [weight.path for weight in model.weights]
+
+
+@pytest.mark.filterwarnings("ignore:`compile:UserWarning", "ignore:Layer .* does not have a `quantize`:UserWarning")
+def test_weights_keep_their_paths_and_few_bits_are_saved(gpt2, tmp_path):
+    sparse = replace_attention(gpt2, local(4), print_fn=None)
+    assert sorted(paths(sparse)) == sorted(paths(gpt2))
+    sparse.quantize("int8")
+    sparse.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert paths(loaded) == paths(sparse)
+    assert difference(sparse(padded()), loaded(padded())) == 0
+
+
+@pytest.mark.filterwarnings("ignore:`compile:UserWarning")
+def test_weights_of_mixed_heads_lie_in_their_block_before_and_after_loading(gpt2, tmp_path):
+    sparse = replace_attention(gpt2, mixed, print_fn=None)
+    name = sparse.backbone.transformer_layers[1]._self_attention_layer.attention.name
+    assert f"transformer_layer_1/{name}/near/query/kernel" in paths(sparse)
+    assert len(set(paths(sparse))) == len(sparse.weights)
+    sparse.save(tmp_path / "model.keras")
+    assert paths(keras.models.load_model(tmp_path / "model.keras")) == paths(sparse)
+
+
+def halves(dense):
+    """Two windows that see everything, each with half of the heads."""
+    arguments = {**arguments_of(dense), "num_heads": 1, "window": LENGTH}
+    return MixedAttention([LocalAttention(**{**arguments, "name": name}) for name in ("first", "second")])
+
+
+@pytest.mark.parametrize(("make_layer", "copies"), [(local(), 1), (halves, 2)])
+def test_low_rank_kernels_are_carried_over(make_layer, copies):
+    backbone = keras_hub.models.GPT2Backbone(**SIZES, max_sequence_length=32)
+    backbone.enable_lora(2)
+    model = randomized(backbone)
+    sparse = replace_attention(model, make_layer, print_fn=None)
+    assert difference(model(padded((12, 12))), sparse(padded((12, 12)))) < 1e-5
+    assert len(sparse.trainable_weights) == copies * len(model.trainable_weights)
+    ranks = {weight.shape[-1] for weight in sparse.trainable_weights if weight.path.endswith("lora_kernel_a")}
+    assert ranks == {2}
 
 
 def test_no_mask_of_all_pairs_is_made_for_a_decoder(gpt2):

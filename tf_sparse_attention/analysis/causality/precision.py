@@ -7,6 +7,8 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from tf_sparse_attention.layers.parts.copies import assign_copy
+
 
 def copy_in_precision(layer: keras.Layer, dtype: str, build: Callable[[keras.Layer], None]) -> keras.Layer:
     """Makes a copy of a layer or model that computes in `dtype`, with the values of all its variables.
@@ -77,7 +79,7 @@ def _copy_variables(source, copy):
             f"Received: {len(source.variables)} variables, and {len(copy.variables)} or other shapes in the copy."
         )
     for old, new in pairs:
-        new.assign(ops.cast(ops.convert_to_tensor(old), new.dtype))
+        assign_copy(new, old)
 
 
 def _check_backend_has(dtype):

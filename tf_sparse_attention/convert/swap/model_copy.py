@@ -6,6 +6,8 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.convert.weights import initialize_with_zeros
+from tf_sparse_attention.layers.parts.adaptation import copy_low_rank
+from tf_sparse_attention.layers.parts.copies import assign_copy
 from tf_sparse_attention.models.layer_sites import find_layer_sites
 
 
@@ -42,14 +44,16 @@ def rebuild_model(model: keras.Model) -> keras.Model:
 
 def copy_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
     """Copies the variables and assets of a layer, and of all layers in it, to a copy of it."""
+    copies = {"": new, **{site.index_path: site.layer for site in find_layer_sites(new)}}
+    originals = {"": old, **{site.index_path: site.layer for site in find_layer_sites(old)}}
+    copy_low_rank(originals, copies)
     shapes = [[tuple(weight.shape) for weight in layer.weights] for layer in (old, new)]
     if shapes[0] != shapes[1]:
         raise ValueError(
             f"`model` must be reconstructible from its config; the copy of {old.name}, a {type(old).__name__}, has "
             f"weights of shapes {shapes[1]}, not {shapes[0]}."
         )
-    copies = {"": new, **{site.index_path: site.layer for site in find_layer_sites(new)}}
-    for path, layer in [("", old), *((site.index_path, site.layer) for site in find_layer_sites(old))]:
+    for path, layer in originals.items():
         if path in copies:
             _copy_own_state(layer, copies[path])
         elif layer.weights:  # layers of preprocessing that the first call makes have none
@@ -60,9 +64,15 @@ def _copy_own_state(old, new):
     variables: dict[str, Any] = {}
     old.save_own_variables(variables)
     if variables:
-        new.load_own_variables(variables)
+        # By NumPy, since on JAX a variable takes over the array that it is given.
+        new.load_own_variables({name: keras.ops.convert_to_numpy(value) for name, value in variables.items()})
+    if getattr(old, "lora_enabled", False):  # of which Keras stores the sum of the kernels alone
+        for ours, theirs in zip(new.weights, old.weights, strict=True):
+            assign_copy(ours, theirs)
     if new.trainable != old.trainable:
         new.trainable = old.trainable
+    for ours, theirs in zip(new.weights, old.weights, strict=True):
+        ours.trainable = theirs.trainable  # single weights are frozen where low-rank kernels are trained
     if hasattr(old, "save_assets"):
         with tempfile.TemporaryDirectory() as folder:
             old.save_assets(folder)

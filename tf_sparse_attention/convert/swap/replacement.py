@@ -14,7 +14,8 @@ from tf_sparse_attention.convert.swap.dense_attention import (
 from tf_sparse_attention.convert.swap.model_copy import copy_state, is_plain_graph, rebuild_model
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.models.layer_sites import find_layer_sites
+from tf_sparse_attention.layers.parts.projections import copy_trainable
+from tf_sparse_attention.models.layer_sites import find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
 CROSS_ATTENTION = "it attends to another sequence"
@@ -79,13 +80,15 @@ class Replacement:
         if window is not None:
             layer, remarks = limit_window(layer, window)
         try:
-            layer.copy_projections(dense)
+            with scope_around(dense):
+                layer.copy_projections(dense)
         except ValueError as error:
             raise ValueError(
                 f"`make_layer` must return a layer that fits {path}: `arguments_of(attention)` has what both need, "
                 f"and layers that share queries and keys need `share_qk=False`. {error}"
             ) from error
         layer.trainable = dense.trainable
+        copy_trainable(dense, layer)
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
         return layer
 

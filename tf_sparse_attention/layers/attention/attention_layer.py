@@ -11,6 +11,7 @@ from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads, ProjectedHeads
 from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
@@ -27,7 +28,7 @@ from tf_sparse_attention.types import Config, Constraint, Initializer, Regulariz
     reason_against_cache="cache_unsupported_reason",
     reason_against_crossing="cross_cache_unsupported_reason",
 )
-class AttentionLayer(PatternHeads, keras.layers.Layer):
+class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
     A subclass gives `make_pattern`; the rest follows from the pattern. Projections have the names and shapes of
@@ -153,18 +154,17 @@ class AttentionLayer(PatternHeads, keras.layers.Layer):
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
         attention_checks.check_shapes(query_shape, value_shape, key_shape)
-        objects, dtype = self._objects, self.dtype_policy
-        make = functools.partial(projections.input_projection, use_bias=self.use_bias, objects=objects, dtype=dtype)
+        make = functools.partial(projections.input_projection, self, use_bias=self.use_bias, objects=self._objects)
         self._query = make("query", query_shape, self.num_heads, self.key_dim)
         self._key = None if self.share_qk else make("key", key_shape, self.num_key_heads, self.key_dim)
         self._value = make("value", value_shape, self.num_key_heads, self.value_dim)
         self._attention_output = projections.output_projection(
+            self,
             "attention_output",
             (*query_shape[:-1], self.num_heads, self.value_dim),
             self._output_sizes or (query_shape[-1],),  # type: ignore[arg-type]  # features are known
             self.use_output_bias,
-            objects,
-            dtype,
+            self._objects,
         )
         if self.position == "relative":
             num_rows = 2 * (self.max_distance or max(self.reach, 1)) + 1

@@ -114,9 +114,9 @@ class GlobalLocalAttention(LocalAttention):
         self._global: list[keras.layers.Layer] = []
         if self.own_projections:
             sizes = {"global_query": self.key_dim, "global_key": self.key_dim, "global_value": self.value_dim}
-            common = {"use_bias": self.use_bias, "objects": self._objects, "dtype": self.dtype_policy}
+            common: dict[str, Any] = {"use_bias": self.use_bias, "objects": self._objects}
             self._global = [
-                projections.input_projection(name, query_shape, self.num_heads, size, **common)
+                projections.input_projection(self, name, query_shape, self.num_heads, size, **common)
                 for name, size in sizes.items()
             ]
 

@@ -12,7 +12,9 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention_cache import MixedAttentionCache
 from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
+from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.ops.masks import mask_of_heads
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -24,7 +26,7 @@ from tf_sparse_attention.types import Config, Shape, Tensor
     reason_against_cache="cache_unsupported_reason",
     reason_against_crossing="cross_cache_unsupported_reason",
 )
-class MixedAttention(MixedAttentionCache, keras.layers.Layer):
+class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
     """Attention whose heads follow different patterns: the sum of its parts.
 
     Each part is an attention layer with projections of its own. Concatenating the heads of all parts before one output
@@ -114,10 +116,9 @@ class MixedAttention(MixedAttentionCache, keras.layers.Layer):
                 f"`attention` must have the heads of all parts together, {self.num_heads}. "
                 f"Received: num_heads={attention.num_heads}."
             )
+        projections.build_for(attention, self)
         for part, heads in zip(self.parts, self._heads_of_parts(), strict=True):
             part.copy_projections(attention, heads)
-        if not self.built:
-            self.build((None, None, self.num_features))
 
     def build(
         self,
@@ -268,5 +269,5 @@ class MixedAttention(MixedAttentionCache, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        parts = [keras.saving.deserialize_keras_object(part) for part in config["parts"]]
+        parts = [deserialize_unbuilt(part) for part in config["parts"]]
         return cls(**{**config, "parts": parts})

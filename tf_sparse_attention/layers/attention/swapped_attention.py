@@ -12,6 +12,7 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
@@ -33,7 +34,7 @@ class CallMask(NamedTuple):
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class SwappedAttention(keras.layers.Layer):
+class SwappedAttention(AdaptableMixin, keras.layers.Layer):
     """Sparse self-attention that is called as `keras.layers.MultiHeadAttention` or KerasHub's cached attention is.
 
     `tsa.convert.replace_attention` puts it inside layers whose code calls a dense attention. A mask that is the same

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin, policy_inside
 from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
@@ -14,7 +15,7 @@ ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class FeedForward(keras.layers.Layer):
+class FeedForward(AdaptableMixin, keras.layers.Layer):
     """Two dense layers with an activation between them, applied to each position.
 
     relu and the forms of gelu but geglu: f(x W_inner + b) W_output + b. geglu (Shazeer 2020): (gelu(x W_gate) *
@@ -82,7 +83,7 @@ class FeedForward(keras.layers.Layer):
             units,
             use_bias=self.use_bias,
             kernel_initializer=clone_initializer(self.kernel_initializer),
-            dtype=self.dtype_policy,
+            dtype=policy_inside(self, name),
             name=name,
         )
         layer.build(input_shape)

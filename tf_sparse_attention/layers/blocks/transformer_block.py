@@ -12,14 +12,16 @@ from tf_sparse_attention.layers.attention.attention_checks import check_extra_ma
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.blocks.remat import remat_call
+from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import implicit_mask
+from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @renamed_attributes(reason_against_cache="cache_unsupported_reason")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     """Attention and feed-forward, each with a residual connection and a layer norm.
 
     pre: x + f(LN(x)). post: LN(x + f(x)), as in the published Routing Transformer. A block without feed-forward is the
@@ -212,7 +214,7 @@ class TransformerBlock(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: Config) -> Self:
         parts = {
-            name: None if config[name] is None else keras.saving.deserialize_keras_object(config[name])
+            name: None if config[name] is None else deserialize_unbuilt(config[name])
             for name in ("attention", "feed_forward")
         }
         return cls(**{**config, **parts})

@@ -6,9 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_sparse_attention.layers.parts.adaptation import copy_low_rank, policy_inside
+from tf_sparse_attention.layers.parts.copies import assign_copy
 from tf_sparse_attention.ops.blocks import at_least_zero, pad_axis, shape, slice_axis
-from tf_sparse_attention.types import Config, DType, Initializer, Shape, Tensor
+from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
+NAMES = ("query", "key", "value", "attention_output")
 OBJECTS = {
     "kernel_initializer": keras.initializers,
     "bias_initializer": keras.initializers,
@@ -36,31 +39,42 @@ def clone_initializer(initializer: Initializer) -> Initializer:
 
 
 def input_projection(
-    name: str, input_shape: Shape, num_heads: int, size: int, use_bias: bool, objects: dict[str, Any], dtype: DType
+    attention: keras.layers.Layer,
+    name: str,
+    input_shape: Shape,
+    num_heads: int,
+    size: int,
+    use_bias: bool,
+    objects: dict[str, Any],
 ) -> keras.layers.EinsumDense:
-    """Returns a built projection of (B, T, D) to (B, T, N, H): kernel (D, N, H), bias (N, H)."""
+    """Returns a built projection of (B, T, D) to (B, T, N, H) for an attention: kernel (D, N, H), bias (N, H)."""
     layer = keras.layers.EinsumDense(
         "abc,cde->abde",
         output_shape=(None, num_heads, size),
         bias_axes="de" if use_bias else None,
         name=name,
-        dtype=dtype,
+        dtype=policy_inside(attention, name),
         **_arguments(objects),
     )
     return _built(layer, input_shape)
 
 
 def output_projection(
-    name: str, input_shape: Shape, output_sizes: Sequence[int], use_bias: bool, objects: dict[str, Any], dtype: DType
+    attention: keras.layers.Layer,
+    name: str,
+    input_shape: Shape,
+    output_sizes: Sequence[int],
+    use_bias: bool,
+    objects: dict[str, Any],
 ) -> keras.layers.EinsumDense:
-    """Returns a built projection of (B, T, N, H) to (B, T, *output_sizes): kernel (N, H, *output_sizes)."""
+    """Returns a built projection of (B, T, N, H) to (B, T, *output_sizes) for one: kernel (N, H, *output_sizes)."""
     letters = "efghijklmnopqrstuvwxyz"[: len(output_sizes)]
     layer = keras.layers.EinsumDense(
         f"abcd,cd{letters}->ab{letters}",
         output_shape=(None, *output_sizes),
         bias_axes=letters if use_bias else None,
         name=name,
-        dtype=dtype,
+        dtype=policy_inside(attention, name),
         **_arguments(objects),
     )
     return _built(layer, input_shape)
@@ -125,6 +139,13 @@ def join_heads(projection: keras.layers.Layer, heads: Tensor) -> Tensor:
     return projection(heads_first(heads))
 
 
+def build_for(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
+    """Builds `target`, unless it is built, for the inputs of `source`, if that is built."""
+    kernels = [_weights_by_name(source).get(f"{name}/kernel") for name in ("query", "value", "key")]
+    if not target.built and all(kernel is not None for kernel in kernels):
+        target.build(*((None, None, kernel.shape[0]) for kernel in kernels))
+
+
 def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = slice(None)) -> None:
     """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
 
@@ -136,10 +157,9 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
     Raises:
         ValueError: unless both have the same projections, with the same shapes.
     """
+    build_for(source, target)
+    copy_low_rank(_projections(source), _projections(target))
     theirs = {name: _of_heads(name, weight, heads) for name, weight in _weights_by_name(source).items()}
-    if not target.built and all(f"{name}/kernel" in theirs for name in ("query", "key", "value")):
-        sizes = [theirs[f"{name}/kernel"].shape[0] for name in ("query", "value", "key")]
-        target.build(*((None, None, size) for size in sizes))
     own = _weights_by_name(target)
     if "key/bias" in own and "query/bias" in theirs:
         # Where keys alone have no bias, zeros are the same: a bias of keys adds one number to all scores of a query.
@@ -153,7 +173,14 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
             f"Received: {_differences(*shapes) or 'none'}."
         )
     for name, weight in own.items():
-        weight.assign(theirs[name])
+        assign_copy(weight, theirs[name])
+
+
+def copy_trainable(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
+    """Freezes in the projections of `target` what is frozen in those of `source`, and nothing else."""
+    trainable = {name: weight.trainable for name, weight in _weights_by_name(source).items()}
+    for weight in target.weights:
+        weight.trainable = trainable.get(_short_name(weight), weight.trainable)
 
 
 def _differences(theirs, own):
@@ -171,21 +198,31 @@ def _differences(theirs, own):
 
 def _of_heads(name, weight, heads):
     """Returns the part of a projection's weight that belongs to some of the heads."""
-    if heads == slice(None) or name == "attention_output/bias":
+    projection, weight_name = name.split("/")
+    if heads == slice(None) or name == "attention_output/bias" or weight_name == "lora_kernel_b":
         return weight
-    return weight[:, heads] if name in ("query/kernel", "key/kernel", "value/kernel") else weight[heads]
+    return weight[heads] if projection == "attention_output" or weight_name == "bias" else weight[:, heads]
+
+
+def _projections(layer):
+    """Returns the dense layers of the projections of a layer by name."""
+    return {inner.name: inner for inner in layer._flatten_layers(include_self=False) if inner.name in NAMES}
 
 
 def _weights_by_name(layer):
     """Returns the weights of the projections of a layer by name: "query/kernel", "attention_output/bias" ..."""
-    names = ("query", "key", "value", "attention_output")
     found = {}
     for weight in layer.weights:
-        projection, name = ["", *weight.path.split("/")][-2:]
-        if projection in names:
-            if f"{projection}/{name}" in found:
+        name = _short_name(weight)
+        if name.split("/")[0] in NAMES:
+            if name in found:
                 raise ValueError(
                     f"`attention` must have one projection of each name. Received: {layer.name} with more."
                 )
-            found[f"{projection}/{name}"] = weight
+            found[name] = weight
     return found
+
+
+def _short_name(weight):
+    """Returns the last two names in the path of a weight, as "query/kernel"."""
+    return "/".join(["", *weight.path.split("/")][-2:])

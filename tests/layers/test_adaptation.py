@@ -1,0 +1,150 @@
+"""Layers and models with low-rank kernels and with kernels of few bits, saved and loaded."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests import contracts
+from tests.cases import CASES
+from tests.draws import first
+from tf_sparse_attention.layers import FeedForward, TransformerBlock
+from tf_sparse_attention.models import Backbone, Encoder, LanguageModel
+
+PARTS = [
+    {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6},
+    {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 5},
+]
+GLOBAL = [{"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "own_projections": True}]
+KINDS = first(["mixed", "global_window", "sparse_routed", "fixed", "lsh_separate", "clustered"], 1)
+# Keras warns of the layers of a model that have nothing to quantize.
+quiet = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+
+
+def backbone(**arguments):
+    return Backbone(20, 2, 16, PARTS, intermediate_dim=12, seed=0, **arguments)
+
+
+def tokens(seed=0):
+    return np.random.default_rng(seed).integers(1, 20, (2, 11))
+
+
+def reloaded(model, folder):
+    model.save(folder / "model.keras")
+    return keras.models.load_model(folder / "model.keras")
+
+
+def around(layer):
+    """Returns a functional model of an attention layer."""
+    inputs = keras.Input((13, contracts.SIZE))
+    return keras.Model(inputs, layer(inputs))
+
+
+def numbers(seed=3):
+    return np.random.default_rng(seed).normal(size=(2, 13, contracts.SIZE)).astype("float32")
+
+
+def trained_low_rank(layer):
+    """Gives the weights that are trained other values, as training does."""
+    for index, weight in enumerate(layer.trainable_weights):
+        weight.assign(0.3 * np.random.default_rng(index).normal(size=weight.shape))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_attention_of_few_bits_is_close_and_is_loaded_as_it_was(name, tmp_path):
+    layer = contracts.with_random_weights(contracts.built(CASES[name]))
+    exact = contracts.to_numpy(layer(numbers()))
+    layer.quantize("int8")
+    model = around(layer)
+    assert {weight.dtype for weight in model.weights if weight.path.endswith("query/kernel")} == {"int8"}
+    few_bits = contracts.to_numpy(model(numbers()))
+    assert 0 < np.median(np.abs(few_bits - exact)) < 0.05 * np.abs(exact).max()
+    loaded = reloaded(reloaded(model, tmp_path), tmp_path)
+    assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
+    np.testing.assert_array_equal(contracts.to_numpy(loaded(numbers())), few_bits)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_attention_with_low_rank_kernels_begins_as_it_was_and_is_loaded_with_their_sum(name, tmp_path):
+    layer = contracts.built(CASES[name])
+    before = contracts.to_numpy(layer(numbers()))
+    layer.enable_lora(2)
+    assert layer.trainable_weights
+    assert all("lora_kernel" in weight.path for weight in layer.trainable_weights)
+    np.testing.assert_array_equal(contracts.to_numpy(layer(numbers())), before)
+    trained_low_rank(layer)
+    after = contracts.to_numpy(layer(numbers()))
+    assert np.abs(after - before).max() > 0.01
+    np.testing.assert_allclose(contracts.to_numpy(reloaded(around(layer), tmp_path)(numbers())), after, atol=1e-5)
+
+
+@quiet
+@pytest.mark.parametrize("mode", first(["int8", "int4", "float8"], 1))
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_a_language_model_of_few_bits_is_loaded_as_it_was(mode, tie_embeddings, tmp_path):
+    model = LanguageModel(backbone(), tie_embeddings)
+    exact = contracts.to_numpy(model(tokens()))
+    model.quantize(mode)
+    few_bits = contracts.to_numpy(model(tokens()))
+    if mode == "int8":  # the other modes are too coarse for a model as small as this
+        assert np.median(np.abs(few_bits - exact)) < 0.05 * np.abs(exact).max()
+    loaded = reloaded(reloaded(model, tmp_path), tmp_path)
+    np.testing.assert_array_equal(contracts.to_numpy(loaded(tokens())), few_bits)
+
+
+@quiet
+def test_an_encoder_of_few_bits_is_loaded_as_it_was(tmp_path):
+    model = Encoder(20, 2, 16, 12, GLOBAL, max_length=32)
+    exact = contracts.to_numpy(model(tokens())["sequence_output"])
+    model.quantize("int8")
+    few_bits = contracts.to_numpy(model(tokens())["sequence_output"])
+    assert 0 < np.median(np.abs(few_bits - exact)) < 0.05 * np.abs(exact).max()
+    loaded = reloaded(model, tmp_path)
+    np.testing.assert_array_equal(contracts.to_numpy(loaded(tokens())["sequence_output"]), few_bits)
+
+
+def test_a_language_model_trains_its_low_rank_kernels_alone(tmp_path):
+    model = LanguageModel(backbone())
+    model.enable_lora(2, lora_alpha=4)
+    assert len(model.trainable_weights) == 2 * len(PARTS) * 4  # A and B of queries and values of each block
+    frozen = [contracts.to_numpy(weight) for weight in model.non_trainable_weights if "kernel" in weight.path]
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+    model.fit(tokens(), tokens(1), verbose=0)
+    after = [contracts.to_numpy(weight) for weight in model.non_trainable_weights if "kernel" in weight.path]
+    assert all(np.array_equal(*pair) for pair in zip(frozen, after, strict=True))
+    logits = contracts.to_numpy(model(tokens()))
+    loaded = reloaded_weights(model, tmp_path)
+    np.testing.assert_allclose(contracts.to_numpy(loaded(tokens())), logits, atol=1e-5)
+
+
+def reloaded_weights(model, folder):
+    """Returns a new model with the weights that `save_weights` wrote, the low-rank kernels in the sums."""
+    model.save_weights(folder / "model.weights.h5")
+    new = LanguageModel(backbone())
+    new.load_weights(folder / "model.weights.h5")
+    return new
+
+
+@pytest.mark.parametrize("make", [lambda: FeedForward(12), lambda: TransformerBlock(CASES["mixed"].make())])
+def test_blocks_of_few_bits_are_loaded_as_they_were(make, tmp_path):
+    model = around(make())
+    model.layers[-1].quantize("int8")
+    few_bits = contracts.to_numpy(model(numbers()))
+    loaded = reloaded(model, tmp_path)
+    assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
+    np.testing.assert_array_equal(contracts.to_numpy(loaded(numbers())), few_bits)
+
+
+def test_what_cannot_be_adapted_says_so():
+    layer = CASES["mixed"].make()
+    with pytest.raises(ValueError, match=r"isn't yet built"):
+        layer.quantize("int8")
+    with pytest.raises(ValueError, match=r"`target_layer_names` must name dense layers inside of a layer that is"):
+        layer.enable_lora(2)
+    layer = contracts.built(CASES["mixed"])
+    with pytest.raises(ValueError, match=r"`mode` must be .*Received: mode='gptq'"):
+        layer.quantize("gptq", config=keras.quantizers.GPTQConfig(dataset=["a"], tokenizer=list))
+    with pytest.raises(ValueError, match=r"`rank` must be"):
+        layer.enable_lora(0)
+    layer.enable_lora(2)
+    with pytest.raises(ValueError, match=r"none with low-rank kernels"):
+        layer.enable_lora(2)
