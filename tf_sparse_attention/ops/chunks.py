@@ -9,6 +9,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
 from tf_sparse_attention.ops.groups import NO_GROUP
+from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -126,7 +127,7 @@ class ChunkGrid(Arrangement):
         return self._keys.positions
 
     def inside(self) -> Tensor:
-        return ops.logical_and(self._queries.present[..., :, None], self._keys.present[..., None, :])
+        return merge(self._queries.present[..., :, None], self._keys.present[..., None, :])
 
 
 class ChunkedRounds:

@@ -88,7 +88,7 @@ class HashedChunk(Pattern):
 
     def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
         back = query.chunk - key.chunk
-        round_before = (query.chunk == 0) & (key.is_last == 1)
+        round_before = query.chunk + 1 - key.is_last == 0  # chunk 0 and the last one, which LiteRT has no `&` for
         return (back == 0) | (back == 1) | round_before, key.exists == 1, query.exists == 1
 
     def arrange(self, call: Call, known: Known = None) -> ChunkGrid:
