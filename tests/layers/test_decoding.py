@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+import tf_sparse_attention as tsa
 from tests.cases import CASES
 from tests.contracts import with_random_weights
 from tests.draws import first
@@ -198,15 +199,15 @@ def test_wrong_arguments_are_refused():
         layer.init_cache(2, 0)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: layers.StridedAttention(2, 4, stride=3),
-        lambda: layers.FixedAttention(2, 4, block_size=4, num_summary=1),
-        lambda: layers.MixedAttention([layers.LocalAttention(2, 4, window=30)]),
-        lambda: layers.SparseAttention(2, 4, Window(2) | Dilated(9, 3)),
-    ],
-)
+OVERRUN = [
+    lambda: layers.StridedAttention(2, 4, stride=3),
+    lambda: layers.FixedAttention(2, 4, block_size=4, num_summary=1),
+    lambda: layers.MixedAttention([layers.LocalAttention(2, 4, window=30)]),
+    lambda: layers.SparseAttention(2, 4, Window(2) | Dilated(9, 3)),
+]
+
+
+@pytest.mark.parametrize("make", OVERRUN)
 def test_positions_that_a_cache_has_no_slots_for_are_refused(make):
     layer, x = make(), np.ones((2, 13, SIZE), "float32")
     layer.build(x.shape)
@@ -217,6 +218,38 @@ def test_positions_that_a_cache_has_no_slots_for_are_refused(make):
     _, cache = layer.decode(x[:, :1], cache, np.array([11, 4]))
     with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
         layer.decode(x[:, :1], cache, 12)
+    with pytest.raises(ValueError, match=r"`index` must be the number of tokens before, at least 0"):
+        layer.decode(x[:, :1], cache, -1)
+
+
+@pytest.mark.parametrize("make", OVERRUN)
+def test_a_tensor_beyond_the_cache_gives_nan_and_touches_no_other_row(make):
+    layer, x = make(), np.random.default_rng(0).normal(size=(2, 13, SIZE)).astype("float32")
+    layer.build(x.shape)
+    with_random_weights(layer, 0)
+    _, cache = layer.prefill(x[:, :11], layer.init_cache(2, 12))
+    far, after = layer.decode(x[:, :1], cache, ops.convert_to_tensor([100, 11], "int32"))
+    near, expected = layer.decode(x[:, :1], cache, np.array([11, 11]))
+    assert np.isnan(far[0]).all()
+    np.testing.assert_allclose(far[1], near[1], atol=TOLERANCE)
+    # Of two rows that go on, one that has come to an end leaves the other's cache as it is without it.
+    for leaf, other in zip(keras.tree.flatten(after), keras.tree.flatten(expected), strict=True):
+        np.testing.assert_allclose(leaf[1], other[1], atol=TOLERANCE)
+    kept = [leaf[0] for leaf in keras.tree.flatten(after)]
+    for leaf, before in zip(kept, keras.tree.flatten(cache), strict=True):
+        np.testing.assert_array_equal(leaf, before[0])
+
+
+def test_a_model_says_where_its_cache_ends():
+    part = {"layer": "StridedAttention", "num_heads": 2, "key_dim": 4, "stride": 3}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, [part]))
+    ids = np.ones((1, 12), "int32")
+    _, cache = model.prefill(ids, model.init_cache(1, 12))
+    with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
+        model.decode(ids[:, :1], cache, 12)
+    assert np.isnan(model.decode(ids[:, :1], cache, ops.convert_to_tensor(12))[0]).all()
+    with pytest.raises(ValueError, match=r"`x` must stay below the `max_length`.*Received: 12 positions"):
+        model.prefill(ids, model.init_cache(1, 9))
 
 
 def test_a_window_decodes_for_ever():

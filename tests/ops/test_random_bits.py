@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tf_sparse_attention.ops import random_bits
 from tf_sparse_attention.ops.random_bits import pair_uniform, threefry, to_uniform, word
 
 # Of the Random123 library, threefry2x32 with 20 rounds: counter, key, result.
@@ -26,6 +27,14 @@ def draw(seed, queries, keys):
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
 def test_threefry_gives_the_published_numbers(counter, key, result):
     words = [word(number) for number in (*key, *counter)]
+    assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
+
+
+@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
+def test_a_backend_that_holds_32_bits_in_64_gives_them_too(counter, key, result, monkeypatch):
+    # Torch with Keras has no uint32.
+    monkeypatch.setattr(random_bits, "word", lambda number: ops.convert_to_tensor(number, dtype="int64"))
+    words = [random_bits.word(number) for number in (*key, *counter)]
     assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
 
 

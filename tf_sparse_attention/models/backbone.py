@@ -17,6 +17,7 @@ from tf_sparse_attention.models.backbone_cache import BackboneCache
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
+from tf_sparse_attention.models.token_ids import CheckedInputs, check_token_ids
 from tf_sparse_attention.types import Config, Tensor
 
 ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
@@ -33,7 +34,7 @@ RENAMED = {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"}
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @renamed_attributes(further_masks="extra_mask_names", reason_against_cache="cache_unsupported_reason")
-class Backbone(BackboneCache, Model):
+class Backbone(CheckedInputs, BackboneCache, Model):
     """Embedding, Transformer blocks with heads of any patterns, and a final norm.
 
     Args:
@@ -253,6 +254,7 @@ class Backbone(BackboneCache, Model):
             raise ValueError(
                 f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
             )
+        check_token_ids("inputs", token_ids, self.vocabulary_size)
         x = self.embed(token_ids, training)
         for block in self.blocks:
             extra = masks_of_block(block, extra_masks)

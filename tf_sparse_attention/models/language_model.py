@@ -16,6 +16,7 @@ from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
+from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.types import Config, Tensor
 
 SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
@@ -23,7 +24,7 @@ SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @renamed_attributes(reason_against_cache="cache_unsupported_reason")
-class LanguageModel(Generation, TargetsAsInputs, Model):
+class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     """Logits of the token after each position.
 
     `model(token_ids)` takes ids as they are: its logits at t are for the token after t. In training the inputs are the
@@ -116,6 +117,11 @@ class LanguageModel(Generation, TargetsAsInputs, Model):
         if PRESETS[name].get("initialization") == "depth":
             initialize_by_depth(model, overrides.get("seed"))
         return model
+
+    @property
+    def vocabulary_size(self) -> int:  # type: ignore[override]  # computed, where others keep it
+        """V, the number of token ids."""
+        return self.backbone.vocabulary_size
 
     @property
     def is_adaptive(self) -> bool:

@@ -10,11 +10,12 @@ from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs
+from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class StatefulModel(TargetsAsInputs, Model):
+class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
     """A language model that carries its segment memory from batch to batch, as a stateful RNN of Keras does its state.
 
     Row b of a batch is the segment after row b of the batch before. Every call, in training or not, reads and updates
@@ -61,6 +62,11 @@ class StatefulModel(TargetsAsInputs, Model):
         self._memory = {name: self._add_memory(name, empty) for name, empty in model.init_memory(batch_size).items()}
         self.built = True
         self.reset_state()
+
+    @property
+    def vocabulary_size(self) -> int:  # type: ignore[override]  # computed, where others keep it
+        """V, the number of token ids."""
+        return self.model.vocabulary_size
 
     @property
     def loss_from_targets(self) -> bool:  # type: ignore[override]  # computed, where others keep it

@@ -18,19 +18,22 @@ def threefry(key_0: Tensor, key_1: Tensor, counter_0: Tensor, counter_1: Tensor)
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011): 64 random bits for each key and counter.
 
     Args:
-        key_0, key_1, counter_0, counter_1: uint32 tensors whose shapes broadcast.
+        key_0, key_1, counter_0, counter_1: uint32 tensors whose shapes broadcast; int64 on torch, which Keras gives no
+            uint32, and then modulo 2**32.
 
     Returns:
-        Two uint32 tensors of the broadcast shape.
+        Two tensors of the broadcast shape and that dtype.
     """
+    key_0, key_1 = _wrapped(key_0), _wrapped(key_1)
     schedule = (key_0, key_1, _xor(_xor(key_0, key_1), word(_PARITY)))
-    x, y = counter_0 + key_0, counter_1 + key_1
+    x, y = _wrapped(counter_0 + key_0), _wrapped(counter_1 + key_1)
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
-            x = x + y
-            y = _xor(x, ops.bitwise_or(ops.left_shift(y, word(rotation)), ops.right_shift(y, word(32 - rotation))))
-        x = x + schedule[(group + 1) % 3]
-        y = y + schedule[(group + 2) % 3] + word(group + 1)
+            x = _wrapped(x + y)
+            high = _wrapped(ops.left_shift(y, word(rotation)))
+            y = _xor(x, ops.bitwise_or(high, ops.right_shift(y, word(32 - rotation))))
+        x = _wrapped(x + schedule[(group + 1) % 3])
+        y = _wrapped(y + schedule[(group + 2) % 3] + word(group + 1))
     return x, y
 
 
@@ -60,10 +63,10 @@ def pair_uniform(seed: Seed, queries: Tensor, keys: Tensor) -> Tensor:
     rows = ops.cast(rows, "uint32")
     asked = threefry(key_0, key_1, rows, ops.cast(queries, "uint32"))[0]
     answering = threefry(key_0, key_1, rows, ops.cast(keys, "uint32"))[1]
-    bits = asked[..., :, None] + answering[..., None, :]
+    bits = _wrapped(asked[..., :, None] + answering[..., None, :])
     # Two words for each token and a few steps for each pair: the whole of Threefry there would outweigh the attention.
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        bits = _xor(bits, ops.right_shift(bits, word(shift))) * word(factor)
+        bits = _wrapped(_xor(bits, ops.right_shift(bits, word(shift))) * word(factor))
     return to_uniform(_xor(bits, ops.right_shift(bits, word(16))))
 
 
@@ -72,6 +75,11 @@ def _seed_pair(seed):
         drawn = seed.next()
         return drawn[0], drawn[1]
     return word(seed % 2**32), word(0)
+
+
+def _wrapped(x):
+    """Returns sums, products and shifts of 32 bits modulo 2**32, also where they are held in 64 bits."""
+    return x if keras.backend.standardize_dtype(x.dtype) == "uint32" else ops.bitwise_and(x, 2**32 - 1)
 
 
 def _xor(x, y):

@@ -1,8 +1,9 @@
 """What decoding keeps of a sequence: a few policies, each a rule for which slots hold which positions.
 
-A policy says how many slots there are (`num_slots`), which positions they hold after a prompt (`held`), where the next
-token goes (`slot`) and which slots a query reads (`read`). What the slots hold beside keys and values, and the
-attention to it, is `patterns.engine.decoding`'s, and which of the keys read a query sees is the pattern's own rule.
+A policy says how many slots there are (`num_slots`), for how many positions they are enough (`holds`), which positions
+they hold after a prompt (`held`), where the next token goes (`slot`) and which slots a query reads (`read`). What the
+slots hold beside keys and values, and the attention to it, is `patterns.engine.decoding`'s, and which of the keys read
+a query sees is the pattern's own rule.
 """
 
 import dataclasses
@@ -25,6 +26,19 @@ class CachePolicy:
     def num_slots(self, max_length: Size) -> Size:
         """Returns how many slots are needed, an integer, or a scalar tensor where `max_length` is one."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
+
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        """Returns whether so many slots are enough for a sequence.
+
+        Args:
+            length: positions from the first on, an integer, or int32 (B,).
+            num_slots: S, of `num_slots` for another length.
+
+        Returns:
+            A boolean, or a tensor bool (B,); True where it cannot be known.
+        """
+        known = isinstance(length, int) and isinstance(num_slots, int)
+        return self.num_slots(length) <= num_slots if known else True
 
     def slot_positions(self, num_slots: Size) -> Tensor:
         """Returns the position that each slot is for, int32 (S,), of a policy whose slots are never used again."""
@@ -72,6 +86,9 @@ class Ring(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return at_most(self.size, max_length)
 
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return _is_whole(self.size, num_slots) or length <= num_slots
+
     def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
         return ring_positions(num_slots, lengths - 1)[:, None]
 
@@ -85,6 +102,9 @@ class Everything(CachePolicy):
 
     def num_slots(self, max_length: Size) -> Size:
         return max_length
+
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return length <= num_slots
 
     def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return place.position, None
@@ -104,6 +124,9 @@ class PhaseRings(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         rows = -(-max_length // self.stride)
         return at_most(self.stride, max_length) * (rows if self.size is None else at_most(self.size, rows))
+
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return (self.size is not None and _is_whole(self.stride * self.size, num_slots)) or length <= num_slots
 
     def _sizes(self, num_slots: Size) -> tuple[Size, Size]:
         """Returns the phases that occur, and the slots of each."""
@@ -136,6 +159,9 @@ class GroupRings(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return self.num_groups * at_most(self.size, max_length)
 
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return _is_whole(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
+
     def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
         groups, size = place.group, num_slots // self.num_groups
         batch, heads, length = shape(groups)
@@ -165,6 +191,9 @@ class ColumnSlots(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return self.columns.num_blocks(max_length) * self.columns.count
 
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return length <= num_slots // self.columns.count * self.columns.block_size
+
     def slot_positions(self, num_slots: Size) -> Tensor:
         return self.columns.positions(num_slots // self.columns.count)
 
@@ -184,6 +213,9 @@ class FirstSlots(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return at_most(self.count, max_length)
 
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return _is_whole(self.count, num_slots) or length <= num_slots
+
     def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return in_range(place.position, num_slots), place.position < num_slots
 
@@ -201,6 +233,11 @@ class GroupRun:
     """Of another, complete sequence the `size` keys of the query's group up to its position, and as many after it."""
 
     size: int
+
+
+def _is_whole(size: Size, num_slots: Size) -> bool:
+    """Returns whether slots are known to be as many as are ever needed."""
+    return isinstance(num_slots, int) and num_slots >= size
 
 
 def group_counts(groups: Tensor, num_groups: int) -> Tensor:

@@ -101,10 +101,14 @@ class AttentionCache(CrossAttentionCache):
         Args:
             x: float (B, 1, D).
             cache: what `init_cache`, `prefill` or the last `decode` returned.
-            index: int32 () or (B,), the position of the token: the number of tokens before it in its row.
+            index: int32 () or (B,), the position of the token: the number of tokens before it in its row. A number or
+                an array is checked; where a tensor is beyond what the cache was made for, the output is NaN.
 
         Returns:
             Pair of the output (B, 1, D) and the cache.
+
+        Raises:
+            ValueError: for a position beyond the `max_length` of a cache that cannot hold it.
         """
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
         check_rows(x, cache)

@@ -62,7 +62,7 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
             keys too. None: the mask that `query` carries, if any.
         value_mask: bool (B, S), False for padding that no query may see. None: the mask that `value` carries.
         key_mask: bool (B, S), likewise.
-        attention_mask: bool of rank 2 (T, S), 3 (B, T, S) or 4, broadcastable to (B, N, T, S); never expanded.
+        attention_mask: bool of rank 2 (T, S), with a warning if B = T; 3 (B, T, S) or 4, broadcastable to (B, N, T, S).
         return_attention_scores: whether to return the weights (B, N, T, S) too: O(T S) memory.
         training: whether to drop weights and update state.
         use_causal_mask: whether later positions are hidden.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from tf_sparse_attention.patterns.engine.slots import Cache, fits
+from tf_sparse_attention.patterns.engine.slots import Cache, holds
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Size, Tensor
 
@@ -23,13 +23,16 @@ def check_rows(x: Tensor, cache: Cache) -> None:
 
 
 def check_index(x: Tensor, index: Size) -> None:
-    """Raises a `ValueError` unless `index` is a number, or one for each row of `x`, as far as that is known."""
+    """Raises a `ValueError` unless `index` is a number from 0 on, or one for each row of `x`, as far as known."""
     sizes, rows = tuple(index.shape if hasattr(index, "shape") else np.shape(index)), x.shape[0]
     if len(sizes) > 1 or (sizes and None not in (sizes[0], rows) and sizes[0] not in (1, rows)):
         raise ValueError(
             "`index` must be one position for all rows, or one for each. "
             f"Received: index of shape {sizes}, x of shape {tuple(x.shape)}."
         )
+
+    if not keras.ops.is_tensor(index) and np.min(index) < 0:
+        raise ValueError(f"`index` must be the number of tokens before, at least 0. Received: index={index}.")
 
 
 def check_space(name: str, pattern: Pattern, cache: Cache, num_heads: int, length: int | None) -> None:
@@ -42,7 +45,7 @@ def check_space(name: str, pattern: Pattern, cache: Cache, num_heads: int, lengt
         num_heads: N.
         length: positions from the first token on; None: not known.
     """
-    if length is not None and not fits(pattern, cache, num_heads, length):
+    if length is not None and holds(pattern, cache, num_heads, length) is False:
         raise ValueError(
             f"`{name}` must stay below the `max_length` of the cache; make one by `init_cache` that is long enough. "
             f"Received: {length} positions, which the cache cannot hold."

@@ -1,6 +1,7 @@
 """The masks of a call: implicit ones found, explicit ones checked, all of them merged into `TokenMasks`."""
 
 import math
+import warnings
 from typing import TypeVar
 
 import keras
@@ -55,6 +56,7 @@ def token_masks(
     if attention_mask is not None:
         check_attention_mask(attention_mask, batch, num_heads, queries, keys)
     if segment_ids is not None:
+        check_integer("segment_ids", segment_ids)
         check_static("segment_ids", segment_ids.shape, ((batch,), (queries,)))
         if not self_attention and queries != keys:
             raise ValueError(
@@ -88,6 +90,13 @@ def check_not_additive(name: str, mask: Tensor) -> None:
         )
 
 
+def check_integer(name: str, x: Tensor) -> None:
+    """Raises a `ValueError` for numbers that are no integers, such as ids given as floats."""
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must be integers; cast them, as by `astype('int32')`. Received: {dtype}.")
+
+
 def check_attention_mask(
     mask: Tensor, batch: int | None, num_heads: int, queries: int | None, keys: int | None
 ) -> None:
@@ -101,6 +110,13 @@ def check_attention_mask(
             f"Received: attention_mask of shape {tuple(mask.shape)}."
         )
     check_static("attention_mask", mask.shape, expected[len(mask.shape)])
+    is_ambiguous = len(mask.shape) == 2 and tuple(mask.shape) == (batch, keys) == (queries, keys) and batch != 1
+    if is_ambiguous and None not in mask.shape:
+        warnings.warn(
+            "`attention_mask` of rank 2 says which queries see which keys, (T, S). A mask of padding, which would have "
+            "the same shape (B, S) here, is a `query_mask` or a `key_mask`. Rank 3 avoids the doubt: `mask[None]`.",
+            stacklevel=2,
+        )
     if None not in mask.shape and math.prod(mask.shape) >= 2**31:
         raise ValueError(
             "`attention_mask` must have fewer than 2^31 entries; leave axes that are all alike at size 1, and use "

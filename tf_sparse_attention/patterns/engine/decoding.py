@@ -6,7 +6,7 @@ from typing import NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, attend, attend_shared_keys, combine_attended
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_numbers
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
@@ -21,7 +21,15 @@ from tf_sparse_attention.patterns.engine.plan import (
     plan_heads,
     take_heads,
 )
-from tf_sparse_attention.patterns.engine.slots import EMPTY, Cache, Entry, cache_policy, entry_name, group_columns
+from tf_sparse_attention.patterns.engine.slots import (
+    EMPTY,
+    Cache,
+    Entry,
+    cache_policy,
+    entry_name,
+    group_columns,
+    holds,
+)
 from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
@@ -67,9 +75,10 @@ def decode_pattern(
         options: an `AttentionOptions`.
 
     Returns:
-        Pair of the output (B, N, 1, Hv) and the cache.
+        Pair of the output (B, N, 1, Hv) and the cache. Where the cache has no slots for `index`, the output is NaN and
+        nothing is kept.
     """
-    at = index[:, None, None]
+    at, held = index[:, None, None], holds(pattern, cache, query.shape[1], index + 1)
     turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
     plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
@@ -77,13 +86,16 @@ def decode_pattern(
         if leaf.pattern.by_content:
             queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index])
             entry = {**entry, "count": count}
-        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index)
+        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, held)
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
         return places, _read(leaf, cache[entry_name(leaf)], places[leaf.index])
 
-    return attend_cached(plans, query, turned, read, options, causal=True), cache
+    output = attend_cached(plans, query, turned, read, options, causal=True)
+    if held is not True:
+        output = ops.where(ops.reshape(held, (-1, 1, 1, 1)), output, float("nan"))
+    return output, cache
 
 
 def attend_cached(
@@ -173,11 +185,20 @@ def _count(count, query_groups, key_groups):
 
 
 def _write(
-    leaf: Leaf, entry: Entry, key: Tensor, value: Tensor, known: Mapping[int, Mapping[str, Tensor]], index: Tensor
+    leaf: Leaf,
+    entry: Entry,
+    key: Tensor,
+    value: Tensor,
+    known: Mapping[int, Mapping[str, Tensor]],
+    index: Tensor,
+    held: bool | Tensor,
 ) -> Entry:
-    """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,)."""
-    place = Place(index[:, None], 0, known.get(leaf.index, {}))
-    at, kept = cache_policy(leaf).slot(place, shape(entry["key"])[2])
+    """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,), where it is held."""
+    place, num_slots = Place(index[:, None], 0, known.get(leaf.index, {})), shape(entry["key"])[2]
+    at, kept = cache_policy(leaf).slot(place, num_slots)
+    if held is not True:  # a slot that does not exist would be one of the next head
+        held = ops.reshape(held, (-1, 1))
+        at, kept = in_range(at, num_slots), held if kept is None else ops.logical_and(kept, held)
     new = {"key": key, "value": value, "position": index[:, None] - EMPTY, **group_columns(leaf, known)}
     return {**entry, **{name: write_slot(entry[name], x, at, kept) for name, x in new.items()}}
 

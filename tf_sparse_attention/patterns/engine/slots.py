@@ -5,6 +5,7 @@ positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`
 int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in the groups of leaf i.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
@@ -76,21 +77,32 @@ def empty_cache(
     return cache
 
 
-def fits(pattern: Pattern, cache: Cache, num_heads: int, length: int) -> bool:
-    """Returns whether a cache has the slots that so many positions need, as far as their number is known.
+def holds(pattern: Pattern, cache: Cache, num_heads: int, length: Size) -> bool | Tensor:
+    """Returns whether a cache has the slots that so many positions need.
 
     Args:
         pattern: a `Pattern`.
-        cache: of `empty_cache`; a memory in it counts as space.
+        cache: of `empty_cache`.
         num_heads: N.
-        length: positions from the first token on.
+        length: positions from the first token on, an integer, or int32 (B,).
+
+    Returns:
+        A boolean, or a tensor bool (B,); True where it cannot be known.
     """
+    results = []
     for plan in plan_heads(pattern, num_heads):
         for leaf in plan.leaves:
-            needed, slots = cache_policy(leaf).num_slots(length), cache[entry_name(leaf)]["key"].shape[2]
-            if slots is not None and needed > slots:
-                return False
-    return True
+            entry = cache[entry_name(leaf)]
+            total = length + _remembered(entry) if ops.is_tensor(length) else length
+            results.append(cache_policy(leaf).holds(total, shape(entry["key"])[2]))
+    is_known = all(result for result in results if isinstance(result, bool))
+    tensors = [result for result in results if not isinstance(result, bool)]
+    return functools.reduce(ops.logical_and, tensors) if is_known and tensors else is_known
+
+
+def _remembered(entry):
+    """Returns how many slots hold positions of a memory, before the first token: 0 or int32 (B,)."""
+    return ops.sum(ops.cast(entry["remembered"], "int32"), axis=1) if "remembered" in entry else 0
 
 
 def fill_cache(

@@ -1,0 +1,93 @@
+"""Token ids that no model can have: floats, and ids beyond the vocabulary, called and in training."""
+
+import keras
+import numpy as np
+import pytest
+
+from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, StatefulModel
+
+PART = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 3}
+TOO_LARGE = np.array([[1, 2, 20], [3, 4, 5]])
+NEGATIVE = np.array([[1, 2, -1], [3, 4, 5]])
+
+
+def backbone(**arguments):
+    return Backbone(20, 1, 8, [PART], **arguments)
+
+
+MODELS = {
+    "backbone": backbone,
+    "language model": lambda: LanguageModel(backbone()),
+    "stateful": lambda: StatefulModel(LanguageModel(backbone(memory_length=2)), batch_size=2),
+    "encoder": lambda: Encoder(20, 1, 8, 12, [PART], max_length=8),
+}
+
+
+def compiled():
+    model = LanguageModel(backbone())
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ids_beyond_the_vocabulary_are_refused_in_a_call(name):
+    model = MODELS[name]()
+    for ids, wrong in ((TOO_LARGE, 20), (NEGATIVE, -1)):
+        with pytest.raises(ValueError, match=rf"must be token ids from 0 to 19.*Received: {wrong} among them"):
+            model(ids)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_float_ids_are_refused(name):
+    with pytest.raises(ValueError, match=r"must be integer token ids; cast them.*Received: float32"):
+        MODELS[name]()(np.ones((2, 3), "float32"))
+
+
+def test_float_documents_are_refused():
+    ids = np.ones((2, 3), int)
+    with pytest.raises(ValueError, match=r"`segment_ids` must be integers.*Received: float32"):
+        LanguageModel(backbone())({"token_ids": ids, "segment_ids": np.ones((2, 3), "float32")})
+
+
+def test_a_prompt_beyond_the_vocabulary_is_refused():
+    model = LanguageModel(backbone())
+    with pytest.raises(ValueError, match=r"`inputs` must be token ids from 0 to 19"):
+        model.prefill(TOO_LARGE, model.init_cache(2, 5))
+
+
+@pytest.mark.parametrize("ids", [TOO_LARGE, NEGATIVE])
+@pytest.mark.parametrize("wrap", [lambda ids: ids, lambda ids: {"token_ids": ids}])
+def test_arrays_are_checked_before_the_first_step(ids, wrap):
+    with pytest.raises(ValueError, match=r"`x` must be token ids from 0 to 19"):
+        compiled().fit(wrap(ids), ids, verbose=0)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_a_dataset_stops_at_a_wrong_batch_with_one_line(method):
+    tf = pytest.importorskip("tensorflow")
+    data = tf.data.Dataset.from_tensor_slices((TOO_LARGE, TOO_LARGE)).batch(1)
+    data = data.map(lambda x, y: x) if method == "predict" else data
+    run, options = getattr(compiled(), method), {"shuffle": False} if method == "fit" else {}
+    with pytest.raises(ValueError, match=r"^`x` must be token ids from 0 to 19, the vocabulary of the") as error:
+        run(data, verbose=0, **options)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_generator_is_checked_batch_by_batch():
+    pairs = [(TOO_LARGE % 20,) * 2, (TOO_LARGE,) * 2]
+    with pytest.raises(ValueError, match=r"`x` must be token ids from 0 to 19"):
+        compiled().fit((pair for pair in pairs), steps_per_epoch=2, shuffle=False, verbose=0)
+
+
+def test_other_errors_of_training_stay_what_they_are():
+    with pytest.raises(ValueError, match="compile"):
+        LanguageModel(backbone()).fit(NEGATIVE % 20, NEGATIVE % 20, verbose=0)
+
+
+def test_good_ids_train_and_predict_from_a_dataset_of_dictionaries():
+    tf = pytest.importorskip("tensorflow")
+    ids = NEGATIVE % 20
+    data = tf.data.Dataset.from_tensor_slices(({"token_ids": ids}, ids)).batch(2)
+    model = compiled()
+    assert np.isfinite(model.fit(data, shuffle=False, verbose=0).history["loss"]).all()
+    np.testing.assert_array_equal(model.predict(data.map(lambda x, y: x), verbose=0), model.predict(ids, verbose=0))

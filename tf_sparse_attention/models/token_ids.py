@@ -1,0 +1,80 @@
+"""Checks of token ids: their dtype whenever a model is called, their range wherever it can be seen."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.data.batches.checked_ids import OUT_OF_RANGE, check_dataset, is_dataset
+from tf_sparse_attention.types import Tensor
+
+
+def check_token_ids(name: str, ids: Tensor, vocabulary_size: int) -> None:
+    """Raises a `ValueError` for ids that are no integers and, outside of programs, for those beyond the vocabulary.
+
+    A program cannot raise; there TensorFlow's processor has an error of its own, and others read some vector.
+    """
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must be integer token ids; cast them, as by `astype('int32')`. Received: {dtype}.")
+    try:
+        known = ops.convert_to_numpy(ids)
+    except Exception:  # of a class of its own on each backend: a tensor inside a program has no values yet
+        return
+    check_range(name, known, vocabulary_size)
+
+
+def check_range(name: str, ids: np.ndarray, vocabulary_size: int) -> None:
+    """Raises a `ValueError` for ids that no word of the vocabulary has."""
+    wrong = ids[(ids < 0) | (ids >= vocabulary_size)]
+    if wrong.size:
+        raise ValueError(
+            f"`{name}` must be token ids from 0 to {vocabulary_size - 1}, the vocabulary of the model. "
+            f"Received: {int(wrong[0])} among them."
+        )
+
+
+class CheckedInputs:
+    """Mixin of models of token ids: what `fit`, `evaluate` and `predict` read is checked before a program has it."""
+
+    vocabulary_size: int
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return self._with_checked(super().fit, x, *args, **kwargs)  # type: ignore[misc]
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return self._with_checked(super().evaluate, x, *args, **kwargs)  # type: ignore[misc]
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._with_checked(super().predict, x, *args, **kwargs)  # type: ignore[misc]
+
+    def _with_checked(self, run, x, *args, **kwargs):
+        x = self._checked(x)
+        try:
+            return run(x, *args, **kwargs)
+        except Exception as error:
+            # Of TensorFlow, from inside of the dataset, with the place in all programs around it.
+            if isinstance(error, ValueError) or OUT_OF_RANGE not in str(error):
+                raise
+        raise ValueError(
+            f"`x` must be {OUT_OF_RANGE} {self.vocabulary_size - 1}, the vocabulary of the model. "
+            "Received: a batch with others among them."
+        )
+
+    def _checked(self, x):
+        if is_dataset(x):
+            return check_dataset(x, self.vocabulary_size)
+        if isinstance(x, Iterator):
+            return (self._check_batch(batch) for batch in x)
+        if isinstance(x, np.ndarray) or ops.is_tensor(x) or isinstance(x, dict):
+            self._check_batch(x)
+        return x
+
+    def _check_batch(self, batch):
+        inputs = batch[0] if isinstance(batch, tuple) else batch
+        ids = inputs.get("token_ids") if isinstance(inputs, dict) else inputs
+        if ids is not None and hasattr(ids, "dtype"):
+            check_token_ids("x", ids, self.vocabulary_size)
+        return batch
