@@ -1,9 +1,10 @@
-"""Token ids that no model can have: floats, and ids beyond the vocabulary, called and in training."""
+"""Token ids that no model can have: fractions, and ids beyond the vocabulary, called and in training."""
 
 import keras
 import numpy as np
 import pytest
 
+from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, StatefulModel
 
 PART = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 3}
@@ -38,15 +39,31 @@ def test_ids_beyond_the_vocabulary_are_refused_in_a_call(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_float_ids_are_refused(name):
-    with pytest.raises(ValueError, match=r"must be integer token ids; cast them.*Received: float32"):
-        MODELS[name]()(np.ones((2, 3), "float32"))
+def test_fractions_are_refused(name):
+    with pytest.raises(ValueError, match=r"must be integers; cast them.*Received: float32 with fractions"):
+        MODELS[name]()(np.full((2, 3), 1.5, "float32"))
 
 
-def test_float_documents_are_refused():
-    ids = np.ones((2, 3), int)
-    with pytest.raises(ValueError, match=r"`segment_ids` must be integers.*Received: float32"):
-        LanguageModel(backbone())({"token_ids": ids, "segment_ids": np.ones((2, 3), "float32")})
+@pytest.mark.parametrize("dtype", [None, "mixed_bfloat16"])
+def test_whole_floats_are_the_integers_they_say(dtype):
+    model = LanguageModel(backbone(dtype=dtype), dtype=dtype)
+    inputs = {"token_ids": np.array([[3, 4, 5]]), "segment_ids": np.array([[301, 302, 302]])}
+    as_floats = {name: ids.astype("float32") for name, ids in inputs.items()}
+    symbolic = {name: keras.Input((None,), name=name) for name in inputs}  # float32 unless told
+    expected = model(inputs)
+    np.testing.assert_array_equal(model(as_floats), expected)
+    np.testing.assert_array_equal(keras.Model(symbolic, model(symbolic))(inputs), expected)
+
+
+def test_documents_in_half_precision_are_refused():
+    layer = LocalAttention(1, 4, window=3, dtype="mixed_bfloat16")
+    with pytest.raises(ValueError, match=r"`segment_ids` must be integers.*Received: bfloat16"):
+        layer(np.ones((2, 3, 4), "float32"), segment_ids=np.ones((2, 3), "float32"))
+
+
+def test_documents_that_are_fractions_are_refused():
+    with pytest.raises(ValueError, match=r"`segment_ids` must be integers.*Received: float32 with fractions"):
+        LanguageModel(backbone())({"token_ids": np.ones((2, 3), int), "segment_ids": np.full((2, 3), 0.5, "float32")})
 
 
 def test_a_prompt_beyond_the_vocabulary_is_refused():

@@ -10,6 +10,7 @@ from keras import ops
 from tf_sparse_attention import layers
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.masks import as_integers
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import check_arguments, extra_mask_names_of, masks_of_block, unpack
@@ -17,7 +18,7 @@ from tf_sparse_attention.models.backbone_cache import BackboneCache
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
-from tf_sparse_attention.models.token_ids import CheckedInputs, check_token_ids
+from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.types import Config, Tensor
 
 ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
@@ -254,7 +255,8 @@ class Backbone(CheckedInputs, BackboneCache, Model):
             raise ValueError(
                 f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
             )
-        check_token_ids("inputs", token_ids, self.vocabulary_size)
+        token_ids = as_token_ids("inputs", token_ids, self.vocabulary_size)
+        segment_ids = None if segment_ids is None else as_integers("segment_ids", segment_ids)
         x = self.embed(token_ids, training)
         for block in self.blocks:
             extra = masks_of_block(block, extra_masks)

@@ -7,7 +7,7 @@ from keras import ops
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.models.backbone_arguments import unpack
 from tf_sparse_attention.models.segment_memory import in_last_document
-from tf_sparse_attention.models.token_ids import check_token_ids
+from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Tensor
 
@@ -70,7 +70,7 @@ class BackboneCache:
             raise ValueError(
                 "`inputs` must have no 'segment_ids': a cache holds one document a row. Received: segment ids."
             )
-        check_token_ids("inputs", token_ids, self.vocabulary_size)
+        token_ids = as_token_ids("inputs", token_ids, self.vocabulary_size)
         return self._run_blocks(self.embed(token_ids), cache, lambda block, x, cache: block.prefill(x, cache, mask))
 
     def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:

@@ -15,7 +15,7 @@ from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, m
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import document_starts, mark_first_tokens, token_positions
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.token_ids import CheckedInputs, check_token_ids
+from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Config, Tensor
 
@@ -193,8 +193,7 @@ class Encoder(CheckedInputs, Model):
                 f'`inputs` must have "token_ids" and nothing else than {sorted(names)}. Received: {sorted(inputs)}.'
             )
         checked = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in names}
-        check_token_ids("token_ids", checked["token_ids"], self.vocabulary_size)
-        token_ids = checked["token_ids"] = ops.cast(checked["token_ids"], "int32")
+        token_ids = checked["token_ids"] = as_token_ids("token_ids", checked["token_ids"], self.vocabulary_size)
         length, longest = token_ids.shape[1], self.max_length
         longest -= 0 if self.padding_id is None else self.padding_id + 1
         if isinstance(length, int) and length > longest:

@@ -81,8 +81,9 @@ class TrainStepMixin:
         return before is not None and before != now
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras averages a batch over the workers to learn its shapes, which fails (keras#20585).
-        if iterator is not None and replicas.has_several_workers():
+        # Keras averages a batch over the replicas to learn its shapes, which makes floats of integers, and fails over
+        # several workers (keras#20585).
+        if iterator is not None and replicas.replica_count() > 1:
             iterator, data_batch = None, replicas.local_part(next(iter(iterator)))
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
 

@@ -1,29 +1,28 @@
-"""Checks of token ids: their dtype whenever a model is called, their range wherever it can be seen."""
+"""Token ids as integers, checked wherever they can be seen."""
 
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.data.batches.checked_ids import OUT_OF_RANGE, check_dataset, is_dataset
+from tf_sparse_attention.layers.parts.masks import as_integers, values_of
 from tf_sparse_attention.types import Tensor
 
 
-def check_token_ids(name: str, ids: Tensor, vocabulary_size: int) -> None:
-    """Raises a `ValueError` for ids that are no integers and, outside of programs, for those beyond the vocabulary.
+def as_token_ids(name: str, ids: Tensor, vocabulary_size: int) -> Tensor:
+    """Returns token ids as integers.
 
-    A program cannot raise; there TensorFlow's processor has an error of its own, and others read some vector.
+    Raises:
+        ValueError: for ids that are no whole numbers, and for those beyond the vocabulary, where they can be seen. A
+            program cannot raise; there TensorFlow's processor has an error of its own, and others read some vector.
     """
-    dtype = keras.backend.standardize_dtype(ids.dtype)
-    if "int" not in dtype:
-        raise ValueError(f"`{name}` must be integer token ids; cast them, as by `astype('int32')`. Received: {dtype}.")
-    try:
-        known = ops.convert_to_numpy(ids)
-    except Exception:  # of a class of its own on each backend: a tensor inside a program has no values yet
-        return
-    check_range(name, known, vocabulary_size)
+    ids = as_integers(name, ids)
+    known = values_of(ids)
+    if known is not None:
+        check_range(name, known, vocabulary_size)
+    return ids
 
 
 def check_range(name: str, ids: np.ndarray, vocabulary_size: int) -> None:
@@ -76,5 +75,5 @@ class CheckedInputs:
         inputs = batch[0] if isinstance(batch, tuple) else batch
         ids = inputs.get("token_ids") if isinstance(inputs, dict) else inputs
         if ids is not None and hasattr(ids, "dtype"):
-            check_token_ids("x", ids, self.vocabulary_size)
+            as_token_ids("x", ids, self.vocabulary_size)
         return batch

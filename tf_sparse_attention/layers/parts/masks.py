@@ -5,6 +5,7 @@ import warnings
 from typing import TypeVar
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
@@ -56,7 +57,7 @@ def token_masks(
     if attention_mask is not None:
         check_attention_mask(attention_mask, batch, num_heads, queries, keys)
     if segment_ids is not None:
-        check_integer("segment_ids", segment_ids)
+        segment_ids = as_integers("segment_ids", segment_ids)
         check_static("segment_ids", segment_ids.shape, ((batch,), (queries,)))
         if not self_attention and queries != keys:
             raise ValueError(
@@ -90,11 +91,32 @@ def check_not_additive(name: str, mask: Tensor) -> None:
         )
 
 
-def check_integer(name: str, x: Tensor) -> None:
-    """Raises a `ValueError` for numbers that are no integers, such as ids given as floats."""
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    if "int" not in dtype:
-        raise ValueError(f"`{name}` must be integers; cast them, as by `astype('int32')`. Received: {dtype}.")
+def as_integers(name: str, ids: Tensor) -> Tensor:
+    """Returns ids as integers, also those that came as floats, as a `keras.Input` without a dtype gives them.
+
+    Raises:
+        ValueError: for half precision, which merges neighbouring numbers from 257 on, and for fractions where they can
+            be seen.
+    """
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    if "int" in dtype:
+        return ids
+    known = values_of(ids)
+    has_fractions = known is not None and (known != np.floor(known)).any()
+    if dtype in ("float16", "bfloat16", "bool") or has_fractions:
+        raise ValueError(
+            f"`{name}` must be integers; cast them by `astype('int32')`, and give their `keras.Input` a dtype. "
+            f"Received: {dtype}{' with fractions' if has_fractions else ''}."
+        )
+    return ops.cast(ids, "int32")
+
+
+def values_of(x: Tensor) -> np.ndarray | None:
+    """Returns the numbers of a tensor, or None inside of a program, which has none yet."""
+    try:
+        return np.asarray(x)  # not Keras's way, which copies them and warns
+    except Exception:  # of a class of its own on each backend
+        return None
 
 
 def check_attention_mask(
