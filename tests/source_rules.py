@@ -166,14 +166,15 @@ def not_annotated(source):
 
 
 def more_than_exports(source):
-    """Returns the lines of statements that are not a docstring, an import of this library, or `__all__`."""
+    """Returns the lines of statements that are not a docstring, an import of this library, `__all__` or its use by `dir`."""
 
     def only_exports(index, node):
         if isinstance(node, ast.Expr):
             return index == 0 and isinstance(node.value, ast.Constant)
         if isinstance(node, ast.ImportFrom):
             return f"{node.module}.".startswith(f"{LIBRARY}.")
-        return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        shows_all = ast.unparse(node) == "__dir__ = __all__.copy"
+        return shows_all or isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
 
     return [node.lineno for index, node in enumerate(ast.parse(source).body) if not only_exports(index, node)]
 

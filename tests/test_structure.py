@@ -1,5 +1,7 @@
 """The order of the code: who may import whom and what, and what `__init__` files hold."""
 
+from types import ModuleType
+
 import pytest
 
 import tf_sparse_attention as tsa
@@ -79,6 +81,13 @@ def test_init_files_only_re_export():
 def test_init_files_list_what_they_import():
     inits = {path: source for path, source in sources(LIBRARY, "trainers").items() if path.endswith("/__init__.py")}
     assert not offences({path: exports_that_differ(source) for path, source in inits.items()})
+
+
+@pytest.mark.parametrize("name", [name for name in dir(tsa) if name not in ("__version__", "ops")])
+def test_completion_offers_public_names_alone(name):
+    part = getattr(tsa, name)
+    assert dir(part) == sorted(part.__all__)
+    assert not [public for public in dir(part) if isinstance(getattr(part, public), ModuleType)]
 
 
 @pytest.mark.parametrize(

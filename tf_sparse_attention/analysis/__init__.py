@@ -34,3 +34,4 @@ __all__ = [
     "head_divergence",
     "word_routes",
 ]
+__dir__ = __all__.copy  # without the modules inside

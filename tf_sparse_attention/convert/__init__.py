@@ -13,3 +13,4 @@ __all__ = [
     "replace_attention",
     "with_causal_routing",
 ]
+__dir__ = __all__.copy  # without the modules inside

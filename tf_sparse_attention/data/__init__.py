@@ -43,3 +43,4 @@ __all__ = [
     "shard_rows",
     "train_subwords",
 ]
+__dir__ = __all__.copy  # without the modules inside

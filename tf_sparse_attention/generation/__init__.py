@@ -45,3 +45,4 @@ __all__ = [
     "sample",
     "uniform",
 ]
+__dir__ = __all__.copy  # without the modules inside

@@ -43,3 +43,4 @@ __all__ = [
     "SwappedAttention",
     "TransformerBlock",
 ]
+__dir__ = __all__.copy  # without the modules inside

@@ -26,3 +26,4 @@ __all__ = [
     "initialize_by_depth",
     "language_model_loss",
 ]
+__dir__ = __all__.copy  # without the modules inside

@@ -6,3 +6,4 @@ from tf_sparse_attention.optimizers.gradient_norm import GradientNorm
 from tf_sparse_attention.optimizers.schedules import Constant, Noam, RsqrtNormalizedDecay
 
 __all__ = ["Adafactor", "Adagrad", "Constant", "GradientNorm", "Noam", "RsqrtNormalizedDecay"]
+__dir__ = __all__.copy  # without the modules inside

@@ -43,3 +43,4 @@ __all__ = [
     "Union",
     "Window",
 ]
+__dir__ = __all__.copy  # without the modules inside
