@@ -166,7 +166,7 @@ def not_annotated(source):
 
 
 def more_than_exports(source):
-    """Returns the lines of statements that are not a docstring, an import of this library, `__all__` or its use by `dir`."""
+    """Returns the lines of statements that are no docstring, import of this library, `__all__`, or its use by `dir`."""
 
     def only_exports(index, node):
         if isinstance(node, ast.Expr):
@@ -174,7 +174,7 @@ def more_than_exports(source):
         if isinstance(node, ast.ImportFrom):
             return f"{node.module}.".startswith(f"{LIBRARY}.")
         shows_all = ast.unparse(node) == "__dir__ = __all__.copy"
-        return shows_all or isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        return shows_all or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
 
     return [node.lineno for index, node in enumerate(ast.parse(source).body) if not only_exports(index, node)]
 

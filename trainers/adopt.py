@@ -12,7 +12,7 @@ Its section `model` is not read. To continue training such a model pass its file
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers.shared import adoption, console
+from trainers.shared import console
 
 CONFIG = config_flags.DEFINE_config_file("config", "trainers/configs/base.py", "File with the configuration.")
 MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse_attention.convert` writes it.")
@@ -22,10 +22,17 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    from trainers.shared import adoption
+
     model = adoption.adopt(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
     logging.info("%d weights of %s are in %s.", model.count_params(), MODEL.value, WORKDIR.value)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Runs the program."""
     flags.mark_flags_as_required(["model", "workdir"])
-    console.run(main)
+    console.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -13,22 +13,29 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 
 from absl import app, flags, logging
 
-from trainers.shared import console, evaluation
+from trainers.shared import console, overrides
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to evaluate.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the data set.")
-CHANGES = evaluation.define_flags()
-flags.adopt_module_key_flags(evaluation)  # so that --help lists them
+CHANGES = overrides.define_flags()
+flags.adopt_module_key_flags(overrides)  # so that --help lists them
 
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    from trainers.shared import evaluation
+
     result = evaluation.evaluate(WORKDIR.value, SPLIT.value, CHANGES())  # type: ignore[arg-type]  # required
     print(evaluation.as_text(result), flush=True)
     logging.info("Written to %s.", result["path"])
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Runs the program."""
     flags.mark_flag_as_required("workdir")
-    console.run(main)
+    console.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -6,12 +6,9 @@ cannot import the library and scores a line. A run trained on JAX is exported wi
 
 import os
 
-# SavedModels are TensorFlow's, whatever backend the run was trained with; Keras reads this when it is imported.
-os.environ["KERAS_BACKEND"] = "tensorflow"
-
 from absl import app, flags, logging
 
-from trainers.shared import console, exporting
+from trainers.shared import console
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
 WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "int8: large weights in 8 bits.")
@@ -21,6 +18,8 @@ JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is comp
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    from trainers.shared import exporting
+
     result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)  # type: ignore[arg-type]  # required
     logging.info("Written to %s.", result["path"])
     print(
@@ -30,6 +29,13 @@ def main(argv: list[str]) -> None:
     )
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Runs the program."""
     flags.mark_flag_as_required("workdir")
-    console.run(main)
+    # SavedModels are TensorFlow's, whatever backend the run was trained with; Keras reads this when it is imported.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    console.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()

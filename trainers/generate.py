@@ -18,13 +18,14 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from trainers.shared import console, sample_sources, sampling, tokenizers, workdir
+from trainers.configs import base
+from trainers.shared import console
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to sample from.")
 MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a language model, for instance a converted one.")
 PRESET = flags.DEFINE_string("preset", None, "Name of a published size, with random weights.")
 SAVED_MODEL = flags.DEFINE_string("saved_model", None, "Folder of a SavedModel that `trainers.export` wrote.")
-TOKENIZER = flags.DEFINE_enum("tokenizer", "bytes", list(tokenizers.KINDS), "For --model and --preset.")
+TOKENIZER = flags.DEFINE_enum("tokenizer", "bytes", base.TOKENIZERS, "For --model and --preset.")
 VOCABULARY = flags.DEFINE_string("vocabulary", None, "File of the tokenizer, for --model and --preset.")
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue; '' begins a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue; - is the standard input.")
@@ -69,6 +70,8 @@ def make_sample_source() -> Any:
         raise ValueError(
             "--tokenizer and --vocabulary are for --model and --preset; a run and a SavedModel have theirs."
         )
+    from trainers.shared import sample_sources, tokenizers
+
     if WORKDIR.value is not None:
         return sample_sources.from_run(WORKDIR.value)
     if SAVED_MODEL.value is not None:
@@ -87,13 +90,16 @@ class Progress:
     """
 
     def __init__(self, num_samples: int) -> None:
+        from trainers.shared import sampling
+
         self._num_samples = num_samples
         self._printed = 0
+        self._printable = sampling.printable
         self._started = self._last_log = time.monotonic()
 
     def __call__(self, samples: list[dict[str, Any]]) -> None:
         if self._num_samples == 1:
-            text = sampling.printable(samples[0]["text"])
+            text = self._printable(samples[0]["text"])
             sys.stdout.write(text[self._printed :])
             sys.stdout.flush()
             self._printed = len(text)
@@ -110,6 +116,8 @@ class Progress:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    from trainers.shared import sampling, workdir
+
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     source, progress = make_sample_source(), Progress(NUM_SAMPLES.value)
     path: str | pathlib.Path | None = OUTPUT.value
@@ -128,7 +136,12 @@ def main(argv: list[str]) -> None:
         sys.exit(INTERRUPTED)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Runs the program."""
     flags.mark_flags_as_mutual_exclusive(SOURCES, required=True)
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
-    console.run(main)
+    console.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -12,7 +12,7 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers.shared import console, training
+from trainers.shared import console
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "File with the configuration, such as trainers/configs/demo.py."
@@ -23,6 +23,8 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    from trainers.shared import training
+
     outcome = training.train(CONFIG.value, WORKDIR.value)  # type: ignore[arg-type]  # required
     if outcome.signal is None:
         logging.info("Trained to step %d; the model is in %s.", outcome.step, WORKDIR.value)
@@ -36,6 +38,11 @@ def main(argv: list[str]) -> None:
     sys.exit(128 + outcome.signal)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Runs the program."""
     flags.mark_flags_as_required(["config", "workdir"])
-    console.run(main)
+    console.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -10,8 +10,7 @@ import itertools
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-import tf_sparse_attention as tsa
-from trainers.shared import components, console
+from trainers.shared import console
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", "trainers/configs/base.py", "File with the configuration whose text is read."
@@ -24,6 +23,9 @@ MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of d
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    import tf_sparse_attention as tsa
+    from trainers.shared import components
+
     source = components.make_text_source(CONFIG.value)
     documents = source.documents(CONFIG.value.data.train_split)
     tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
@@ -31,6 +33,11 @@ def main(argv: list[str]) -> None:
     logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, source.name, OUTPUT.value)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Runs the program."""
     flags.mark_flag_as_required("output")
-    console.run(main)
+    console.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from tf_sparse_attention.data.sources.official_counts import official_word_count
-from trainers.shared import evaluation, scoring, training, workdir
+from trainers.shared import evaluation, overrides, scoring, training, workdir
 from trainers.shared.compression import compressed_bits_per_byte
 from trainers.shared.resumable_sums import Progress, ResumableSums
 
@@ -21,7 +21,7 @@ def run(make_plain_config, tmp_path_factory):
 
 
 def changes(**data):
-    settings = evaluation.overridable_settings()
+    settings = overrides.overridable_settings()
     settings.data.update(batch_size=8, sequence_length=128, **data)
     return settings
 
@@ -90,7 +90,7 @@ def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
 
 
 def test_what_an_evaluation_does_not_read_is_not_offered():
-    settings = evaluation.overridable_settings().to_dict()
+    settings = overrides.overridable_settings().to_dict()
     source = {"tfds", "path", "pattern", "local_dir", "text_feature", "data_dir"}
     assert set(settings) == {"data", "train"}
     assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "use_packing", "mask_rate", "overlap"}
@@ -99,9 +99,9 @@ def test_what_an_evaluation_does_not_read_is_not_offered():
 
 def test_flags_change_the_settings_they_name_and_no_others():
     values = flags.FlagValues()
-    read = evaluation.define_flags(values)
+    read = overrides.define_flags(values)
     values(["evaluate", "--config.data.batch_size=3", "--noconfig.data.use_packing", "--config.data.path=books"])
-    expected = evaluation.overridable_settings()
+    expected = overrides.overridable_settings()
     expected.data.update(batch_size=3, use_packing=False, path="books")
     assert read().to_dict() == expected.to_dict()
 
@@ -109,14 +109,14 @@ def test_flags_change_the_settings_they_name_and_no_others():
 @pytest.mark.parametrize("name", ["train.dtype", "train.evaluation_windows", "data.train_split", "optimizer.name"])
 def test_a_flag_for_another_setting_is_an_error_that_names_it(name):
     values = flags.FlagValues()
-    evaluation.define_flags(values)
+    overrides.define_flags(values)
     with pytest.raises(flags.UnrecognizedFlagError, match=rf"Unknown command line flag 'config\.{name}'"):
         values(["evaluate", f"--config.{name}=1"])
 
 
 def test_a_flag_with_a_value_of_another_kind_is_an_error():
     values = flags.FlagValues()
-    evaluation.define_flags(values)
+    overrides.define_flags(values)
     with pytest.raises(flags.IllegalFlagValueError, match=r"--config\.data\.batch_size=many"):
         values(["evaluate", "--config.data.batch_size=many"])
 

@@ -6,6 +6,7 @@ None stands for the default of the class that the setting is an argument of.
 import ml_collections
 from ml_collections.config_dict import placeholder
 
+TOKENIZERS = ("bytes", "subword", "sentencepiece", "wordpiece")
 # Settings under their old names, which are accepted for one more release: see `trainers.shared.renamed_settings`.
 RENAMED = {
     "data": {"packed": "use_packing"},
@@ -44,8 +45,8 @@ def _data():
         "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
         "tokenizer": "bytes",  # bytes, subword, sentencepiece or wordpiece
         "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
-        "train_split": "train",
-        "validation_split": "validation",
+        "train_split": "train",  # in the syntax of TFDS, as the next one
+        "validation_split": "validation",  # scored while training
         "use_packing": True,  # documents in one window do not attend to each other
         "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target
         "sequence_length": 1024,  # tokens in a window
@@ -57,33 +58,32 @@ def _data():
 def _model():
     """Arguments of `Backbone` and `LanguageModel`."""
     return {
-        "start_from": placeholder(
-            str
-        ),  # NAME.keras, a model to continue; only causal and memory_length are read besides
+        # NAME.keras, a model to continue; of this section only causal and memory_length are read besides
+        "start_from": placeholder(str),
         "preset": placeholder(str),  # the other settings then override it
         "reproduce_reference": False,  # whether presets use the published selection, which is not causal
-        "num_layers": placeholder(int),
-        "hidden_dim": placeholder(int),
-        "embedding_dim": placeholder(int),
-        "intermediate_dim": placeholder(int),
-        "activation": placeholder(str),
+        "num_layers": placeholder(int),  # blocks of attention and feed-forward layer
+        "hidden_dim": placeholder(int),  # size of the vectors between blocks
+        "embedding_dim": placeholder(int),  # of tokens; None: hidden_dim
+        "intermediate_dim": placeholder(int),  # inside of feed-forward layers; None: no such layers
+        "activation": placeholder(str),  # of feed-forward layers: relu, gelu, geglu or quick_gelu
         # Parts, each a dictionary with "layer" and its arguments, or a layer of one's own as serialized by
         # keras.saving.serialize_keras_object; a list of such lists if blocks differ.
         "attention": [],
-        "num_local_layers": placeholder(int),
-        "causal": True,
+        "num_local_layers": placeholder(int),  # first blocks whose heads are all local
+        "causal": True,  # whether later tokens are hidden
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
         "grid": [],  # axes of an axial position embedding
         "initialization": placeholder(str),  # "depth": scaled by depth, as in the Sparse Transformer
-        "norm": placeholder(str),
-        "dropout": placeholder(float),
-        "embedding_dropout": placeholder(float),
-        "activation_dropout": placeholder(float),
-        "token_dropout": placeholder(float),
-        "layer_norm_epsilon": placeholder(float),
-        "remat": placeholder(bool),
-        "tie_embeddings": False,
-        "use_output_bias": True,
+        "norm": placeholder(str),  # pre or post: before or after the layers of a block
+        "dropout": placeholder(float),  # after each layer of a block
+        "embedding_dropout": placeholder(float),  # of the embedded tokens
+        "activation_dropout": placeholder(float),  # inside of feed-forward layers
+        "token_dropout": placeholder(float),  # of whole tokens, which become id 0
+        "layer_norm_epsilon": placeholder(float),  # added to variances
+        "remat": placeholder(bool),  # whether blocks are computed again in the backward pass, to save memory
+        "tie_embeddings": False,  # whether logits come from the embedding matrix
+        "use_output_bias": True,  # whether logits have a bias
         "skip_first": placeholder(int),  # old name of num_local_layers
         "epsilon": placeholder(float),  # old name of layer_norm_epsilon
     }
@@ -96,28 +96,28 @@ def _optimizer():
         "schedule": "constant",  # or rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam, cosine
         "warmup_steps": placeholder(int),  # required by all but constant
         "decay_steps": placeholder(int),  # of cosine, after the warm-up; None: up to the last step
-        "beta_1": placeholder(float),
-        "beta_2": placeholder(float),
-        "epsilon": placeholder(float),
-        "weight_decay": placeholder(float),
+        "beta_1": placeholder(float),  # moving average of gradients
+        "beta_2": placeholder(float),  # moving average of their squares; of adam, adamw
+        "epsilon": placeholder(float),  # of adam, adamw
+        "weight_decay": placeholder(float),  # of adamw
         "clip": placeholder(float),  # of adagrad
-        "clipnorm": placeholder(float),
-        "global_clipnorm": placeholder(float),
-        "gradient_accumulation_steps": placeholder(int),
+        "clipnorm": placeholder(float),  # largest norm of the gradient of a weight
+        "global_clipnorm": placeholder(float),  # largest norm of all gradients together
+        "gradient_accumulation_steps": placeholder(int),  # steps whose gradients are averaged
     }
 
 
 def _train():
     return {
-        "num_steps": 1000,
+        "num_steps": 1000,  # optimizer steps in all
         "log_every": 50,  # steps, as the next two
         "evaluate_every": 500,  # 0: never
         "checkpoint_every": 500,  # 0: only at the end
-        "keep_checkpoints": 3,
+        "keep_checkpoints": 3,  # the newest ones
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device
-        "steps_per_execution": 1,
+        "steps_per_execution": 1,  # steps in one program call
         "num_logical_cpus": 1,  # above 1: this many replicas on one CPU, to try data parallelism
         "shrink_windows_every": 0,  # steps between updates of the window that adaptive spans compute; 0: never shrunk
         "shrink_windows_margin": 64,  # positions by which spans can grow in between
@@ -127,8 +127,8 @@ def _train():
 
 def _generate():
     return {
-        "prompt": "",
+        "prompt": "",  # begins a document
         "length": 600,  # tokens
-        "temperature": 1.0,
-        "top_p": 0.95,
+        "temperature": 1.0,  # 0: greedy
+        "top_p": 0.95,  # total probability of the tokens to sample from
     }

@@ -9,6 +9,7 @@ import ml_collections
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel
 from trainers.shared.loading import start_from
+from trainers.shared.overrides import SOURCE_SETTINGS
 
 OPTIMIZERS = {
     "adafactor": tsa.optimizers.Adafactor,
@@ -24,7 +25,6 @@ SCHEDULES = {
     "noam": ("warmup_steps",),
     "cosine": ("warmup_steps",),
 }
-SOURCE_SETTINGS = ("tfds", "path", "pattern", "local_dir", "text_feature", "data_dir")
 
 
 def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:

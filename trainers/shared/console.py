@@ -1,25 +1,79 @@
-"""Concise logging on standard error; third-party logs are suppressed."""
+"""The command line of the programs: help without a backend, concise logging, errors of one line, exit statuses."""
 
 import logging as python_logging
+import os
 import pathlib
 import sys
 from collections.abc import Callable
 
-from absl import app, logging
+from absl import app, flags, logging
+
+from trainers.shared import overrides, settings_help
+from trainers.shared.quiet import quiet_imports
 
 TRAINERS = pathlib.Path(__file__).parents[1]
 USER_ERRORS = (ValueError, OSError, AttributeError, KeyError, TypeError)  # raised for wrong flags of a configuration
+HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull"}
+WRONG_COMMAND = 2
+EXIT_STATUSES = {
+    0: "done",
+    1: "a fault of the program, with a traceback",
+    WRONG_COMMAND: "a wrong command, setting or file, in one line",
+    130: "ended by Ctrl-C; training leaves a checkpoint and generation the samples so far",
+    143: "ended by SIGTERM, likewise",
+}
 
 
-def run(main: Callable[[list[str]], None]) -> None:
-    """Runs a program as `app.run` does. Errors of a user are printed in one line, with exit status 2."""
+def run(name: str, main: Callable[[list[str]], None]) -> None:
+    """Runs a program as `app.run` does.
+
+    Help is printed before any backend is imported, with exit status 0. Errors of a user are printed in one line.
+
+    Args:
+        name: the `__name__` of its module, whose docstring and flags are its help.
+        main: function of the arguments that are no flags. It imports what needs a backend itself.
+    """
+    if HELP & set(sys.argv[1:]):
+        print(_help(sys.modules[name]))
+        sys.exit(0)
     logging.set_verbosity(logging.INFO)
     handler = logging.get_absl_handler()
     handler.addFilter(_is_own_or_warning)
     handler.setFormatter(python_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     for library in ("tensorflow", "jax"):
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
-    app.run(lambda argv: _exit_on_error(main, argv, (ValueError, OSError)), flags_parser=_parse)
+
+    def start(argv):
+        _import_backends()
+        main(argv)
+
+    app.run(lambda argv: _exit_on_error(start, argv, (ValueError, OSError)), flags_parser=_parse)
+
+
+def _import_backends():
+    with quiet_imports():
+        import keras
+        import tensorflow as tf  # of the data pipeline on every backend
+
+        if keras.backend.backend() == "tensorflow":
+            tf.config.list_physical_devices()
+
+
+def _help(module):
+    """Returns what a program does, its flags, the settings that it takes, and its exit statuses."""
+    file = pathlib.Path(module.__file__).resolve()
+    parts = [module.__doc__.strip(), _flags_of(module)]
+    if "config" in flags.FLAGS:
+        parts.append(settings_help.describe(sys.argv[1:]))
+    parts.append("Exit status:\n" + "\n".join(f"  {status:<5}{text}" for status, text in EXIT_STATUSES.items()))
+    return "\n\n".join(parts).replace(str(file.parents[1]) + os.sep, "")
+
+
+def _flags_of(module):
+    found = flags.FLAGS.get_key_flags_for_module(module.__name__)
+    named = sorted((flag.name, flag) for flag in found if not flag.help.startswith(overrides.OLD_NAME))
+    rows = [(f"--{name}", flag.default, flag.help) for name, flag in named]
+    return "Flags:\n" + settings_help.table(rows)
 
 
 def _parse(argv):
@@ -36,7 +90,7 @@ def _exit_on_error(function, argv, errors):
         if isinstance(error, KeyError | AttributeError) and name.isidentifier():
             text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(WRONG_COMMAND)
 
 
 def _is_own_or_warning(record):

@@ -1,83 +1,18 @@
 """The evaluation of a trained model: what `trainers.evaluate` does once its flags are read."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import ml_collections
-from absl import flags
-from ml_collections.config_dict import placeholder
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.sources.official_counts import official_word_count
-from tf_sparse_attention.deprecation import renamed
 from trainers.configs import base
 from trainers.shared import components, compression, scoring, strategy, workdir
 from trainers.shared.files import write_json
+from trainers.shared.overrides import SETTINGS, SOURCE_SETTINGS, WINDOW_SETTINGS, overridable_settings
 from trainers.shared.resumable_sums import Progress, ResumableSums
-
-WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
-# All settings that an evaluation reads, by section, except those of the trained model.
-SETTINGS = {
-    "data": (*components.SOURCE_SETTINGS, *WINDOW_SETTINGS),
-    "train": ("jit_compile", "steps_per_execution", "num_logical_cpus"),
-}
-
-
-def overridable_settings() -> ml_collections.ConfigDict:
-    """Returns the settings that an evaluation may override, all None: a locked `ml_collections.ConfigDict`."""
-    defaults = base.get_config()
-    settings = {
-        section: {name: placeholder(defaults[section].get_type(name)) for name in names}
-        for section, names in SETTINGS.items()
-    }
-    return ml_collections.ConfigDict(settings).lock()
-
-
-def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml_collections.ConfigDict]:
-    """Defines a flag for every setting that may be overridden, such as --config.data.path.
-
-    Args:
-        flag_values: `absl.flags.FlagValues` in which to define them.
-
-    Returns:
-        Function that returns `overridable_settings()` with the values of the flags, to be called once they are parsed.
-    """
-    # Flags of absl itself: those of `config_flags` raise a bare AttributeError for an unknown name.
-    define: dict[type, Callable[..., flags.FlagHolder]] = {
-        bool: flags.DEFINE_boolean,
-        float: flags.DEFINE_float,
-        int: flags.DEFINE_integer,
-        str: flags.DEFINE_string,
-    }
-    overrides = overridable_settings()
-    flag_holders = {}
-    for section, names in SETTINGS.items():
-        for name in names:
-            make, text = define[overrides[section].get_type(name)], "Overrides that of the training."
-            flag_holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
-    old_names = {
-        (section, old): new
-        for section, renames in base.RENAMED.items()
-        for old, new in renames.items()
-        if new in SETTINGS.get(section, ())
-    }
-    for (section, old), new in old_names.items():
-        make, text = define[overrides[section].get_type(new)], f"Old name of config.{section}.{new}."
-        flag_holders[section, old] = make(f"config.{section}.{old}", None, text, flag_values=flag_values)
-
-    def read():
-        for (section, name), holder in flag_holders.items():
-            new = old_names.get((section, name), name)
-            if new == name:
-                overrides[section][name] = holder.value
-            elif holder.value is not None:
-                renamed(f"config.{section}.{name}", f"config.{section}.{new}")
-                overrides[section][new] = holder.value
-        return overrides
-
-    return read
 
 
 def evaluate(
@@ -90,7 +25,7 @@ def evaluate(
     Args:
         folder: the work folder.
         split: name of the split, or a part of one in the syntax of TFDS.
-        overrides: `overridable_settings()` with the settings to override. Default: None, none.
+        overrides: `overrides.overridable_settings()` with the settings to override. Default: None, none.
 
     Returns:
         Dictionary: "split", "data" (name of the text), "looks_ahead" (True, where heads of a causal model do), the
@@ -148,7 +83,7 @@ def _with_overrides(config, overrides):
     """Returns the configuration with the overrides; another text replaces all settings of the source."""
     if overrides.data.tfds is not None or overrides.data.path is not None:
         defaults = base.get_config().data
-        for name in set(components.SOURCE_SETTINGS) - {"data_dir"}:
+        for name in set(SOURCE_SETTINGS) - {"data_dir"}:
             config.data[name] = defaults[name]
     for section in SETTINGS:
         with config[section].unlocked(), config[section].ignore_type():

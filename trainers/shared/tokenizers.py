@@ -4,14 +4,16 @@ import os
 from typing import Any
 
 import tf_sparse_attention as tsa
+from trainers.configs.base import TOKENIZERS
 
 # By name in a configuration; all but bytes are read from a file.
-KINDS: dict[str, Any] = {
-    "bytes": tsa.data.ByteTokenizer,
-    "subword": tsa.data.SubwordTokenizer,
-    "sentencepiece": tsa.data.SentencePieceTokenizer,
-    "wordpiece": tsa.data.WordPieceTokenizer,
-}
+CLASSES = (
+    tsa.data.ByteTokenizer,
+    tsa.data.SubwordTokenizer,
+    tsa.data.SentencePieceTokenizer,
+    tsa.data.WordPieceTokenizer,
+)
+KINDS: dict[str, Any] = dict(zip(TOKENIZERS, CLASSES, strict=True))
 
 
 def make_tokenizer(

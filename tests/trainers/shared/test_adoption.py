@@ -6,7 +6,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models.generator import Generator
-from trainers.shared import adoption, evaluation, sample_sources, sampling, training, workdir
+from trainers.shared import adoption, evaluation, overrides, sample_sources, sampling, training, workdir
 
 PART = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"}
 
@@ -50,7 +50,7 @@ def test_the_text_of_the_configuration_need_not_be_there(make_tiny_config, model
     config = make_tiny_config()
     config.data.path = str(tmp_path / "elsewhere")
     adoption.adopt(config, model_file, tmp_path / "run")
-    changes = evaluation.overridable_settings()
+    changes = overrides.overridable_settings()
     changes.data.path = str(text_folder)
     assert evaluation.evaluate(tmp_path / "run", "test", changes)["tokens"] > 0
 

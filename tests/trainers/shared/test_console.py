@@ -1,5 +1,6 @@
-"""What a program says of a mistake in its command."""
+"""What a program says of a mistake in its command, and when it is asked for help."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,8 @@ import pytest
 from absl import logging
 
 from tests.conftest import ROOT
-from trainers.shared import console
+from trainers.configs import base
+from trainers.shared import console, quiet, settings_help
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,48 @@ def test_the_traceback_is_shown_to_those_who_ask():
             console._exit_on_error({}.__getitem__, "windw", (KeyError,))
     finally:
         logging.set_verbosity(before)
+
+
+PROGRAMS = ("train", "evaluate", "generate", "export", "adopt", "vocabulary")
+
+
+@pytest.mark.parametrize(
+    "name", [*PROGRAMS[:1], *(pytest.param(name, marks=pytest.mark.full) for name in PROGRAMS[1:])]
+)
+def test_help_needs_no_backend_and_is_no_failure(run_python, name):
+    code = f"""
+import runpy, sys
+sys.argv = ["{name}", "--help", "--config=trainers/configs/demo.py:tiny"]
+try:
+    runpy.run_module("trainers.{name}", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    print("ended with", end.code, "and", {{"keras", "tensorflow", "jax"}} & set(sys.modules) or "nothing")
+"""
+    said = run_python(code)
+    assert said.endswith("ended with 0 and nothing\n")
+    assert "Flags:\n" in said and "  130  ended by Ctrl-C" in said
+    if name == "train":
+        assert re.search(r"--config.data.sequence_length +\[64\] tokens in a window\n", said)
+
+
+def test_every_setting_has_a_meaning():
+    meanings, config = settings_help.comments(), base.get_config()
+    names = {f"{section}.{name}" for section in settings_help.SECTIONS[1:] for name in config[section]}
+    old_names = {f"{section}.{name}" for section, names in base.RENAMED.items() for name in names}
+    assert sorted(names - old_names - set(meanings)) == []
+    assert meanings["model.attention"].startswith("Parts, each a dictionary with")
+    assert set(settings_help.SECTIONS) == set(config) - {"backend"}
+
+
+def test_tensorflow_is_imported_without_its_noise_and_with_its_errors(capfd):
+    noise = b"I0000 00:00:1.0  7 port.cc:153] oneDNN custom operations are on. You may see\n"
+    no_gpu = b"I0000 00:00:1.1  7 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not\n"
+    broken_gpu = b"E0000 00:00:1.2  7 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error\n"
+    error = b"E0000 00:00:1.3  7 file.cc:1] something is wrong\n"
+    assert quiet.lines_that_matter([noise, no_gpu, broken_gpu, error]) == [error]
+    assert quiet.lines_that_matter([noise, broken_gpu, error]) == [broken_gpu, error]
+    with pytest.raises(KeyError), quiet.quiet_imports():
+        os.write(2, noise + error)
+        raise KeyError
+    os.write(2, b"later\n")
+    assert capfd.readouterr().err.encode() == error + b"later\n"

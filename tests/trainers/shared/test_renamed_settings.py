@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 
 from trainers.configs import base
-from trainers.shared import evaluation, resume, workdir
+from trainers.shared import overrides, resume, workdir
 from trainers.shared.renamed_settings import apply_renamed_settings
 
 
@@ -63,7 +63,7 @@ def test_a_run_of_an_earlier_version_is_resumed_with_the_same_packing_alone():
 
 def test_the_old_flag_of_an_evaluation_is_accepted():
     values = flags.FlagValues()
-    read = evaluation.define_flags(values)
+    read = overrides.define_flags(values)
     values(["evaluate", "--noconfig.data.packed"])
     with pytest.warns(DeprecationWarning, match=r"`config.data.packed` is now `config.data.use_packing`"):
         assert read().data.use_packing is False
