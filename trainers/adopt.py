@@ -12,9 +12,9 @@ Its section `model` is not read. To continue training such a model pass its file
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers.shared import console
+from trainers.shared import config_files, console
 
-CONFIG = config_flags.DEFINE_config_file("config", "trainers/configs/base.py", "File with the configuration.")
+CONFIG = config_flags.DEFINE_config_file("config", config_files.BASE, "File with the configuration.")
 MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse_attention.convert` writes it.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 

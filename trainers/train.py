@@ -15,7 +15,7 @@ from ml_collections import config_flags
 from trainers.shared import console
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "File with the configuration, such as trainers/configs/demo.py."
+    "config", None, "The configuration: a file, or the name of one in trainers/configs, such as demo."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics and the trained model.")
 

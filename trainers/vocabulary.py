@@ -10,11 +10,9 @@ import itertools
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from trainers.shared import console
+from trainers.shared import config_files, console
 
-CONFIG = config_flags.DEFINE_config_file(
-    "config", "trainers/configs/base.py", "File with the configuration whose text is read."
-)
+CONFIG = config_flags.DEFINE_config_file("config", config_files.BASE, "File with the configuration whose text is read.")
 OUTPUT = flags.DEFINE_string("output", None, "The vocabulary file to write.")
 SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_bound=2)
 MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)

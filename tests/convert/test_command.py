@@ -55,7 +55,7 @@ def test_routed_heads_can_be_made_causal_at_once(small_checkpoint, tmp_path, cap
     ],
 )
 def test_a_wrong_argument_is_a_message_and_no_traceback(arguments, message, small_checkpoint, tmp_path, capsys):
-    assert main(["t2t", str(small_checkpoint.write(tmp_path)), *arguments]) == 1
+    assert main(["t2t", str(small_checkpoint.write(tmp_path)), *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -65,14 +65,14 @@ def test_a_failed_conversion_leaves_the_file_that_was_there(small_checkpoint, tm
     path.write_text("precious", encoding="utf-8")
     data = prefix.with_name(prefix.name + ".data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
-    assert main(["t2t", str(prefix), "--output", str(path)]) == 1
+    assert main(["t2t", str(prefix), "--output", str(path)]) == 2
     assert "complete TensorFlow checkpoint" in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "precious"
 
 
 def test_causal_heads_need_routed_ones(shared_goldens, tmp_path, capsys):
     folder = shared_goldens / "t2t_checkpoints" / "pg19_local_like"
-    assert main(["t2t", str(folder), "--output", str(tmp_path / "a.keras"), "--causal"]) == 1
+    assert main(["t2t", str(folder), "--output", str(tmp_path / "a.keras"), "--causal"]) == 2
     assert "without routed heads" in capsys.readouterr().err
 
 

@@ -4,5 +4,11 @@ import sys
 
 from tf_sparse_attention.convert.command import main
 
-if __name__ == "__main__":
+
+def run() -> None:
+    """Runs the program."""
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: list of strings; None for those of the process. Default: None.
 
     Returns:
-        Exit status: 0, or 1 with a message on standard error if the input is wrong.
+        Exit status: 0, or 2 with a message on standard error if the input is wrong.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.run(options)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
-        return 1
+        return 2
     return 0
 
 

@@ -58,7 +58,7 @@ def _data():
 def _model():
     """Arguments of `Backbone` and `LanguageModel`."""
     return {
-        # NAME.keras, a model to continue; of this section only causal and memory_length are read besides
+        # NAME.keras, a model to continue; what else is set in this section has to agree with it
         "start_from": placeholder(str),
         "preset": placeholder(str),  # the other settings then override it
         "reproduce_reference": False,  # whether presets use the published selection, which is not causal

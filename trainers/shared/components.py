@@ -8,8 +8,8 @@ import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel
-from trainers.shared.loading import start_from
 from trainers.shared.overrides import SOURCE_SETTINGS
+from trainers.shared.start_from import start_from
 
 OPTIMIZERS = {
     "adafactor": tsa.optimizers.Adafactor,

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from absl import app, flags, logging
 
-from trainers.shared import overrides, settings_help
+from trainers.shared import config_files, overrides, settings_help
 from trainers.shared.quiet import quiet_imports
 
-TRAINERS = pathlib.Path(__file__).parents[1]
+TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 USER_ERRORS = (ValueError, OSError, AttributeError, KeyError, TypeError)  # raised for wrong flags of a configuration
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull"}
 WRONG_COMMAND = 2
@@ -19,6 +19,7 @@ EXIT_STATUSES = {
     0: "done",
     1: "a fault of the program, with a traceback",
     WRONG_COMMAND: "a wrong command, setting or file, in one line",
+    3: "of trainers.audit: the model looks ahead",
     130: "ended by Ctrl-C; training leaves a checkpoint and generation the samples so far",
     143: "ended by SIGTERM, likewise",
 }
@@ -33,6 +34,7 @@ def run(name: str, main: Callable[[list[str]], None]) -> None:
         name: the `__name__` of its module, whose docstring and flags are its help.
         main: function of the arguments that are no flags. It imports what needs a backend itself.
     """
+    sys.argv[1:] = config_files.with_files(sys.argv[1:])
     if HELP & set(sys.argv[1:]):
         print(_help(sys.modules[name]))
         sys.exit(0)
@@ -61,12 +63,11 @@ def _import_backends():
 
 def _help(module):
     """Returns what a program does, its flags, the settings that it takes, and its exit statuses."""
-    file = pathlib.Path(module.__file__).resolve()
     parts = [module.__doc__.strip(), _flags_of(module)]
     if "config" in flags.FLAGS:
         parts.append(settings_help.describe(sys.argv[1:]))
     parts.append("Exit status:\n" + "\n".join(f"  {status:<5}{text}" for status, text in EXIT_STATUSES.items()))
-    return "\n\n".join(parts).replace(str(file.parents[1]) + os.sep, "")
+    return "\n\n".join(parts).replace(str(TRAINERS.parent) + os.sep, "")
 
 
 def _flags_of(module):

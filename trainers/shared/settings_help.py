@@ -68,7 +68,8 @@ def comments() -> dict[str, str]:
                 for key, value in zip(node.keys, node.values, strict=True):
                     text = _comment_of(key, value, by_line)
                     if isinstance(key, ast.Constant) and text:
-                        found[str(key.value) if section == "get_config" else f"{section}.{key.value}"] = text
+                        name = str(key.value)
+                        found[name if section == "get_config" else f"{section}.{name}"] = text
     return found
 
 
@@ -76,7 +77,8 @@ def _comment_of(key, value, by_line):
     """Returns the comment at the end of an entry, or the lines of comments above it."""
     if value.end_lineno in by_line:
         return by_line[value.end_lineno][0]
-    above, line = [], key.lineno - 1
+    above: list[str] = []
+    line = key.lineno - 1
     while by_line.get(line, ("", False))[1]:
         above.insert(0, by_line[line][0])
         line -= 1

@@ -6,7 +6,17 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models.generator import Generator
-from trainers.shared import adoption, evaluation, overrides, sample_sources, sampling, training, workdir
+from trainers.configs import base
+from trainers.shared import (
+    adoption,
+    components,
+    evaluation,
+    overrides,
+    sample_sources,
+    sampling,
+    training,
+    workdir,
+)
 
 PART = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"}
 
@@ -68,9 +78,15 @@ def test_a_folder_with_a_run_is_left_alone(make_tiny_config, model_file, tmp_pat
         adoption.adopt(make_tiny_config(), model_file, tmp_path / "run")
 
 
+def continuing(config, model_file, **settings):
+    """Returns the configuration with a model to continue and nothing else said of it."""
+    config.model = base.get_config().model
+    config.model.update(start_from=str(model_file), **settings)
+    return config
+
+
 def test_training_starts_from_a_model_in_a_file(make_tiny_config, model_file, tmp_path):
-    config = make_tiny_config()
-    config.model.start_from = str(model_file)
+    config = continuing(make_tiny_config(), model_file)
     config.optimizer.learning_rate = 1e-12
     config.train.update(num_steps=2, evaluate_every=0)
     trained = training.train(config, tmp_path / "run").model
@@ -81,21 +97,46 @@ def test_training_starts_from_a_model_in_a_file(make_tiny_config, model_file, tm
 
 
 def test_training_on_takes_the_dtype_of_the_configuration(make_tiny_config, model_file, tmp_path):
-    config = make_tiny_config()
-    config.model.start_from = str(model_file)
+    config = continuing(make_tiny_config(), model_file)
     config.train.update(num_steps=1, evaluate_every=0, dtype="mixed_bfloat16")
     trained = training.train(config, tmp_path / "run").model
     assert trained.backbone.blocks[0].compute_dtype == "bfloat16"
     assert trained.backbone.blocks[0].variable_dtype == "float32"
 
 
-@pytest.mark.parametrize(("name", "value"), [("memory_length", 7), ("causal", False)])
-def test_a_contradiction_with_the_model_is_named(name, value, make_tiny_config, model_file, tmp_path):
-    config = make_tiny_config()
-    config.model.update({"start_from": str(model_file), name: value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory_length", 7),
+        ("causal", False),
+        ("num_layers", 2),
+        ("attention", [{**PART, "window": 8}]),
+        ("attention", [PART, PART]),
+        ("attention", [{"layer": "AllAttention"}]),
+        ("grid", [4, 4]),
+        ("dropout", 0.5),
+        ("tie_embeddings", True),
+        ("preset", "pg19_local_cluster8k"),
+    ],
+)
+def test_a_contradiction_with_the_model_is_named(name, value, model_file):
+    config = continuing(base.get_config(), model_file, **{name: value})
     config.data.mask_rate = 0.0 if config.model.causal else 0.1
-    with pytest.raises(ValueError, match=rf"`config.model.{name}` must be that of the model"):
-        training.train(config, tmp_path / "run")
+    with pytest.raises(ValueError, match=rf"`config.model.{name}` must be that of the model .*Received: {name}="):
+        components.make_model(config, 258)
+
+
+def test_what_agrees_with_the_model_may_be_said(model_file):
+    settings = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "attention": [PART], "norm": "pre"}
+    config = continuing(base.get_config(), model_file, **settings)
+    assert components.make_model(config, 258).backbone.num_layers == 1
+
+
+def test_a_file_that_is_cut_off_is_said_to_be(model_file, tmp_path):
+    (tmp_path / "half.keras").write_bytes(model_file.read_bytes()[:1000])
+    config = continuing(base.get_config(), tmp_path / "half.keras")
+    with pytest.raises(ValueError, match=r"`config.model.start_from` must be a file .* whole. Received: .* 1000 bytes"):
+        components.make_model(config, 258)
 
 
 def test_what_is_no_language_model_of_these_ids_is_refused(make_tiny_config, model_file, tmp_path):

@@ -4,13 +4,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from absl import logging
 
 from tests.conftest import ROOT
 from trainers.configs import base
-from trainers.shared import console, quiet, settings_help
+from trainers.shared import config_files, console, quiet, settings_help
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_the_traceback_is_shown_to_those_who_ask():
         logging.set_verbosity(before)
 
 
-PROGRAMS = ("train", "evaluate", "generate", "export", "adopt", "vocabulary")
+PROGRAMS = ("train", "evaluate", "generate", "export", "adopt", "vocabulary", "audit")
 
 
 @pytest.mark.parametrize(
@@ -88,3 +89,43 @@ def test_tensorflow_is_imported_without_its_noise_and_with_its_errors(capfd):
         raise KeyError
     os.write(2, b"later\n")
     assert capfd.readouterr().err.encode() == error + b"later\n"
+
+
+def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([\d, ]+) \| (.*) \|$", page, re.MULTILINE))
+    assert {int(status) for statuses in rows for status in statuses.split(",")} == set(console.EXIT_STATUSES)
+    for status, text in console.EXIT_STATUSES.items():
+        assert status > 100 or text.replace("trainers.audit", "`trainers.audit`") == rows[str(status)]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("demo", "CONFIGS/demo.py"),
+        ("demo:local", "CONFIGS/demo.py:local"),
+        ("trainers/configs/books.py", "CONFIGS/books.py"),
+        ("mine.py", "mine.py"),
+        ("elsewhere/demo.py", "elsewhere/demo.py"),
+        ("nothing", "nothing"),
+    ],
+)
+def test_a_configuration_is_found_by_its_name_wherever_one_is(given, found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = found.replace("CONFIGS", str(ROOT / "trainers" / "configs"))
+    assert config_files.with_files([f"--config={given}", "--workdir=demo"]) == [f"--config={found}", "--workdir=demo"]
+    assert config_files.with_files(["-config", given]) == ["-config", found]
+
+
+def test_a_file_that_is_there_comes_before_one_of_ours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").touch()
+    assert config_files.find("demo") == "demo"
+
+
+def test_every_command_of_the_package_is_a_program():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    for target in scripts.values():
+        module, _, function = target.partition(":")
+        assert f"\ndef {function}() -> None:" in (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    assert {f"tsa-{name}" for name in PROGRAMS} < set(scripts)

@@ -1,0 +1,22 @@
+"""The audit as a program."""
+
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from tests.conftest import ROOT
+from tf_sparse_attention.layers import LocalAttention
+
+
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_model_in_a_file_is_audited(causal, tmp_path):
+    inputs = keras.Input((None, 4))
+    keras.Model(inputs, LocalAttention(1, 4, window=3)(inputs, use_causal_mask=causal)).save(tmp_path / "model.keras")
+    command = [sys.executable, "-m", "trainers.audit", f"--model={tmp_path}/model.keras", "--sequence_length=9"]
+    process = subprocess.run([*command, "--hidden_dim=4"], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == (0 if causal else 3), process.stderr
+    assert ("looks ahead: the output at position" in process.stdout) is not causal
+    assert process.stdout.endswith("\ncausal\n" if causal else "\nNOT CAUSAL\n")
+    assert "oneDNN" not in process.stderr  # nor anything else of what TensorFlow says where nothing is wrong

@@ -1,0 +1,54 @@
+"""Audits whether a model looks ahead: python -m trainers.audit --model=NAME.keras --sequence_length=1024
+
+Any Keras model in a file, or the model of a run (--workdir=FOLDER). Takes random tokens or vectors, changes the later
+ones, and asks of each earlier output whether it changed and whether it has a gradient. The sequence has to be longer
+than the windows, blocks and clusters of the model: in a shorter one they hold every token, and a leak does not show.
+
+The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
+"""
+
+import sys
+
+from absl import app, flags
+
+from trainers.shared import console
+
+MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a model or a layer.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, in place of --model.")
+LENGTH = flags.DEFINE_integer("sequence_length", 512, "Positions of the input.", lower_bound=2)
+HIDDEN = flags.DEFINE_integer("hidden_dim", 32, "Channels of the input, where the model leaves them open.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the inputs.")
+LOOKS_AHEAD = 3  # exit status
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+    import keras
+
+    import tf_sparse_attention as tsa
+    from trainers.shared import loading, workdir
+
+    if WORKDIR.value is not None:
+        model = workdir.load_model(WORKDIR.value)
+    else:
+        model = keras.models.load_model(loading.check_file("--model", MODEL.value), compile=False)  # type: ignore[arg-type]
+    report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)
+    print(f"largest gradient by a later input: {report.max_gradient:.3g} (0 passes)")
+    print(f"largest change by later inputs:    {report.max_change:.3g} ({report.atol:.0e} passes, which is rounding)")
+    for leak in report.leaks:
+        print(f"looks ahead: {leak}")
+    for check in report.powerless:
+        print(f"nothing was checked by the {check} check: no output depends on an input")
+    print("causal" if report.is_causal else "NOT CAUSAL", flush=True)
+    sys.exit(0 if report.is_causal else LOOKS_AHEAD)
+
+
+def run() -> None:
+    """Runs the program."""
+    flags.mark_flags_as_mutual_exclusive(["model", "workdir"], required=True)
+    console.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()
