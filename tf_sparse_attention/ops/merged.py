@@ -142,9 +142,9 @@ class MergedGrid(Arrangement):
         self._blocks = KeyBlocks.around(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
         self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
-        self._ranks_apart = (
-            self._blocks.ranks()[..., None, :] - self._blocks.slots(self._merged.last_key, -1)[..., None]
-        )
+        # Those of queries are of the last key at or before them. (..., t, 1) and (..., 1, s)
+        self._query_ranks = self._blocks.slots(self._merged.last_key, -1)[..., None]
+        self._key_ranks = self._blocks.ranks()[..., None, :]
         self.key_length = num_keys
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -176,11 +176,10 @@ class MergedGrid(Arrangement):
         query_groups, key_groups = (x["group"] for x in numbers)
         seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0, as outside: equal to no query's group
         own, other = super().known(({"group": query_groups}, {"group": seen}))
-        # A rule of ranks is one of their differences: those from each query, which are at hand.
-        return {**own, "rank": 0}, {**other, "rank": self._ranks_apart}
+        return {**own, "rank": self._query_ranks}, {**other, "rank": self._key_ranks}
 
     def past(self) -> Tensor:
-        return self._ranks_apart <= 0
+        return self._key_ranks <= self._query_ranks
 
     def distances(self) -> Distances:
-        return Distances(ranks=self._ranks_apart, tokens=self.apart())
+        return Distances(ranks=self._key_ranks - self._query_ranks, tokens=self.apart())

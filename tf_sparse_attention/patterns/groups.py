@@ -46,7 +46,8 @@ class GroupBand(Pattern):
         return self.band - 1
 
     def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
-        return query.group == key.group, abs(key.rank - query.rank) < self.band
+        # Two comparisons of ranks as they are, rather than one of differences, which are an array of all pairs.
+        return query.group == key.group, key.rank > query.rank - self.band, key.rank < query.rank + self.band
 
     def arrange(self, call: Call, known: Known = None) -> SortedGrid | MergedGrid:
         arrangement = SortedGrid if known[0]["group"] is known[1]["group"] else MergedGrid
