@@ -1,6 +1,7 @@
 """The causality audit: does any output of a layer or model depend on a later input?"""
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,7 @@ def causality_report(
     else:
         inputs = AuditInputs(inputs, vocabulary_size or find_vocabulary_size(target, subject.layers))
     subject.build(inputs.structure)
+    _warn_of_short_sequences(subject.layers, inputs.batch_and_length[1])
     if dtype is not None:
         copy = copy_in_precision(target, dtype, lambda made: AuditTarget(made, training).build(inputs.structure))
         subject = AuditTarget(copy, training)
@@ -109,7 +111,8 @@ def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> 
         target: Keras layer or model, or function of one argument that uses some; from token ids (B, T), vectors
             (B, T, D), or a list or dictionary of such, to outputs (B, T, ...), or a list or dictionary of such. To
             hold an input, or to pick an output, pass a function: `lambda ids: model([source, ids])["logits"]`.
-        sequence_length: positions T of the inputs, at least 2; a model of fixed length has its own. Defaults to 64.
+        sequence_length: positions T of the inputs, at least 2; a model of fixed length has its own. Where an attention
+            layer of this library reaches back that far, a warning names the length to take. Defaults to 64.
         hidden_dim: size D of vectors where the target is not built and leaves it open. Defaults to 32.
         batch_size: sequences B. Defaults to 2.
         seed: integer for the inputs, cuts, replacements and projections. Defaults to 0.
@@ -170,6 +173,19 @@ def _check_arguments(atol, dtype, vocabulary_size, **counts):
         raise ValueError(f"`atol` must be None or a number >= 0. Received: atol={atol!r}.")
     if dtype not in (None, "float32", "float64"):
         raise ValueError(f'`dtype` must be None, "float32" or "float64". Received: dtype={dtype!r}.')
+
+
+def _warn_of_short_sequences(layers, length):
+    """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
+    reaches = {layer.path: layer.reach for layer in layers if isinstance(getattr(layer, "reach", None), int)}
+    path = max(reaches, key=lambda path: reaches[path], default=None)
+    if path is not None and length < reaches[path] + 2:
+        warnings.warn(
+            f"`sequence_length` should be at least {reaches[path] + 2}: in a shorter sequence {path!r} sees every earlier "
+            "token, so that a leak through what it selects does not show. "
+            f"Received: {length} positions.",
+            stacklevel=4,
+        )
 
 
 def _default_atol(layers, outputs):
