@@ -47,6 +47,8 @@ def test_a_pattern_is_drawn_in_as_many_heads_as_it_tells_apart():
     first, second = shown(draw_pattern(InTurn([Window(1), Window(3)]), length=5, use_causal_mask=False))
     np.testing.assert_array_equal(first, np.eye(5, dtype=bool))
     assert second.sum() == 19
+    with pytest.raises(ValueError, match=r"`length` must be a positive integer\. Received: length=0\."):
+        draw_pattern(Window(4), 0)
     with pytest.raises(ValueError, match=r"`layer` must be an attention layer of this library or a pattern.*a Dense"):
         draw_pattern(keras.layers.Dense(3), length=5)
 

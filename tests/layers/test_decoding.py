@@ -280,6 +280,9 @@ def test_a_cache_of_pixels_is_no_longer_than_the_image():
     for index in (np.zeros(2, "int32"), np.zeros((3, 1), "int32")):
         with pytest.raises(ValueError, match="`index` must be one position for all rows, or one for each"):
             layer.decode(np.ones((3, 1, SIZE), "float32"), cache, index)
+    for index in (1.5, np.array([0.5, 1, 2]), "0", None, True):
+        with pytest.raises(ValueError, match="`index` must be an integer, or integers, one for each row"):
+            layer.decode(np.ones((3, 1, SIZE), "float32"), cache, index)
     both = layer.prefill(np.ones((3, 2, SIZE), "float32"), cache)
     with pytest.raises(ValueError, match=r"`cache` must be the dictionary of `init_cache`.*Received: a tuple"):
         layer.decode(np.ones((3, 1, SIZE), "float32"), both, 2)

@@ -198,6 +198,12 @@ WRONG_CALLS = [
     ),
     (
         local,
+        {"query": X, "attention_mask": mask(2, 6)},
+        "`attention_mask` of rank 2 must have shape (T, S); a mask of padding, (B, S), is a `query_mask` or a "
+        "`key_mask`. Received: attention_mask of shape (2, 6), 6 queries.",
+    ),
+    (
+        local,
         {"query": X, "attention_mask": mask(2, 3, 6, 6)},
         "`attention_mask` must have shape (2 or 1, 2 or 1, 6 or 1, 6 or 1). Received: "
         "attention_mask of shape (2, 3, 6, 6).",
@@ -244,6 +250,19 @@ def test_unknown_masks_of_a_pattern_are_refused():
         local().attention_pattern(X, padding_mask=mask(2, 6))
     with pytest.raises(ValueError, match=r"`padding_mask` must be left out unless a part of .* takes it"):
         MixedAttention([local()]).attention_pattern(X, padding_mask=mask(2, 6))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "hint"),
+    [
+        (local, "causal", r"in a call with `use_causal_mask=True`"),
+        (block, "use_causal_mask", r"a block made with `causal=True`"),
+        (local, "padding_mask", r"is `query_mask` or `key_mask` of an attention"),
+    ],
+)
+def test_a_name_that_a_call_does_not_take_says_which_it_takes(make, name, hint):
+    with pytest.raises(ValueError, match=rf"`{name}` must be left out .*{hint}.* Received: \['{name}'\]"):
+        make()(X, **{name: mask(2, 6)})
 
 
 def test_more_clusters_than_tokens_cannot_start_from_data():

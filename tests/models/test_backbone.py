@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.layers import LocalAttention
+from tf_sparse_attention.layers import LocalAttention, MixedAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
@@ -247,6 +247,11 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
             {"attention": [{"layer": "Nowhere"}]},
             r"one of \[.*'LocalAttention', .* under 'layer'. Received: {'layer': 'No",
         ),
+        (
+            {"attention": [MixedAttention([LocalAttention(2, 4), LocalAttention(1, 4)])]},
+            r"must list the parts .* themselves.* with the parts \['LocalAttention', 'LocalAttention'\]",
+        ),
+        ({"attention": [keras.layers.MultiHeadAttention(2, 4)]}, "under 'layer'. Received: <MultiHeadAttention "),
         (
             {"attention": [{**LOCAL, "dtype": "float32"}]},
             "`attention` must have no dtype, which is `dtype` of the model",

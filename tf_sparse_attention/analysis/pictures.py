@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.patterns import InTurn, Pattern
@@ -130,6 +131,7 @@ def _layer_of(target):
 def _inputs(layer, length, inputs, hidden_dim, seed):
     """Returns what a layer is drawn on: `inputs`, or random numbers."""
     if inputs is None:
+        checks.check_count("length", length)
         shape = (1, length, layer.num_features if layer.built else hidden_dim)
         inputs = np.random.default_rng(seed).normal(size=shape).astype("float32")
     return ops.convert_to_tensor(inputs)

@@ -132,6 +132,13 @@ def part_of(part: Any) -> Part:
         layer = _deserialized(part)
         if isinstance(layer, layers.AttentionLayer):
             return Part(type(layer), part["config"], layer.num_heads, is_config=True)
+        if isinstance(layer, layers.MixedAttention):
+            raise ValueError(
+                "`attention` must list the parts of a mixed attention themselves: every block has the heads of all "
+                f"entries. Received: a MixedAttention with the parts {[type(one).__name__ for one in layer.parts]}."
+            )
+        if isinstance(layer, keras.layers.Layer):
+            part = layer  # shorter in the message than its config
     raise ValueError(
         "`attention` must be a list of attention layers (instances of `tsa.layers.AttentionLayer`, or what "
         "`keras.saving.serialize_keras_object` makes of one) or of dictionaries, each with one of "

@@ -10,6 +10,14 @@ from tf_sparse_attention.types import Shape, Tensor
 
 POSITIONS = (None, "relative", "rotary", "alibi")
 
+# By names that a call does not take, what does it instead.
+_CAUSAL = "An attention hides later positions in a call with `use_causal_mask=True`, a block made with `causal=True`. "
+HINTS = {
+    "causal": _CAUSAL,
+    "use_causal_mask": _CAUSAL,
+    "padding_mask": "A mask of padding is `query_mask` or `key_mask` of an attention, `mask` of a block. ",
+}
+
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a wrong argument of `AttentionLayer`, given by name."""
@@ -96,9 +104,10 @@ def check_extra_masks(attention: keras.layers.Layer, given: Mapping[str, Tensor 
         given: dictionary of masks in addition to those of every layer; None counts as no mask.
     """
     unknown = {name for name, mask in given.items() if mask is not None} - set(attention.extra_mask_names)
+    hint = next((HINTS[name] for name in sorted(unknown) if name in HINTS), "")
     if unknown:
         raise ValueError(
-            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. "
+            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. {hint}"
             f"Masks that are taken in addition to those of every layer: {list(attention.extra_mask_names)}. "
             f"Received: {sorted(unknown)}."
         )

@@ -200,6 +200,7 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         **extra_masks: Tensor | None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
+        attention_checks.check_extra_masks(self, extra_masks)
         given = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
         masks = self.add_extra_masks(token_masks(query, value, key, *given, self.num_heads), query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)

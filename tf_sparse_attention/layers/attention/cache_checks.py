@@ -24,13 +24,15 @@ def check_rows(x: Tensor, cache: Cache) -> None:
 
 def check_index(x: Tensor, index: Size) -> None:
     """Raises a `ValueError` unless `index` is a number from 0 on, or one for each row of `x`, as far as known."""
+    dtype = np.asarray(index).dtype if not hasattr(index, "dtype") else keras.backend.standardize_dtype(index.dtype)
+    if "int" not in str(dtype):
+        raise ValueError(f"`index` must be an integer, or integers, one for each row. Received: index={index!r}.")
     sizes, rows = tuple(index.shape if hasattr(index, "shape") else np.shape(index)), x.shape[0]
     if len(sizes) > 1 or (sizes and None not in (sizes[0], rows) and sizes[0] not in (1, rows)):
         raise ValueError(
             "`index` must be one position for all rows, or one for each. "
             f"Received: index of shape {sizes}, x of shape {tuple(x.shape)}."
         )
-
     if not keras.ops.is_tensor(index) and np.min(index) < 0:
         raise ValueError(f"`index` must be the number of tokens before, at least 0. Received: index={index}.")
 

@@ -131,6 +131,11 @@ def check_attention_mask(
             "`attention_mask` must have rank 2 (T, S), 3 (B, T, S) or 4 (B, N, T, S). "
             f"Received: attention_mask of shape {tuple(mask.shape)}."
         )
+    if tuple(mask.shape) == (batch, keys) and batch not in (None, 1, queries):
+        raise ValueError(
+            "`attention_mask` of rank 2 must have shape (T, S); a mask of padding, (B, S), is a `query_mask` or a "
+            f"`key_mask`. Received: attention_mask of shape {tuple(mask.shape)}, {queries} queries."
+        )
     check_static("attention_mask", mask.shape, expected[len(mask.shape)])
     is_ambiguous = len(mask.shape) == 2 and tuple(mask.shape) == (batch, keys) == (queries, keys) and batch != 1
     if is_ambiguous and None not in mask.shape:
