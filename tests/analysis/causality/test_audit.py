@@ -17,6 +17,7 @@ from tests.analysis.causality.audited_layers import (
     language_model,
 )
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
+from tf_sparse_attention.layers import RoutingAttention
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -236,3 +237,10 @@ def test_outputs_that_are_not_one_for_each_position_are_refused(shape):
 def test_an_argument_out_of_range_is_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be .* Received: {name}={value!r}"):
         assert_causal(layers.Dense(3), **{name: value})
+
+
+def test_a_sequence_that_a_layer_sees_all_of_is_said_to_be_too_short():
+    layer = RoutingAttention(1, 4, num_clusters=2, cluster_size=10)
+    with pytest.warns(UserWarning, match=r"should be at least 11: .*'routing.*' sees every .* Received: 10 positions"):
+        causality_report(layer, sequence_length=10, hidden_dim=4, num_cuts=1)
+    causality_report(layer, sequence_length=11, hidden_dim=4, num_cuts=1)

@@ -14,6 +14,8 @@ from tf_sparse_attention.analysis.causality.precision import copy_in_precision
 from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport
 from tf_sparse_attention.analysis.causality.target import AuditTarget
 
+_LONGEST = 32_768  # positions that can be audited; no warning asks for more
+
 # How much of its scale an earlier output may change, by the coarsest dtype computed in: that much is rounding. In
 # float32 14 times what regrouping tokens costs in a routing layer (7e-7), and 100 times below a real leak (1e-3). In
 # half precision a unit in the last place is as large as many leaks; eight of them can still be told from rounding.
@@ -178,11 +180,12 @@ def _check_arguments(atol, dtype, vocabulary_size, **counts):
 def _warn_of_short_sequences(layers, length):
     """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
     reaches = {layer.path: layer.reach for layer in layers if isinstance(getattr(layer, "reach", None), int)}
-    path = max(reaches, key=lambda path: reaches[path], default=None)
-    if path is not None and length < reaches[path] + 2:
+    reaches = {path: reach for path, reach in reaches.items() if length - 2 < reach <= _LONGEST}
+    if reaches:
+        path = max(reaches, key=lambda path: reaches[path])
         warnings.warn(
-            f"`sequence_length` should be at least {reaches[path] + 2}: in a shorter sequence {path!r} sees every earlier "
-            "token, so that a leak through what it selects does not show. "
+            f"`sequence_length` should be at least {reaches[path] + 2}: in a shorter sequence {path!r} sees every "
+            "earlier token, so that a leak through what it selects does not show. "
             f"Received: {length} positions.",
             stacklevel=4,
         )
