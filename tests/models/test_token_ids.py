@@ -90,6 +90,15 @@ def test_a_dataset_stops_at_a_wrong_batch_with_one_line(method):
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
+def test_what_validates_is_checked_too(kind):
+    tf = pytest.importorskip("tensorflow")
+    good, data = NEGATIVE % 20, {"arrays": (TOO_LARGE, TOO_LARGE), "generator": iter([(TOO_LARGE, TOO_LARGE)])}
+    data["dataset"] = tf.data.Dataset.from_tensor_slices((TOO_LARGE, TOO_LARGE)).batch(2)
+    with pytest.raises(ValueError, match=r"`x` must be token ids from 0 to 19"):
+        compiled().fit(good, good, validation_data=data[kind], validation_steps=1, verbose=0)
+
+
 def test_a_generator_is_checked_batch_by_batch():
     pairs = [(TOO_LARGE % 20,) * 2, (TOO_LARGE,) * 2]
     with pytest.raises(ValueError, match=r"`x` must be token ids from 0 to 19"):
