@@ -13,7 +13,7 @@ from tests.contracts import with_random_weights
 from tests.draws import first
 from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
 from tf_sparse_attention import layers
-from tf_sparse_attention.patterns import Dilated, Window
+from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
 HOW_MANY = [2, pytest.param(30, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
@@ -202,8 +202,9 @@ def test_wrong_arguments_are_refused():
 OVERRUN = [
     lambda: layers.StridedAttention(2, 4, stride=3),
     lambda: layers.FixedAttention(2, 4, block_size=4, num_summary=1),
-    lambda: layers.MixedAttention([layers.LocalAttention(2, 4, window=30)]),
+    lambda: layers.MixedAttention([layers.RoutingAttention(2, 4, 3, 30, seed=0)]),
     lambda: layers.SparseAttention(2, 4, Window(2) | Dilated(9, 3)),
+    lambda: layers.SparseAttention(2, 4, Window(30) | Stride(5) | Nearest(3, 2), seed=0),
 ]
 
 
@@ -223,12 +224,13 @@ def test_positions_that_a_cache_has_no_slots_for_are_refused(make):
 
 
 @pytest.mark.parametrize("make", OVERRUN)
-def test_a_tensor_beyond_the_cache_gives_nan_and_touches_no_other_row(make):
+@pytest.mark.parametrize("outside", first([12, -1, 100, 2**31 - 1], 2))
+def test_a_tensor_beyond_the_cache_gives_nan_and_touches_no_other_row(make, outside):
     layer, x = make(), np.random.default_rng(0).normal(size=(2, 13, SIZE)).astype("float32")
     layer.build(x.shape)
     with_random_weights(layer, 0)
     _, cache = layer.prefill(x[:, :11], layer.init_cache(2, 12))
-    far, after = layer.decode(x[:, :1], cache, ops.convert_to_tensor([100, 11], "int32"))
+    far, after = layer.decode(x[:, :1], cache, ops.convert_to_tensor([outside, 11], "int32"))
     near, expected = layer.decode(x[:, :1], cache, np.array([11, 11]))
     assert np.isnan(far[0]).all()
     np.testing.assert_allclose(far[1], near[1], atol=TOLERANCE)
@@ -252,8 +254,20 @@ def test_a_model_says_where_its_cache_ends():
         model.prefill(ids, model.init_cache(1, 9))
 
 
-def test_a_window_decodes_for_ever():
-    layer = layers.LocalAttention(2, 4, window=3)
+def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
+    layer, memory = layers.LocalAttention(2, 4, window=30), np.ones((3, 4, SIZE), "float32")
+    layer.build((None, None, SIZE))
+    seen = [[True, False, False, False], [False, False, False, True], [False] * 4]
+    cache = layer.init_cache(3, 2, memory, seen)
+    ends = [2, 5, 6]  # after the slots that hold nothing of the memory, which begins 4, 1 and 0 positions before
+    for index in range(7):
+        y, cache = layer.decode(memory[:, :1], cache, ops.convert_to_tensor(index))
+        assert [bool(np.isnan(row).any()) for row in ops.convert_to_numpy(y)] == [index >= end for end in ends]
+
+
+@pytest.mark.parametrize("pattern", [Window(3), Dilated(2, 2) | First(4), Nearest(2, 3)])
+def test_what_keeps_the_last_tokens_decodes_for_ever(pattern):
+    layer = layers.SparseAttention(2, 4, pattern, seed=0)
     layer.build((None, None, SIZE))
     x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
     whole, cache = layer(x, use_causal_mask=True), layer.init_cache(2, 5)

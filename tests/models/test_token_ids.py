@@ -82,12 +82,22 @@ def test_arrays_are_checked_before_the_first_step(ids, wrap):
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 def test_a_dataset_stops_at_a_wrong_batch_with_one_line(method):
     tf = pytest.importorskip("tensorflow")
-    data = tf.data.Dataset.from_tensor_slices((TOO_LARGE, TOO_LARGE)).batch(1)
+    ids = NEGATIVE if method == "evaluate" else TOO_LARGE
+    data = tf.data.Dataset.from_tensor_slices((ids, ids)).batch(1)
     data = data.map(lambda x, y: x) if method == "predict" else data
     run, options = getattr(compiled(), method), {"shuffle": False} if method == "fit" else {}
     with pytest.raises(ValueError, match=r"^`x` must be token ids from 0 to 19, the vocabulary of the") as error:
         run(data, verbose=0, **options)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
+def test_what_validates_is_checked_too(kind):
+    tf = pytest.importorskip("tensorflow")
+    good, data = NEGATIVE % 20, {"arrays": (TOO_LARGE, TOO_LARGE), "generator": iter([(TOO_LARGE, TOO_LARGE)])}
+    data["dataset"] = tf.data.Dataset.from_tensor_slices((TOO_LARGE, TOO_LARGE)).batch(2)
+    with pytest.raises(ValueError, match=r"`x` must be token ids from 0 to 19"):
+        compiled().fit(good, good, validation_data=data[kind], validation_steps=1, verbose=0)
 
 
 def test_a_generator_is_checked_batch_by_batch():

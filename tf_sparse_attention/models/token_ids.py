@@ -36,11 +36,19 @@ def check_range(name: str, ids: np.ndarray, vocabulary_size: int) -> None:
 
 
 class CheckedInputs:
-    """Mixin of models of token ids: what `fit`, `evaluate` and `predict` read is checked before a program has it."""
+    """Mixin of models of token ids: what `fit`, `evaluate` and `predict` read is checked before a program has it.
+
+    These are arrays, `tf.data.Dataset`s and generators, also those to validate with; what a `keras.utils.PyDataset` or
+    another loader gives is not looked at.
+    """
 
     vocabulary_size: int
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        data = kwargs.get("validation_data")
+        if data is not None:  # Keras evaluates with an iterator that it has made before
+            is_split = isinstance(data, (tuple, list))
+            kwargs["validation_data"] = (self._checked(data[0]), *data[1:]) if is_split else self._checked(data)
         return self._with_checked(super().fit, x, *args, **kwargs)  # type: ignore[misc]
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:

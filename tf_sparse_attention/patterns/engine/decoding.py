@@ -79,12 +79,14 @@ def decode_pattern(
         nothing is kept.
     """
     at, held = index[:, None, None], holds(pattern, cache, query.shape[1], index + 1)
+    if held is not True:  # rows that have ended may have -1, or the largest integer, whose successor is negative
+        held = ops.logical_and(held, index + 1 > 0)
     turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
     plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry = cache[entry_name(leaf)]
         if leaf.pattern.by_content:
-            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index])
+            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index], held)
             entry = {**entry, "count": count}
         cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, held)
 
@@ -176,10 +178,10 @@ def _rule(leaf: Leaf, places: Mapping[int, Place], cached: CachedKeys) -> Tensor
     return merge(*rule_conditions(leaf.pattern, query, cached.places[leaf.index]))
 
 
-def _count(count, query_groups, key_groups):
+def _count(count, query_groups, key_groups, held):
     """Returns group and rank of a token's query and of its key, dictionaries of (B, n), and the counts after it."""
     ranks = take_numbers(count, key_groups)[..., 0]
-    count = write_slot(count, ranks + 1, key_groups[..., 0])
+    count = write_slot(count, ranks + 1, key_groups[..., 0], None if held is True else ops.reshape(held, (-1, 1)))
     last = take_numbers(count, query_groups)[..., 0] - 1
     return {"group": query_groups[..., 0], "rank": last}, {"group": key_groups[..., 0], "rank": ranks}, count
 

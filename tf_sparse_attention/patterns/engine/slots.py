@@ -101,8 +101,11 @@ def holds(pattern: Pattern, cache: Cache, num_heads: int, length: Size) -> bool 
 
 
 def _remembered(entry):
-    """Returns how many slots hold positions of a memory, before the first token: 0 or int32 (B,)."""
-    return ops.sum(ops.cast(entry["remembered"], "int32"), axis=1) if "remembered" in entry else 0
+    """Returns how far before the first token the first position of a memory is that is kept: 0 or int32 (B,)."""
+    if "remembered" not in entry:
+        return 0
+    slots = shape(entry["remembered"])[1]
+    return ops.max(ops.where(entry["remembered"], slots - ops.arange(slots, dtype="int32"), 0), axis=1)
 
 
 def fill_cache(

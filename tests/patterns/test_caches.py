@@ -1,0 +1,34 @@
+"""For how many positions the slots of a cache are enough."""
+
+import pytest
+
+from tf_sparse_attention.patterns.caches import (
+    CachePolicy,
+    Everything,
+    FirstSlots,
+    GroupRings,
+    PhaseRings,
+    Ring,
+)
+
+
+class OneEach(CachePolicy):
+    """A policy of one's own, which says no more than it has to."""
+
+    def num_slots(self, max_length):
+        return max_length
+
+
+GROWING = [OneEach(), Everything(), Ring(30), PhaseRings(5), PhaseRings(5, 30), GroupRings(3, 30), FirstSlots(30)]
+
+
+@pytest.mark.parametrize("policy", GROWING)
+def test_slots_hold_the_length_that_they_were_made_for_and_no_more(policy):
+    slots = policy.num_slots(10)
+    assert policy.holds(10, slots)
+    assert not policy.holds(11, slots)
+
+
+@pytest.mark.parametrize("policy", [Ring(3), PhaseRings(2, 3), GroupRings(3, 3), FirstSlots(3)])
+def test_slots_that_are_used_again_hold_any_length(policy):
+    assert policy.holds(10**6, policy.num_slots(10))
