@@ -210,8 +210,10 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     conditions.append(arrangement.inside())
     if not arrangement.keeps_token_masks:
         conditions += _token_masks(arrangement, masks)
-    positions = arrangement.query_positions(), arrangement.key_positions()
-    return merge(*conditions, pick_pairs(masks.attention_mask, *positions))
+    if masks.attention_mask is not None:  # else the positions would be gathered for nothing
+        positions = arrangement.query_positions(), arrangement.key_positions()
+        conditions.append(pick_pairs(masks.attention_mask, *positions))
+    return merge(*conditions)
 
 
 def arranged_conditions(
