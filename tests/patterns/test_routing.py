@@ -9,7 +9,7 @@ from tests.patterns.small_cases import attend_groups, column
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import Alibi, Relative
+from tf_sparse_attention.ops.positions import Alibi, Relative, Rotary
 
 VALUES = [1, 2, 4, 8, 16, 32]
 GROUPS = [1, 2, 1, 1, 2, 1]  # the sorted order is 0, 2, 3, 5 | 1, 4
@@ -46,6 +46,18 @@ def test_a_band_on_both_sides_sees_one_later_token_of_the_cluster():
     expected = [2.5, 9, 13 / 3, 44 / 3, 9, 20]
     np.testing.assert_allclose(shared_means(causal=False, mask_self=False), expected, rtol=1e-6)
     assert shared_means(causal=False, mask_self=True) == pytest.approx([4, 16, 4.5, 18, 2, 8])
+
+
+def test_queries_that_are_keys_are_turned_once():
+    class CountedRotary(Rotary):
+        def rotate(self, x, positions):
+            turned.append(x)
+            return super().rotate(x, positions)
+
+    turned = []
+    tokens, groups = np.ones((1, 1, 6, 2), "float32"), row(GROUPS)
+    attend_groups(tokens, None, column(VALUES), groups, groups, 2, causal=True, position=CountedRotary())
+    assert len(turned) == 1
 
 
 def test_no_score_of_a_token_with_itself_outweighs_one_with_another():

@@ -9,7 +9,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.attend import Attended, Dropout, attend, attend_shared_keys, combine_attended, score_dtype
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
-from tf_sparse_attention.ops.positions import NoPosition, rotate_both
+from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
@@ -108,11 +108,13 @@ def attend_pattern(
         An `Attended`: the output (B, N, T, Hv), zeros where a query has nothing to attend to, and, if asked for, the
         dense weights (B, N, T, S), without the persistent ones, and the log-sum-exp (B, N, T).
     """
-    shares = key is None or key is query
-    turned, keys = rotate_both(position, query, query if shares else key, masks.num_memory)
+    key = query if key is None else key
+    if key is query and not masks.num_memory:
+        turned = keys = rotate_key(position, query)  # the same rows on both sides: turned once, and arranged once
+    else:
+        turned, keys = rotate_both(position, query, key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
     known = [None] * len(pattern.leaves()) if known is None else known
-    keys = turned if shares and not masks.num_memory else keys
     inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self))
     returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or persistent is not None}
     plans = plan_heads(pattern, query.shape[1])
@@ -210,8 +212,10 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     conditions.append(arrangement.inside())
     if not arrangement.keeps_token_masks:
         conditions += _token_masks(arrangement, masks)
-    positions = arrangement.query_positions(), arrangement.key_positions()
-    return merge(*conditions, pick_pairs(masks.attention_mask, *positions))
+    if masks.attention_mask is not None:  # else the positions would be gathered for nothing
+        positions = arrangement.query_positions(), arrangement.key_positions()
+        conditions.append(pick_pairs(masks.attention_mask, *positions))
+    return merge(*conditions)
 
 
 def arranged_conditions(
