@@ -49,7 +49,7 @@ def run(name: str, main: Callable[[list[str]], None]) -> None:
         _import_backends()
         main(argv)
 
-    app.run(lambda argv: _exit_on_error(start, argv, (ValueError, OSError)), flags_parser=_parse)
+    app.run(lambda argv: _exit_on_error(start, argv, (ValueError, OSError, ImportError)), flags_parser=_parse)
 
 
 def _import_backends():

@@ -153,13 +153,29 @@ def _choose_tensorflow(num_logical_cpus):
 
     if num_logical_cpus > 1:
         return TensorFlowReplicas(mirrored_cpus(num_logical_cpus))
+    if os.environ.get("TPU_NAME") == "":
+        raise ValueError(
+            "`TPU_NAME`, a variable of the environment, must be the name of a TPU, local on a machine that has one, or "
+            "unset (unset TPU_NAME). Received: an empty one."
+        )
     if "TPU_NAME" in os.environ or tf.config.list_physical_devices("TPU"):
         return TensorFlowReplicas(_connect_to_tpu(os.environ.get("TPU_NAME", "local")))
-    if len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [])) > 1:
+    if len(_workers()) > 1:
         return TensorFlowReplicas(tf.distribute.MultiWorkerMirroredStrategy())
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return TensorFlowReplicas(tf.distribute.MirroredStrategy())
     return OneDevice()
+
+
+def _workers():
+    """Returns the addresses of all workers that the variable TF_CONFIG names."""
+    try:
+        return json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
+    except (ValueError, AttributeError) as error:
+        raise ValueError(
+            "`TF_CONFIG`, a variable of the environment, must be JSON with a cluster of workers, or unset. "
+            f"Received: {os.environ['TF_CONFIG']} ({error})."
+        ) from error
 
 
 @functools.cache  # Collectives of two strategies over the same devices of one process interfere.

@@ -14,6 +14,7 @@ from trainers.configs import base
 from trainers.shared import components
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.shared.files import atomic_file, write_json
+from trainers.shared.loading import check_file
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.shared.tokenizers import KINDS
 
@@ -66,6 +67,8 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     apply_renamed_settings(defaults)
     for section, settings in defaults.to_dict().items():
         if isinstance(settings, dict):  # a run of an earlier version lacks newer settings
+            if not isinstance(saved.get(section), dict):
+                raise ValueError(_broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
             saved[section] = {**settings, **saved[section]}
     return ml_collections.ConfigDict(saved)
 
@@ -141,7 +144,7 @@ def load_model(workdir: str | os.PathLike) -> keras.Model:
     """
     folder = open_workdir(workdir)
     if (folder / MODEL).exists():
-        return keras.models.load_model(folder / MODEL, compile=False)
+        return keras.models.load_model(check_file("workdir", folder / MODEL), compile=False)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
     newest = checkpoints.newest_metadata()
     if newest is None:
@@ -167,4 +170,17 @@ def _read_json(workdir, name):
     path = open_workdir(workdir) / name
     if not path.exists():
         raise ValueError(f"`workdir` must hold {name}, which `trainers.train` writes. Received: workdir={workdir}.")
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(_broken(path, str(error))) from error
+    if not isinstance(saved, dict):
+        raise ValueError(_broken(path, f"a {type(saved).__name__}"))
+    return saved
+
+
+def _broken(path, found):
+    return (
+        f"`workdir` must hold a {path.name} as `trainers.train` wrote it: take it from a copy, or start the run anew. "
+        f"Received: {path}, with {found}."
+    )

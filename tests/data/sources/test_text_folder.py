@@ -200,3 +200,9 @@ def test_a_split_without_files_is_an_error_that_lists_the_others(tmp_path):
     source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"`split` must be one of train in text_folder/.* Received: split=test."):
         source.documents("test")
+
+
+def test_one_file_that_is_no_text_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "picture.bin").write_bytes(b"abc\xff\x00\x01" * 9)
+    with pytest.raises(ValueError, match=r"`path` must hold UTF-8 text. Received: .*picture.bin, wrong at byte 3"):
+        TextFolder(path=tmp_path / "picture.bin", data_dir=tmp_path)

@@ -1,14 +1,19 @@
 """Text data sets are opened by name, folder or file, and their text is found."""
 
 import hashlib
+import pathlib
 import shutil
 import sys
+import time
+import types
 
 import pytest
+import requests
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import load_documents, open_source
+from tf_sparse_attention.data.sources import preparation
 from tf_sparse_attention.data.sources.text_source import find_text_feature
 
 
@@ -131,7 +136,9 @@ def test_reading_a_local_corpus_leaves_the_builder_on_its_bucket(corpus, tmp_pat
 
 def test_an_unknown_split_is_an_error_that_lists_the_known(corpus, tmp_path):
     source = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"must be one of .*validation.* in pg19/0.1.1. Received: split=dev."):
+    with pytest.raises(
+        ValueError, match=r"must be one of .*validation.* in pg19/0.1.1, or a part of one.* Received: split=dev."
+    ):
         source.documents("dev")
 
 
@@ -149,3 +156,46 @@ def test_the_order_of_documents_is_the_same_each_time(tmp_path):
         (tmp_path / "texts" / "train" / f"{number}.txt").write_text(str(number))
     first, second = (open_source(path=tmp_path / "texts", data_dir=tmp_path / name) for name in "ab")
     assert list(first.documents("train")) == list(second.documents("train")) == list(first.documents("train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("/nosuch", "a folder of text files, or a file, is `path`"), ("pg18", r"Did you mean .*pg19")]
+)
+def test_what_is_no_data_set_of_tfds_is_named_in_two_lines(name, said):
+    with pytest.raises(ValueError, match=rf"`tfds` must be the name of .*{said}.* Received: tfds={name}") as error:
+        open_source(name)
+    assert len(str(error.value)) < 250
+
+
+class _Builder:
+    """A data set whose preparation fails, or takes long."""
+
+    name, data_path = "big_text", pathlib.Path("/nowhere")
+
+    def __init__(self, prepare):
+        self._prepare = prepare
+        self.info = types.SimpleNamespace(full_name="big_text/1.0.0")
+
+    def download_and_prepare(self, download_config):
+        self._prepare()
+
+
+def test_a_package_that_a_preparation_lacks_is_named():
+    def prepare():
+        raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
+
+    with pytest.raises(ModuleNotFoundError, match=r"big_text/1.0.0 needs the package apache_beam: pip in"):
+        preparation._download_and_prepare(_Builder(prepare), None, False)
+
+
+def test_a_download_that_fails_or_takes_long_names_the_folder_for_files_that_are_here(monkeypatch, caplog):
+    monkeypatch.setattr(preparation, "SECONDS_OF_SILENCE", 0.01)
+
+    def prepare():
+        while "local_dir" not in caplog.text:
+            time.sleep(0.01)
+        raise requests.exceptions.ConnectionError("no route")
+
+    message = r"big_text/1.0.0 is downloaded on first use.*--config.data.local_dir=FOLDER. Received: no route"
+    with pytest.raises(ConnectionError, match=message):
+        preparation._download_and_prepare(_Builder(prepare), None, False)

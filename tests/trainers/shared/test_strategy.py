@@ -98,6 +98,18 @@ def test_a_named_tpu_is_connected_to(monkeypatch):
     assert made.value.args[1] == {"tpu": "my-tpu"}
 
 
+def test_an_empty_name_of_a_tpu_is_an_error(monkeypatch):
+    monkeypatch.setenv("TPU_NAME", "")
+    with pytest.raises(ValueError, match=r"`TPU_NAME`, a variable of the env.*, must be .* Received: an empty one"):
+        strategy.choose_devices(make_config())
+
+
+def test_a_description_of_workers_that_is_no_json_is_an_error(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{cluster}")
+    with pytest.raises(ValueError, match=r"`TF_CONFIG`, a variable of the environment, must be JSON .*{cluster}"):
+        strategy.choose_devices(make_config())
+
+
 def test_several_workers_are_taken_from_tf_config(monkeypatch):
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", refuse)
     workers = {"cluster": {"worker": ["one:1", "two:1"]}, "task": {"type": "worker", "index": 1}}

@@ -6,11 +6,14 @@ import logging
 import os
 import pathlib
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
+
+SECONDS_OF_SILENCE = 20.0
 
 
 def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
@@ -35,13 +38,38 @@ def _download_and_prepare(builder, local_dir, try_gcs):
     if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         tfds.disable_progress_bar()  # In a log each redraw of a bar is another line.
     config = tfds.download.DownloadConfig(manual_dir=local_dir, try_download_gcs=try_gcs)
+    offline = (
+        f"{builder.info.full_name} is downloaded on first use. Without a network put the files that its builder would "
+        "download into a folder, and name it: `local_dir`, for the trainers --config.data.local_dir=FOLDER"
+    )
     try:
         # TFDS prints notes for a person; standard output belongs to the program that calls.
-        with _read_corpus_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr):
+        with _read_corpus_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr), _said_if_slow(offline):
             builder.download_and_prepare(download_config=config)
-    except Exception:
-        if not _is_prepared(builder):  # Otherwise another process won, and renaming ours failed.
-            raise
+    except Exception as error:
+        if _is_prepared(builder):  # Another process won, and renaming ours failed.
+            return
+        if isinstance(error, ModuleNotFoundError):
+            raise ModuleNotFoundError(
+                f"Preparing {builder.info.full_name} needs the package {error.name}: pip install "
+                f"{str(error.name).replace('_', '-')}. Or read a prepared copy: `data_dir`, `try_gcs`.",
+                name=error.name,
+            ) from error
+        if isinstance(error, OSError) and type(error).__module__.startswith("requests"):
+            raise ConnectionError(f"{offline}. Received: {error}") from error
+        raise
+
+
+@contextlib.contextmanager
+def _said_if_slow(line):
+    """Logs a line if what happens inside takes long: TFDS tries for minutes to reach a server, without a word."""
+    timer = threading.Timer(SECONDS_OF_SILENCE, logging.getLogger(__name__).warning, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _is_prepared(builder):

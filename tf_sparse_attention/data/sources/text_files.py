@@ -122,12 +122,13 @@ def list_text_files(
         if any(part.startswith(".") for part in relative.parts) or not path.is_file():
             continue
         content = path.read_bytes()
-        if content.strip() and _is_utf8(content, path, skip_invalid):
+        if content.strip() and is_utf8(content, path, skip_invalid):
             files.append(TextFile(relative.as_posix(), path, content_digest(content)))
     return sorted(files, key=lambda file: file.name)
 
 
-def _is_utf8(content, path, skip_invalid):
+def is_utf8(content: bytes, path: pathlib.Path, skip_invalid: bool = False) -> bool:
+    """Returns whether the content of a file is UTF-8; if not, raises a `ValueError` unless `skip_invalid`."""
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ from tf_sparse_attention.data.sources.text_files import (
     TextFile,
     content_digest,
     fingerprint_files,
+    is_utf8,
     list_text_files,
     nonempty_splits,
 )
@@ -126,6 +127,7 @@ def _splits_of_file(path):
     content = path.read_bytes()
     if not content.strip():
         return {}
+    is_utf8(content, path)
     return _without_empty(_cut(TextFile(path.name, path, content_digest(content)), len(content)))
 
 

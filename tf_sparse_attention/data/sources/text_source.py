@@ -1,5 +1,6 @@
 """Opens text data sets: by TFDS name, a folder, a file, or Python's own source."""
 
+import difflib
 import os
 import pathlib
 import re
@@ -69,7 +70,10 @@ class TextSource:
         self._prepare()
         known = self._builder.info.splits
         if split.split("[")[0] not in known:
-            raise ValueError(f"`split` must be one of {', '.join(known)} in {self.name}. Received: split={split}.")
+            raise ValueError(
+                f"`split` must be one of {', '.join(known)} in {self.name}, or a part of one, such as train[:90%] and "
+                f"train[90%:]. Received: split={split}."
+            )
         # Files are read sequentially: an order that depends on the number of readers is not reproducible.
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
@@ -169,8 +173,23 @@ def open_source(
             variant = f"local_{pg19_fingerprint(corpus_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
             data_dir = os.path.join(os.path.expanduser(root), variant)
-        builder = library.builder(tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = _find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
         return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
+
+
+def _find_builder(library, name, **options):
+    try:
+        return library.builder(name, **options)
+    except ValueError as error:  # of a name that TFDS cannot read, or does not know, which lists a thousand
+        known = library.list_builders()
+        if re.split("[/:]", name)[0] in known:
+            raise
+        similar = difflib.get_close_matches(name, known, n=3)
+        raise ValueError(
+            "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`. "
+            + (f"Did you mean {' or '.join(similar)}? " if similar else "")
+            + f"Received: tfds={name}."
+        ) from error
 
 
 def _check_folder(local_dir):
