@@ -8,10 +8,14 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 from absl import app, flags
 
 from trainers.shared import console
+
+if TYPE_CHECKING:
+    from tf_sparse_attention.analysis import CausalityReport
 
 MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a model or a layer.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, in place of --model.")
@@ -34,14 +38,20 @@ def main(argv: list[str]) -> None:
     else:
         model = keras.models.load_model(loading.check_file("--model", MODEL.value), compile=False)  # type: ignore[arg-type]
     report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)
-    print(f"largest gradient by a later input: {report.max_gradient:.3g} (0 passes)")
-    print(f"largest change by later inputs:    {report.max_change:.3g} ({report.atol:.0e} passes, which is rounding)")
-    for leak in report.leaks:
-        print(f"looks ahead: {leak}")
-    for check in report.powerless:
-        print(f"nothing was checked by the {check} check: no output depends on an input")
-    print("causal" if report.is_causal else "NOT CAUSAL", flush=True)
+    print(as_text(report), flush=True)
     sys.exit(0 if report.is_causal else LOOKS_AHEAD)
+
+
+def as_text(report: "CausalityReport") -> str:
+    """Returns what an audit found as lines of text."""
+    lines = [
+        f"largest gradient by a later input: {report.max_gradient:.3g} (0 passes)",
+        f"largest change by later inputs:    {report.max_change:.3g} ({report.atol:.0e} passes, which is rounding)",
+        *(f"looks ahead: {leak}" for leak in report.leaks),
+        *(f"nothing was checked by the {check} check: no output depends on an input" for check in report.powerless),
+        "causal" if report.is_causal else "NOT CAUSAL",
+    ]
+    return "\n".join(lines)
 
 
 def run() -> None:

@@ -136,9 +136,7 @@ def test_reading_a_local_corpus_leaves_the_builder_on_its_bucket(corpus, tmp_pat
 
 def test_an_unknown_split_is_an_error_that_lists_the_known(corpus, tmp_path):
     source = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
-    with pytest.raises(
-        ValueError, match=r"must be one of .*validation.* in pg19/0.1.1, or a part of one.* Received: split=dev."
-    ):
+    with pytest.raises(ValueError, match=r"must be one of .*validation.* in pg19/0.1.1, or a part .* split=dev."):
         source.documents("dev")
 
 

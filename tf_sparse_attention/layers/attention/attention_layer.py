@@ -18,7 +18,6 @@ from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Tensor
 
 
@@ -34,8 +33,8 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
     A subclass gives `make_pattern`; the rest follows from the pattern. Projections have the names and shapes of
     Keras's: `set_weights` takes over Keras's weights where both layers have the same ones.
 
-    Note: differs from Keras in what a pattern cannot have, `attention_axes`, `flash_attention` and gates, and in its
-    third positional argument, which is the pattern's own; write the others by name.
+    Note: differs from Keras in what a pattern cannot have (`attention_axes`, `flash_attention`, gates) and in its third
+    positional argument, which is the pattern's own; write the others by name.
 
     Args:
         num_heads: N, number of heads.
@@ -171,7 +170,7 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
 
     @property
-    def position_encoding(self) -> NoPosition:
+    def position_encoding(self) -> positions.NoPosition:
         """The position object that `ops` functions take."""
         tables = (self._relative_key, self._relative_value) if self.position == "relative" else ()
         return positions.position_of(self.position, self.num_heads, *tables)
@@ -199,8 +198,8 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         mask: Tensor | None = None,
         **extra_masks: Tensor | None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
         attention_checks.check_extra_masks(self, extra_masks)
+        attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
         given = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
         masks = self.add_extra_masks(token_masks(query, value, key, *given, self.num_heads), query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
