@@ -42,9 +42,14 @@ def in_range(index: Tensor, length: Size) -> Tensor:
     return ops.minimum(ops.maximum(index, 0), length - 1)
 
 
+def larger(one: Size, other: Size) -> Size:
+    """Returns the larger of two sizes; of sizes that JAX does not know while it exports those that it can compare."""
+    return ops.maximum(one, other) if ops.is_tensor(one) or ops.is_tensor(other) else max(one, other)
+
+
 def at_least_zero(number: Size) -> Size:
-    """Returns `max(number, 0)` of an integer or a scalar tensor."""
-    return max(number, 0) if isinstance(number, int) else ops.maximum(number, 0)
+    """Returns `max(number, 0)` of a size, see `larger`."""
+    return larger(number, 0)
 
 
 def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
@@ -60,7 +65,10 @@ def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
         Tensor (..., G, block_size, ...).
     """
     length, total = shape(x)[axis], num_blocks * block_size
-    x = slice_axis(pad_axis(x, axis, 0, at_least_zero(total - length)), axis, 0, total)
+    # A length that JAX does not know while it exports cannot be compared with a number: enough is padded in any case.
+    is_symbolic = not isinstance(length, int) and not ops.is_tensor(length)
+    missing = total if is_symbolic and isinstance(total, int) else at_least_zero(total - length)
+    x = slice_axis(pad_axis(x, axis, 0, missing), axis, 0, total)
     sizes = shape(x)
     return ops.reshape(x, sizes[:axis] + (num_blocks, block_size) + sizes[len(sizes) + axis + 1 :])
 

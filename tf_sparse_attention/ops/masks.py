@@ -67,7 +67,8 @@ def _and(first, second):
     """Returns `ops.logical_and`, with neighbouring axes that broadcast alike as one where the sizes are known."""
     rank = max(len(first.shape), len(second.shape))
     sizes = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in (first, second)]
-    if rank <= MOST_AXES or sizes[0] == sizes[1] or None in sizes[0] + sizes[1]:
+    are_known = all(isinstance(size, int) for size in sizes[0] + sizes[1])
+    if rank <= MOST_AXES or not are_known or sizes[0] == sizes[1]:
         return ops.logical_and(first, second)
     result: list[int] = []
     joined: list[tuple[int, ...]] = []

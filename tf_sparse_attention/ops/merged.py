@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.blocks import join, pad_axis, shape, split
+from tf_sparse_attention.ops.blocks import join, larger, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import window_grid
 from tf_sparse_attention.ops.groups import NO_GROUP
@@ -33,8 +33,7 @@ def merge_orders(query_groups: Tensor, key_groups: Tensor) -> MergedOrder:
     """Returns the `MergedOrder` of queries (B, N, T) and keys (B, N, S) by their groups."""
     batch, heads, num_queries = shape(query_groups)
     num_keys = shape(key_groups)[-1]
-    static = isinstance(num_queries, int) and isinstance(num_keys, int)
-    length = max(num_queries, num_keys) if static else ops.maximum(num_queries, num_keys)
+    length = larger(num_queries, num_keys)
     pairs = ops.stack([_lengthen(key_groups, length), _lengthen(query_groups, length)], axis=-1)
     # Interleaved like this, a stable sort by group leaves the key of a position before its query.
     order, inverse = stable_order(ops.reshape(pairs, (batch, heads, 2 * length)))

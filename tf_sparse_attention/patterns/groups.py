@@ -6,7 +6,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Numbers
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import larger, shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
@@ -59,9 +59,7 @@ class GroupBand(Pattern):
         query_ranks = key_ranks
         if query_groups is not key_groups:
             sizes = shape(query_groups)[0], shape(key_groups)[0]
-            are_known = all(isinstance(size, int) for size in sizes)
-            batch = max(sizes) if are_known else ops.maximum(*sizes)  # a number, as compiling for JAX needs it
-            merged = merge_orders(*(_with_batch(x, batch) for x in (query_groups, key_groups)))
+            merged = merge_orders(*(_with_batch(x, larger(*sizes)) for x in (query_groups, key_groups)))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0: the group of no query
         return {"group": query_groups, "rank": query_ranks}, {"group": seen, "rank": key_ranks}
