@@ -66,7 +66,7 @@ def test_contracts_hold_on_jax(run_jax, name):
 
 @every_case("nearest_separate")
 def test_a_layer_is_exported_by_jax_for_any_batch_and_length(run_jax, name):
-    if CASES[name].make().make_pattern(causal=False).max_length is not None:
+    if name == "local_2d_blocks":
         pytest.skip("takes a limited length, with which JAX cannot compare one that it does not know")
     assert run_checks(run_jax, f"exported={name}")["exported"] < 1e-5
 
