@@ -218,6 +218,7 @@ class Run:
         if stop.received is not None:
             return  # Not all windows were scored.
         names = ("bits_per_byte", "perplexity", "perplexity_per_word")
-        scalars = {f"validation/{name}": metrics[name] for name in names if metrics[name] is not None}
+        scalars = {"validation/loss": metrics["nats"] / metrics["tokens"]}  # nats a token, as the loss of training
+        scalars |= {f"validation/{name}": metrics[name] for name in names if metrics[name] is not None}
         for writer in outputs:
             writer.write(step, scalars)

@@ -8,29 +8,41 @@ import sys
 import time
 from typing import Any
 
-import keras
+import tqdm
 from absl import logging
 
 from trainers.shared import workdir
 from trainers.shared.files import atomic_file
 
+BESIDE_BAR = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}
+
 
 class Bar:
-    """A progress bar with the loss, for a terminal, and a line for each evaluation."""
+    """A progress bar with the newest figures, for a terminal, and a line for each evaluation.
+
+    It begins after the first execution, which compiles: the time that is left is that of steps alone.
+    """
 
     def __init__(self, num_steps: int) -> None:
-        self._bar = keras.utils.Progbar(num_steps, unit_name="step", stateful_metrics=["loss"], interval=0.2)
-        self._begin: int | None = None
+        self._num_steps = num_steps
+        self._bar: Any = None
+        self._figures: dict[str, str] = {}
 
     def progress(self, step: int, loss: float) -> None:
-        if self._begin is None:
-            self._begin = step - 1
-        self._bar.update(step, [("loss", loss)])
+        if self._bar is None:
+            options = {"unit": "step", "file": sys.stdout, "dynamic_ncols": True, "mininterval": 0.2}
+            self._bar = tqdm.tqdm(total=self._num_steps, initial=step, **options)
+        self._bar.set_postfix({"loss": f"{loss:.4g}", **self._figures}, refresh=False)
+        self._bar.update(step - self._bar.n)
+        if step >= self._num_steps:
+            self._bar.close()
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
+        for key, name in BESIDE_BAR.items():
+            if key in scalars:
+                self._figures[name] = f"{scalars[key]:,.0f}" if scalars[key] >= 100 else f"{scalars[key]:.3g}"
         if "validation/bits_per_byte" in scalars:
-            sys.stdout.write("\n" + line(step, scalars) + "\n")
-            sys.stdout.flush()
+            tqdm.tqdm.write(line(step, scalars), file=sys.stdout)
 
 
 class Lines:
@@ -38,11 +50,14 @@ class Lines:
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
+        self._made = time.monotonic()
         self._begin: tuple[int, float] | None = None
 
     def progress(self, step: int, loss: float) -> None:
         if self._begin is None:
             self._begin = step, time.monotonic()
+            seconds = self._begin[1] - self._made
+            logging.info("step %d/%d: loss %.5g, compiled in %.0f s", step, self._num_steps, loss, seconds)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         remaining = self._remaining(step) if "loss" in scalars else ""
@@ -56,6 +71,7 @@ class Lines:
         return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
+PER_WORD = "validation/perplexity_per_word"  # of subwords or bytes astronomical for most of a training
 LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer, with their displayed names
 
 
@@ -65,6 +81,8 @@ def line(step: int | str, scalars: dict[str, float]) -> str:
     per_layer: dict[str, list[float]] = {}
     for name, value in scalars.items():
         kind, _, rest = name.partition("/")
+        if name == PER_WORD:
+            continue
         if kind in LAYERS:
             per_layer.setdefault(f"{LAYERS[kind]} {rest.rpartition('/')[2]}", []).append(value)
         else:
@@ -106,12 +124,14 @@ def _step_of(row):
 
 
 class TensorBoard:
-    """Event files for TensorBoard."""
+    """Event files for TensorBoard: validation and training as two of its runs, so that they share charts."""
 
     def __init__(self, folder: str | os.PathLike) -> None:
         import tensorflow as tf
 
-        self._writer = tf.summary.create_file_writer(str(folder))
+        self._writers = {
+            kind: tf.summary.create_file_writer(os.path.join(folder, kind)) for kind in ("train", "validation")
+        }
 
     def progress(self, step: int, loss: float) -> None:
         pass
@@ -119,10 +139,12 @@ class TensorBoard:
     def write(self, step: int, scalars: dict[str, float]) -> None:
         import tensorflow as tf
 
-        with self._writer.as_default(step):
-            for name, value in scalars.items():
-                tf.summary.scalar(name, value)
-        self._writer.flush()
+        for name, value in scalars.items():
+            kind = "validation" if name.startswith("validation/") else "train"
+            with self._writers[kind].as_default(step):
+                tf.summary.scalar(name.removeprefix("validation/"), value)
+        for writer in self._writers.values():
+            writer.flush()
 
 
 def open_writers(folder: pathlib.Path, num_steps: int, start_step: int) -> list[Any]:

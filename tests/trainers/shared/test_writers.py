@@ -26,10 +26,11 @@ def test_a_log_gets_a_line_with_the_time_that_is_left(caplog, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(writers.time, "monotonic", lambda: now[0])
     lines = writers.Lines(num_steps=50)
+    now[0] = 130.0
     lines.progress(10, 1.0)
-    now[0] = 120.0
+    now[0] = 150.0
     lines.write(20, {"loss": 2.0})
-    assert caplog.messages == ["step 20/50: loss 2, 0:01:00 left"]
+    assert caplog.messages == ["step 10/50: loss 1, compiled in 30 s", "step 20/50: loss 2, 0:01:00 left"]
 
 
 def test_the_last_line_says_nothing_of_time(caplog):
@@ -37,17 +38,23 @@ def test_the_last_line_says_nothing_of_time(caplog):
     lines = writers.Lines(num_steps=20)
     lines.progress(10, 1.0)
     lines.write(20, {"loss": 2.0})
-    assert caplog.messages == ["step 20/20: loss 2"]
+    assert caplog.messages[1:] == ["step 20/20: loss 2"]
 
 
-def test_a_bar_shows_step_and_loss_and_a_line_for_an_evaluation(capsys):
+def test_perplexity_per_word_is_for_the_evaluation_at_the_end():
+    scalars = {"validation/bits_per_byte": 4.5, "validation/perplexity_per_word": 1e12}
+    assert writers.line(7, scalars) == "step 7: validation bits per byte 4.5"
+
+
+def test_a_bar_shows_the_newest_figures_and_a_line_for_an_evaluation(capsys):
     bar = writers.Bar(num_steps=4)
     bar.progress(2, 1.5)
-    bar.write(2, {"loss": 1.5})
+    bar.write(2, {"loss": 1.5, "learning_rate": 0.01, "gradient_norm": 2.5, "tokens_per_second": 1234.0})
     bar.write(2, {"validation/bits_per_byte": 3.25})
     bar.progress(4, 0.5)
     shown = capsys.readouterr().out
-    assert "2/4" in shown and "4/4" in shown and "loss: 0.5" in shown
+    assert "2/4" in shown and "4/4" in shown
+    assert "loss=0.5, rate=0.01, norm=2.5, tokens/s=1,234" in shown
     assert "step 2: validation bits per byte 3.25\n" in shown
     assert "step 2: loss" not in shown
 
@@ -66,15 +73,21 @@ def test_json_lines_lose_what_is_later_than_the_step_a_run_goes_on_from(tmp_path
 
 def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
     writer = writers.TensorBoard(tmp_path)
-    writer.write(5, SCALARS)
-    events = [
+    writer.write(5, SCALARS | {"validation/loss": 9.0})
+    assert [tag for _, tag, _ in events_of(tmp_path / "validation")] == ["loss"]  # in one chart with that of training
+    events = events_of(tmp_path / "train")
+    assert sorted((step, tag) for step, tag, _ in events) == sorted((5, tag) for tag in SCALARS)
+    assert {tag: value for _, tag, value in events} == SCALARS
+
+
+def events_of(folder):
+    """Returns (step, tag, value) of the scalars in a folder of event files."""
+    return [
         (event.step, value.tag, pytest.approx(float(tf.make_ndarray(value.tensor))))
-        for path in tmp_path.iterdir()
+        for path in folder.iterdir()
         for event in tf.compat.v1.train.summary_iterator(str(path))
         for value in event.summary.value
     ]
-    assert sorted((step, tag) for step, tag, _ in events) == sorted((5, tag) for tag in SCALARS)
-    assert {tag: value for _, tag, value in events} == SCALARS
 
 
 @pytest.mark.parametrize(("is_terminal", "kind"), [(True, writers.Bar), (False, writers.Lines)])
