@@ -1,5 +1,7 @@
 """Argument checks whose messages name the argument, the expected value and the received one."""
 
+import difflib
+import inspect
 import math
 import numbers
 from collections.abc import Iterable, Sequence
@@ -82,6 +84,21 @@ def check_not_negative(name: str, value: Any) -> None:
 
 def _is_number(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_keywords(target: Any, keywords: Iterable[str]) -> None:
+    """Raises a `ValueError` for a keyword that is nearly an argument of a class's constructors; Keras refuses the rest.
+
+    Args:
+        target: an object in its constructor.
+        keywords: names of the arguments that the constructor itself does not take.
+    """
+    constructors = [vars(cls)["__init__"] for cls in type(target).__mro__ if "__init__" in vars(cls)]
+    known = {name for constructor in constructors for name in inspect.signature(constructor).parameters}
+    for name in set(keywords) - known:
+        similar = difflib.get_close_matches(name, known - {"self", "args", "kwargs"}, n=1, cutoff=0.75)
+        if similar:
+            raise ValueError(f"`{name}` is no argument of {type(target).__name__}. Did you mean `{similar[0]}`?")
 
 
 def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:

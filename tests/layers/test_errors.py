@@ -302,3 +302,22 @@ def test_a_mask_with_more_entries_than_an_index_can_hold_is_refused():
     message = r"`attention_mask` must have fewer than 2\^31 entries; .* Received: .*\(65536, 65536\)"
     with pytest.raises(ValueError, match=message):
         check_attention_mask(keras.KerasTensor((65536, 65536), dtype="bool"), 1, 8, 65536, 65536)
+
+
+@pytest.mark.parametrize(
+    ("make", "right"),
+    [
+        (lambda: LocalAttention(2, 4, windw=3), "window"),
+        (lambda: LocalAttention(2, 4, window=3, drpout=0.1), "dropout"),
+        (lambda: MixedAttention([local()], part=3), "parts"),
+        (lambda: block(causl=True), "causal"),
+    ],
+)
+def test_a_typing_error_in_a_name_suggests_the_right_one(make, right):
+    with pytest.raises(ValueError, match=rf"is no argument of .*\. Did you mean `{right}`\?"):
+        make()
+
+
+def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments"):
+        LocalAttention(2, 4, colour="red")

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_sparse_attention import layers
+from tf_sparse_attention import checks, layers
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.layers.parts.masks import as_integers
@@ -121,6 +121,7 @@ class Backbone(CheckedInputs, BackboneCache, Model):
         **kwargs: Any,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
+        checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         arguments["attention"] = serialize_attention(attention)
         check_arguments(arguments)

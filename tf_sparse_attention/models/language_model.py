@@ -59,6 +59,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     def __init__(
         self, backbone: Backbone, tie_embeddings: bool = False, use_output_bias: bool = True, **kwargs: Any
     ) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         if not isinstance(backbone, Backbone):
             raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")

@@ -105,8 +105,8 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())
-        super().__init__(**kwargs)
         attention_checks.check_arguments(arguments)
+        super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim

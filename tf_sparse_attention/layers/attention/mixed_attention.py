@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
@@ -58,6 +59,7 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
     """
 
     def __init__(self, parts: Sequence[AttentionLayer], **kwargs: Any) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         listed = isinstance(parts, (list, tuple)) and len(parts) > 0
         if not listed or not all(isinstance(part, AttentionLayer) for part in parts):

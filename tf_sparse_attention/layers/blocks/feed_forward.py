@@ -57,6 +57,7 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         checks.check_count("intermediate_dim", intermediate_dim)
         checks.check_choice("activation", activation, ACTIVATIONS)

@@ -76,6 +76,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         _check_sublayers(attention, feed_forward)
         checks.check_choice("norm", norm, ("pre", "post"))
