@@ -18,7 +18,10 @@ from tests.pages import (
     public_names,
 )
 
-pytestmark = pytest.mark.pages
+pytestmark = [
+    pytest.mark.pages,
+    pytest.mark.filterwarnings("ignore:`sequence_length` should be at least:UserWarning"),  # lengths are tiny here
+]
 
 README = ROOT / "README.md"
 TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in PAGES}

@@ -8,7 +8,10 @@ from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer
 from tests.contracts import SIZE, assert_close, built, gradients, normal, to_numpy
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`sequence_length` should be at least:UserWarning"),  # for an image
+]
 AUDIT = {"sequence_length": 24, "hidden_dim": SIZE, "num_cuts": 4}
 
 
