@@ -121,6 +121,17 @@ def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out(two_repli
 
 
 @pytest.mark.full
+def test_a_process_goes_on_after_a_plain_model_was_refused(on_one_device, two_replicas):
+    with two_replicas.scope():
+        plain, model = make_model(keras.Model), make_model(Model)
+    with pytest.raises(RuntimeError, match=r"in place of `keras\.Model`"):
+        plain.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
+    model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
+    for got, expected in zip(state_of(model), on_one_device["state"], strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.full
 def test_a_subclassed_model_with_a_plain_model_inside_updates_every_layer(on_one_device, two_replicas):
     class Wrapper(Model):
         def __init__(self, inner):
