@@ -94,3 +94,10 @@ def test_parts_that_are_no_single_softmax_are_refused():
     for part in (BestOfCluster(4, 8), Heads([(1, Window(3)), (1, Window(4))])):
         with pytest.raises(ValueError, match=r"`parts` of a union must each be one softmax.*Received"):
             Window(4) | part
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_part_that_others_leave_nothing_of_adds_nothing(causal):
+    value = column([3])
+    output = attend_pattern(Summary(1, 1) | First(1), value, value, value, causal=causal).output
+    np.testing.assert_allclose(ops.convert_to_numpy(output)[0, 0, :, 0], [3], rtol=1e-6)

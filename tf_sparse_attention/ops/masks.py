@@ -59,7 +59,7 @@ def constant_mask(mask: np.ndarray) -> Tensor:
 def negate(mask: Tensor | None) -> Tensor:
     """Returns the logical not of a mask, a NumPy constant of one; None, which allows all, is a constant of False."""
     if mask is None:
-        return np.zeros((), bool)
+        return np.zeros((1, 1), bool)  # (t, s), as every mask of pairs
     return ~np.asarray(mask) if isinstance(mask, CONSTANT) else ops.logical_not(mask)
 
 
