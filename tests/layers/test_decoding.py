@@ -13,6 +13,7 @@ from tests.contracts import with_random_weights
 from tests.draws import first
 from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
 from tf_sparse_attention import layers
+from tf_sparse_attention.models import Backbone
 from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
@@ -274,6 +275,21 @@ def test_what_keeps_the_last_tokens_decodes_for_ever(pattern):
     for i in range(9):
         y, cache = layer.decode(x[:, i : i + 1], cache, i)
         np.testing.assert_allclose(y[:, 0], whole[:, i], atol=TOLERANCE)
+
+
+def test_a_cache_of_another_layer_is_refused():
+    window = layers.LocalAttention(2, 4, window=3)
+    mixed = layers.MixedAttention([layers.LocalAttention(1, 4, window=3, name="near")])
+    for layer in (window, mixed):
+        layer.build((None, None, SIZE))
+    x = np.ones((2, 1, SIZE), "float32")
+    with pytest.raises(ValueError, match=r"what `init_cache` of this .*entries \['near'\], where \['part_0'\] are"):
+        window.decode(x, mixed.init_cache(2, 5), 0)
+    with pytest.raises(ValueError, match=r"what `init_cache` of this .*entries \['part_0'\], where \['near'\] are"):
+        mixed.prefill(x, window.init_cache(2, 5))
+    model = Backbone(5, 1, SIZE, [window])
+    with pytest.raises(ValueError, match=r"what `init_cache` of this .*where \['block_0'\] are missing"):
+        model.decode(np.ones((2, 1), int), window.init_cache(2, 5), 0)
 
 
 def test_a_cache_of_pixels_is_no_longer_than_the_image():

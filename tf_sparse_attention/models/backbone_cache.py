@@ -5,6 +5,7 @@ from typing import Any
 from keras import ops
 
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.cache_checks import check_entries
 from tf_sparse_attention.models.backbone_arguments import unpack
 from tf_sparse_attention.models.segment_memory import in_last_document
 from tf_sparse_attention.models.token_ids import as_token_ids
@@ -89,6 +90,7 @@ class BackboneCache:
         return self._run_blocks(x, cache, lambda block, x, cache: block.decode(x, cache, index))
 
     def _run_blocks(self, x, cache, run):
+        check_entries(cache, [block.name for block in self.blocks])
         new = {}
         for block in self.blocks:
             x, new[block.name] = run(block, x, cache[block.name])

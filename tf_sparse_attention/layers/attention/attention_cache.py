@@ -80,7 +80,7 @@ class AttentionCache(CrossAttentionCache):
             Pair of the output (B, T, D) and the cache.
         """
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
-        check_rows(x, cache)
+        check_rows(x, cache, self.make_pattern(causal=True), self.num_key_heads)
         check_space("x", self.make_pattern(causal=True), cache, self.num_key_heads, x.shape[1])
         masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
         heads = self.project(x)
@@ -111,7 +111,7 @@ class AttentionCache(CrossAttentionCache):
             ValueError: for a position beyond the `max_length` of a cache that cannot hold it.
         """
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
-        check_rows(x, cache)
+        check_rows(x, cache, self.make_pattern(causal=True), self.num_key_heads)
         check_index(x, index)
         if not ops.is_tensor(index):
             check_space("index", self.make_pattern(causal=True), cache, self.num_key_heads, int(np.max(index)) + 1)

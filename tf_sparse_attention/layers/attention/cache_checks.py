@@ -1,22 +1,39 @@
 """Checks of what decoding steps get: caches, positions, and the space there is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
-from tf_sparse_attention.patterns.engine.slots import Cache, holds
+from tf_sparse_attention.patterns.engine.plan import plan_heads
+from tf_sparse_attention.patterns.engine.slots import Cache, entry_name, holds
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Size, Tensor
 
 
-def check_rows(x: Tensor, cache: Cache) -> None:
-    """Raises a `ValueError` for what is no cache, and if inputs and a cache are known to have other numbers of rows."""
+def check_entries(cache: Any, names: Iterable[str]) -> None:
+    """Raises a `ValueError` for what is no cache, and for that of a layer or model with other parts.
+
+    Args:
+        cache: what is to be checked.
+        names: the entries that it needs.
+    """
     if not isinstance(cache, Mapping):
         raise ValueError(
             "`cache` must be the dictionary of `init_cache`, or the second of the two that `prefill` and `decode` "
             f"return. Received: a {type(cache).__name__}."
         )
+    if set(names) - set(cache):
+        raise ValueError(
+            "`cache` must be what `init_cache` of this layer or model made, or what became of it. "
+            f"Received: entries {sorted(cache)}, where {sorted(set(names) - set(cache))} are missing."
+        )
+
+
+def check_rows(x: Tensor, cache: Cache, pattern: Pattern, num_heads: int) -> None:
+    """Raises a `ValueError` for a cache that is not of `pattern`, or known to have another number of rows than `x`."""
+    check_entries(cache, [entry_name(leaf) for plan in plan_heads(pattern, num_heads) for leaf in plan.leaves])
     rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
         raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.cache_checks import check_entries
 from tf_sparse_attention.layers.attention.cross_attention_cache import check_has_cross_cache
 from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.types import Size, Tensor
@@ -31,10 +32,12 @@ class MixedAttentionCache:
         self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the results for a prompt, and the caches after it."""
+        check_entries(cache, [name for name, _ in self._named_parts()])
         return self._sum_of_cached((name, part.prefill(x, cache[name], mask)) for name, part in self._named_parts())
 
     def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the result for the next token, and the caches after it."""
+        check_entries(cache, [name for name, _ in self._named_parts()])
         return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
 
     @property
