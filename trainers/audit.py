@@ -25,15 +25,13 @@ SEED = flags.DEFINE_integer("seed", 0, "Seed of the inputs.")
 
 
 def main() -> None:
-    import keras
-
     import tf_sparse_attention as tsa
     from trainers.shared import loading, workdir
 
     if WORKDIR.value is not None:
         model = workdir.load_model(WORKDIR.value)
     else:
-        model = keras.models.load_model(loading.check_file("--model", MODEL.value), compile=False)  # type: ignore[arg-type]
+        model = loading.load_model("--model", MODEL.value)  # type: ignore[arg-type]  # one of the two is given
     report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)
     print(as_text(report), flush=True)
     sys.exit(0 if report.is_causal else console.LOOKS_AHEAD)
