@@ -14,6 +14,7 @@ from tf_sparse_attention.analysis.causality.inputs import AuditInputs, find_voca
 from tf_sparse_attention.analysis.causality.precision import copy_in_precision
 from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport
 from tf_sparse_attention.analysis.causality.target import AuditTarget
+from tf_sparse_attention.layers import AttentionLayer
 
 _LONGEST = 32_768  # positions that can be audited; no warning asks for more
 
@@ -176,8 +177,8 @@ def _check_arguments(atol, dtype, vocabulary_size, **counts):
 
 def _warn_of_short_sequences(layers, length):
     """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
-    reaches = {layer.path: layer.reach for layer in layers if isinstance(getattr(layer, "reach", None), int)}
-    reaches = {path: reach for path, reach in reaches.items() if length - 2 < reach <= _LONGEST}
+    causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and layer.can_be_causal]
+    reaches = {layer.path: layer.reach for layer in causal if length - 2 < layer.reach <= _LONGEST}
     if reaches:
         path = max(reaches, key=lambda path: reaches[path])
         warnings.warn(
