@@ -111,19 +111,17 @@ def mask_of_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
     return ops.take(attention_mask, ops.minimum(ops.convert_to_tensor(numbers, "int32"), size - 1), axis=1)
 
 
-def pick_pairs(attention_mask: Tensor | None, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+def pick_pairs(attention_mask: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
     """Reads an attention mask at pairs of positions, without expanding it.
 
     Args:
-        attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
+        attention_mask: bool (B or 1, N or 1, T or 1, S or 1).
         query_positions: int (..., t) with leading axes (G,), (1 or B, 1 or N, G). Positions outside are clipped.
         key_positions: int (..., s), likewise.
 
     Returns:
-        Bool (1 or B, 1 or N, G, t or 1, s or 1), or None.
+        Bool (1 or B, 1 or N, G, t or 1, s or 1).
     """
-    if attention_mask is None:
-        return None
     batch, heads, num_queries, num_keys = shape(attention_mask)
     index = ops.reshape(_offsets(batch) * heads, (-1, 1, 1, 1, 1)) + ops.reshape(_offsets(heads), (-1, 1, 1, 1))
     index = index * num_queries
