@@ -146,26 +146,28 @@ def causal_mask(query_length: Size, key_length: Size) -> Tensor:
     return _differences(query_length, key_length) <= 0
 
 
-def document_starts(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
-    """Returns the position at which the document of each query and key begins, a pair of int32 (B, 1, T) and (B, 1, S).
-
-    A document is a run of equal ids in `masks.query_segments` and `masks.key_segments`; None if nothing is packed.
-    """
+def starts_of_both(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
+    """Returns `document_starts` of queries and of keys, int32 (B, 1, T) and (B, 1, S); None if nothing is packed."""
     if masks.query_segments is None:
         return None
-    starts = _run_starts(masks.query_segments)
+    starts = document_starts(masks.query_segments)[:, None]
     same = masks.key_segments is masks.query_segments
-    return starts, starts if same else _run_starts(masks.key_segments)
+    return starts, starts if same else document_starts(masks.key_segments)[:, None]
 
 
-def _run_starts(segments):
+def document_starts(segments: Tensor) -> Tensor:
+    """Returns the position at which the document of each token begins, int32 (B, T).
+
+    Args:
+        segments: int (B, T), the document of each token; a run of equal ids is one document.
+    """
     batch, length = shape(segments)
     begins = ops.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (1, 0)])
     runs = ops.cumsum(ops.cast(begins, "int32"), axis=-1)  # the number of each token's run
     index = ops.reshape(runs + _offsets(batch)[:, None] * length, (-1,))
     starts = ops.reshape(ops.where(begins, _offsets(length), 0), (-1,))
     starts = ops.segment_sum(starts, index, num_segments=batch * length)  # of each run, whose other tokens add zeros
-    return ops.reshape(ops.take(starts, index, axis=0), (batch, 1, length))
+    return ops.reshape(ops.take(starts, index, axis=0), (batch, length))
 
 
 def self_only_when_alone(mask: Tensor) -> Tensor:
