@@ -76,7 +76,14 @@ class CachePolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Ring(CachePolicy):
-    """The last `size` positions: position p is in slot p mod size."""
+    """The last `size` positions: position p is in slot p mod size.
+
+    Args:
+        size: positions of a row that are kept.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
+    """
 
     size: int
 
@@ -112,7 +119,15 @@ class Everything(CachePolicy):
 
 @dataclasses.dataclass(frozen=True)
 class PhaseRings(CachePolicy):
-    """For each phase, position modulo `stride`, its last `size` positions; None: all of them."""
+    """For each phase, position modulo `stride`, its last `size` positions.
+
+    Args:
+        stride: phases of a row; a query reads those of its own.
+        size: positions of a phase that are kept. None: all of them.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
+    """
 
     stride: int
     size: int | None = None
