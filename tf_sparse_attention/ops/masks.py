@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import are_known, shape
 from tf_sparse_attention.types import Size, Tensor
 
 CONSTANT = bool | np.bool_ | np.ndarray  # masks that are known when a program is made
@@ -67,8 +67,7 @@ def _and(first, second):
     """Returns `ops.logical_and`, with neighbouring axes that broadcast alike as one where the sizes are known."""
     rank = max(len(first.shape), len(second.shape))
     sizes = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in (first, second)]
-    are_known = all(isinstance(size, int) for size in sizes[0] + sizes[1])
-    if rank <= MOST_AXES or not are_known or sizes[0] == sizes[1]:
+    if rank <= MOST_AXES or not are_known(*sizes[0], *sizes[1]) or sizes[0] == sizes[1]:
         return ops.logical_and(first, second)
     result: list[int] = []
     joined: list[tuple[int, ...]] = []
