@@ -95,10 +95,23 @@ def check_keywords(target: Any, keywords: Iterable[str]) -> None:
     """
     constructors = [vars(cls)["__init__"] for cls in type(target).__mro__ if "__init__" in vars(cls)]
     known = {name for constructor in constructors for name in inspect.signature(constructor).parameters}
-    for name in set(keywords) - known:
-        similar = difflib.get_close_matches(name, known - {"self", "args", "kwargs"}, n=1, cutoff=0.75)
-        if similar:
-            raise ValueError(f"`{name}` is no argument of {type(target).__name__}. Did you mean `{similar[0]}`?")
+    for name in sorted(set(keywords) - known):
+        question = did_you_mean(name, known - {"self", "args", "kwargs"}, count=1, similarity=0.75)
+        if question:
+            raise ValueError(f"`{name}` is no argument of {type(target).__name__}.{question}")
+
+
+def did_you_mean(name: str, known: Iterable[str], count: int = 3, similarity: float = 0.6) -> str:
+    """Returns the question whether another name was meant, to follow a sentence; nothing where none is similar.
+
+    Args:
+        name: as it was given.
+        known: the names that there are.
+        count: the most of them to ask for.
+        similarity: from 0, all are similar, to 1, none but the name itself.
+    """
+    similar = difflib.get_close_matches(name, sorted(set(known)), count, similarity)
+    return f" Did you mean {' or '.join(f'`{other}`' for other in similar)}?" if similar else ""
 
 
 def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""Programs around the library, run from the checkout: `python -m trainers.train`, evaluate, generate, export."""
+"""Programs around the library: `python -m trainers.train`, evaluate, generate and so on; installed, `tsa-train`."""
 
 import os
 

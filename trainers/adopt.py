@@ -9,7 +9,7 @@ Its section `model` is not read. To continue training such a model pass its file
 --config.model.start_from=pg19.keras.
 """
 
-from absl import app, flags, logging
+from absl import flags, logging
 from ml_collections import config_flags
 
 from trainers.shared import config_files, console
@@ -19,9 +19,7 @@ MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+def main() -> None:
     from trainers.shared import adoption
 
     model = adoption.adopt(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required

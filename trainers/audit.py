@@ -10,7 +10,7 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 import sys
 from typing import TYPE_CHECKING
 
-from absl import app, flags
+from absl import flags
 
 from trainers.shared import console
 
@@ -22,24 +22,19 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, in place of --m
 LENGTH = flags.DEFINE_integer("sequence_length", 512, "Positions of the input.", lower_bound=2)
 HIDDEN = flags.DEFINE_integer("hidden_dim", 32, "Channels of the input, where the model leaves them open.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the inputs.")
-LOOKS_AHEAD = 3  # exit status
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
-    import keras
-
+def main() -> None:
     import tf_sparse_attention as tsa
     from trainers.shared import loading, workdir
 
     if WORKDIR.value is not None:
         model = workdir.load_model(WORKDIR.value)
     else:
-        model = keras.models.load_model(loading.check_file("--model", MODEL.value), compile=False)  # type: ignore[arg-type]
+        model = loading.load_model("--model", MODEL.value)  # type: ignore[arg-type]  # one of the two is given
     report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)
     print(as_text(report), flush=True)
-    sys.exit(0 if report.is_causal else LOOKS_AHEAD)
+    sys.exit(0 if report.is_causal else console.LOOKS_AHEAD)
 
 
 def as_text(report: "CausalityReport") -> str:

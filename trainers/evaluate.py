@@ -11,7 +11,7 @@ The text, the windows and the batches are those of the training unless overridde
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from trainers.shared import console, overrides
 
@@ -21,9 +21,7 @@ CHANGES = overrides.define_flags()
 flags.adopt_module_key_flags(overrides)  # so that --help lists them
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+def main() -> None:
     from trainers.shared import evaluation
 
     result = evaluation.evaluate(WORKDIR.value, SPLIT.value, CHANGES())  # type: ignore[arg-type]  # required

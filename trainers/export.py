@@ -6,7 +6,7 @@ cannot import the library and scores a line. A run trained on JAX is exported wi
 
 import os
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from trainers.shared import console
 
@@ -15,9 +15,7 @@ WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "int8: large we
 JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is compiled; not for servers without XLA.")
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+def main() -> None:
     from trainers.shared import exporting
 
     result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)  # type: ignore[arg-type]  # required

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from trainers.configs import base
 from trainers.shared import console
@@ -51,7 +51,6 @@ SEED = flags.DEFINE_integer("seed", 0, "Seed of the first sample; sample i has s
 OUTPUT = flags.DEFINE_string("output", None, "File to write. With --workdir: samples.jsonl in it; else none.")
 SOURCES = ("workdir", "model", "preset", "saved_model")
 SECONDS = 5.0  # between two lines of progress
-INTERRUPTED = 130  # the exit status of a process ended by Ctrl-C
 
 
 def read_prompt() -> bytes | None:
@@ -113,9 +112,7 @@ class Progress:
         logging.info("%d of %d samples, %d tokens in %.1f s.", len(samples), self._num_samples, count, seconds)
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+def main() -> None:
     from trainers.shared import sampling, workdir
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
@@ -133,7 +130,7 @@ def main(argv: list[str]) -> None:
         logging.info("Written to %s.", path)
     if any(sample["interrupted"] for sample in samples):
         logging.info("Interrupted: these are the samples so far.")
-        sys.exit(INTERRUPTED)
+        sys.exit(console.INTERRUPTED)
 
 
 def run() -> None:

@@ -9,7 +9,7 @@ The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 
 import sys
 
-from absl import app, flags, logging
+from absl import flags, logging
 from ml_collections import config_flags
 
 from trainers.shared import console
@@ -20,9 +20,7 @@ CONFIG = config_flags.DEFINE_config_file(
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics and the trained model.")
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+def main() -> None:
     from trainers.shared import training
 
     outcome = training.train(CONFIG.value, WORKDIR.value)  # type: ignore[arg-type]  # required

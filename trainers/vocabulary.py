@@ -7,7 +7,7 @@ text is that of a configuration (--config=trainers/configs/books.py), with chang
 
 import itertools
 
-from absl import app, flags, logging
+from absl import flags, logging
 from ml_collections import config_flags
 
 from trainers.shared import config_files, console
@@ -18,9 +18,7 @@ SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_
 MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"No arguments are expected. Received: {' '.join(argv[1:])}.")
+def main() -> None:
     import tf_sparse_attention as tsa
     from trainers.shared import components
 

@@ -149,3 +149,10 @@ def test_wrong_arguments_are_refused():
         layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"), np.ones((2, 8, SIZE), "float32"))
     with pytest.raises(ValueError, match="`value_mask` must"):
         layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"), value_mask=np.ones((2, 8), "bool"))
+    mixed = layers.MixedAttention([layers.LocalAttention(2, 4, name="near"), layers.LocalAttention(2, 4, name="far")])
+    mixed.build((None, None, SIZE))
+    cache = layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
+    with pytest.raises(ValueError, match=r"where \['far', 'near'\] are missing"):
+        mixed.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, 0)
+    with pytest.raises(ValueError, match=r"where \['part_0'\] are missing"):
+        layer.decode_cross(np.ones((2, 1, SIZE), "float32"), {"near": cache}, 0)

@@ -57,7 +57,6 @@ def test_masks_of_five_axes_are_merged_by_and(shapes):
     first, second = (np.random.default_rng(i).random(shape) < 0.5 for i, shape in enumerate(shapes))
     np.testing.assert_array_equal(ops.convert_to_numpy(masks.merge(first, second)), first & second)
     assert masks.with_heads(None) is None
-    assert masks.pick_pairs(None, None, None) is None
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(2, (1, 1, 5, 6)), (3, (2, 1, 5, 6)), (4, (2, 3, 5, 6))])

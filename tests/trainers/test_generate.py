@@ -239,7 +239,6 @@ def read_prompt_of(*arguments):
         "import sys, types\n"
         "for name in ('sampling', 'sample_sources', 'tokenizers', 'workdir'):\n"
         "    sys.modules[f'trainers.shared.{name}'] = types.ModuleType(f'trainers.shared.{name}')\n"
-        "sys.modules['trainers.shared.tokenizers'].KINDS = {'bytes': None}\n"
         "from absl import flags\n"
         "from trainers import generate\n"
         "flags.FLAGS(sys.argv)\n"

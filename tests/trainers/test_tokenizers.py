@@ -47,6 +47,10 @@ def run(make_plain_config, vocabulary, tmp_path_factory):
     return config, folder
 
 
+def test_a_command_offers_the_tokenizers_that_there_are():
+    assert tuple(tokenizers.KINDS) == base.TOKENIZERS
+
+
 def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
     _, folder = run
     result = evaluation.evaluate(folder)

@@ -4,11 +4,5 @@ import sys
 
 from tf_sparse_attention.convert.command import main
 
-
-def run() -> None:
-    """Runs the program."""
-    sys.exit(main())
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(main())

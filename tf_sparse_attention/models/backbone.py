@@ -10,7 +10,7 @@ from keras import ops
 from tf_sparse_attention import checks, layers
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
-from tf_sparse_attention.layers.parts.masks import as_integers
+from tf_sparse_attention.layers.parts.integers import as_integers
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import check_arguments, extra_mask_names_of, masks_of_block, unpack

@@ -1,4 +1,4 @@
-"""Documents of packed rows: where they begin, and positions in them."""
+"""Documents of packed rows: positions in them, and their first tokens."""
 
 import keras
 from keras import ops
@@ -7,28 +7,12 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Tensor
 
 
-def document_starts(segment_ids: Tensor) -> Tensor:
-    """Returns the position at which the document of each token begins, int32 (B, T).
-
-    Args:
-        segment_ids: int (B, T), the document of each token; the tokens of a document are contiguous.
-    """
-    segment_ids = ops.convert_to_tensor(segment_ids)
-    batch, length = shape(segment_ids)
-    is_start = ops.concatenate(
-        [ops.ones((batch, 1), "bool"), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1
-    )  # (B, T)
-    positions = ops.arange(length, dtype="int32")
-    starts = ops.sort(ops.where(is_start, positions, length), axis=1)  # those of the documents in order, then T
-    return ops.take_along_axis(starts, ops.cumsum(ops.cast(is_start, "int32"), axis=1) - 1, axis=1)
-
-
 def token_positions(is_token: Tensor, starts: Tensor | None = None) -> Tensor:
     """Returns the position of each token in its document, counted from 1, and 0 elsewhere: int32 (B, T).
 
     Args:
         is_token: bool (B, T).
-        starts: what `document_starts` returned. None: a row is one document.
+        starts: of `ops.masks.document_starts`. None: a row is one document.
     """
     is_token = ops.cast(is_token, "int32")
     counts = ops.cumsum(is_token, axis=1)
@@ -45,7 +29,7 @@ def mark_first_tokens(block: keras.layers.Layer, global_mask: Tensor | None, sta
     Args:
         block: a `TransformerBlock`.
         global_mask: bool or int (B, T), or None.
-        starts: what `document_starts` returned.
+        starts: of `ops.masks.document_starts`.
 
     Raises:
         ValueError: if parts of the block have first tokens of different numbers.

@@ -13,10 +13,11 @@ from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
-from tf_sparse_attention.models.documents import document_starts, mark_first_tokens, token_positions
+from tf_sparse_attention.models.documents import mark_first_tokens, token_positions
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import document_starts
 from tf_sparse_attention.types import Config, Tensor
 
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "token_type_ids")

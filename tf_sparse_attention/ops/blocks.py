@@ -36,6 +36,11 @@ def is_zero(number: Size) -> bool:
     return isinstance(number, int) and number == 0
 
 
+def are_known(*sizes: Size) -> bool:
+    """Returns whether sizes are integers: neither tensors nor what stands for a size while JAX exports."""
+    return all(isinstance(size, int) for size in sizes)
+
+
 def in_range(index: Tensor, length: Size) -> Tensor:
     """Returns an int tensor with what lies outside 0 .. length - 1 at the nearer end of it."""
     # Not by `ops.clip`: LiteRT's converter takes one to 0 .. 6 for an activation, which it has for floats alone.

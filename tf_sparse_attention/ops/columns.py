@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import OneGroup
-from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
+from tf_sparse_attention.ops.blocks import are_known, join, shape, slice_axis, split
 from tf_sparse_attention.types import Size, Tensor
 
 MAX_RUNS = 8  # of queries, whose keys end where they do: causal attention to summaries costs 9/16 of all pairs then
@@ -114,8 +114,7 @@ def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: 
         causal: whether later keys are hidden.
     """
     num_blocks, taken = columns.num_blocks(key_length), TakenColumns(columns)
-    known = isinstance(query_length, int) and isinstance(key_length, int)
-    if not (causal and known):
+    if not (causal and are_known(query_length, key_length)):
         return [ColumnGrid(0, query_length, num_blocks, taken, key_length)]
     blocks_in_run = -(-query_length // (MAX_RUNS * columns.block_size))
     size = blocks_in_run * columns.block_size

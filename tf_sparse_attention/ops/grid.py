@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.blocks import join, pad_axis, shape, slice_axis, split
+from tf_sparse_attention.ops.blocks import are_known, join, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -134,7 +134,6 @@ def block_grid(
     """Returns the `Grid` of local blocks; a sequence known to be shorter than a block is one block of its own."""
     if key_block_size not in (None, block_size):
         return Grid(query_length, key_length, block_size, before, after, lead, key_block_size)
-    known = isinstance(query_length, int) and isinstance(key_length, int)
-    if known and lead == 0 and max(query_length, key_length) <= block_size:
+    if are_known(query_length, key_length) and lead == 0 and max(query_length, key_length) <= block_size:
         return Grid(query_length, key_length, max(query_length, key_length), 0, 0)
     return Grid(query_length, key_length, block_size, before, 0 if causal else after, lead)

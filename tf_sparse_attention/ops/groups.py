@@ -52,6 +52,11 @@ def groups_of(
     return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NO_GROUP)
 
 
+def groups_of_keys(groups: Tensor) -> Tensor:
+    """Returns groups of tokens as those of keys: 0, the group of no query, in place of `NO_GROUP`."""
+    return ops.where(groups == NO_GROUP, 0, groups)
+
+
 def with_self_bias(bias: Tensor | None, own: Tensor) -> Tensor:
     """Returns the bias with `SELF_BIAS` added where a query meets the key of its position.
 

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.blocks import pad_axis, shape, slice_axis, split
+from tf_sparse_attention.ops.blocks import are_known, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.types import Size, Tensor
 
@@ -203,7 +203,7 @@ def image_grid(
         causal: whether later keys are hidden.
     """
     num_bands = None if image.height is None else -(-image.height // image.block_height)
-    if isinstance(query_length, int) and isinstance(key_length, int):
+    if are_known(query_length, key_length):
         num_rows = -(-max(query_length, key_length) // image.width)
         if image.order == "raster":  # the order "blocks" depends on the height of its blocks
             block_height = min(image.block_height, num_rows)

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import are_known, shape
 from tf_sparse_attention.types import Size, Tensor
 
 CONSTANT = bool | np.bool_ | np.ndarray  # masks that are known when a program is made
@@ -67,8 +67,7 @@ def _and(first, second):
     """Returns `ops.logical_and`, with neighbouring axes that broadcast alike as one where the sizes are known."""
     rank = max(len(first.shape), len(second.shape))
     sizes = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in (first, second)]
-    are_known = all(isinstance(size, int) for size in sizes[0] + sizes[1])
-    if rank <= MOST_AXES or not are_known or sizes[0] == sizes[1]:
+    if rank <= MOST_AXES or not are_known(*sizes[0], *sizes[1]) or sizes[0] == sizes[1]:
         return ops.logical_and(first, second)
     result: list[int] = []
     joined: list[tuple[int, ...]] = []
@@ -111,19 +110,17 @@ def mask_of_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
     return ops.take(attention_mask, ops.minimum(ops.convert_to_tensor(numbers, "int32"), size - 1), axis=1)
 
 
-def pick_pairs(attention_mask: Tensor | None, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+def pick_pairs(attention_mask: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
     """Reads an attention mask at pairs of positions, without expanding it.
 
     Args:
-        attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
+        attention_mask: bool (B or 1, N or 1, T or 1, S or 1).
         query_positions: int (..., t) with leading axes (G,), (1 or B, 1 or N, G). Positions outside are clipped.
         key_positions: int (..., s), likewise.
 
     Returns:
-        Bool (1 or B, 1 or N, G, t or 1, s or 1), or None.
+        Bool (1 or B, 1 or N, G, t or 1, s or 1).
     """
-    if attention_mask is None:
-        return None
     batch, heads, num_queries, num_keys = shape(attention_mask)
     index = ops.reshape(_offsets(batch) * heads, (-1, 1, 1, 1, 1)) + ops.reshape(_offsets(heads), (-1, 1, 1, 1))
     index = index * num_queries
@@ -148,26 +145,28 @@ def causal_mask(query_length: Size, key_length: Size) -> Tensor:
     return _differences(query_length, key_length) <= 0
 
 
-def document_starts(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
-    """Returns the position at which the document of each query and key begins, a pair of int32 (B, 1, T) and (B, 1, S).
-
-    A document is a run of equal ids in `masks.query_segments` and `masks.key_segments`; None if nothing is packed.
-    """
+def starts_of_both(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
+    """Returns `document_starts` of queries and of keys, int32 (B, 1, T) and (B, 1, S); None if nothing is packed."""
     if masks.query_segments is None:
         return None
-    starts = _run_starts(masks.query_segments)
+    starts = document_starts(masks.query_segments)[:, None]
     same = masks.key_segments is masks.query_segments
-    return starts, starts if same else _run_starts(masks.key_segments)
+    return starts, starts if same else document_starts(masks.key_segments)[:, None]
 
 
-def _run_starts(segments):
+def document_starts(segments: Tensor) -> Tensor:
+    """Returns the position at which the document of each token begins, int32 (B, T).
+
+    Args:
+        segments: int (B, T), the document of each token; a run of equal ids is one document.
+    """
     batch, length = shape(segments)
     begins = ops.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (1, 0)])
     runs = ops.cumsum(ops.cast(begins, "int32"), axis=-1)  # the number of each token's run
     index = ops.reshape(runs + _offsets(batch)[:, None] * length, (-1,))
     starts = ops.reshape(ops.where(begins, _offsets(length), 0), (-1,))
     starts = ops.segment_sum(starts, index, num_segments=batch * length)  # of each run, whose other tokens add zeros
-    return ops.reshape(ops.take(starts, index, axis=0), (batch, 1, length))
+    return ops.reshape(ops.take(starts, index, axis=0), (batch, length))
 
 
 def self_only_when_alone(mask: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import join, larger, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import window_grid
-from tf_sparse_attention.ops.groups import NO_GROUP
+from tf_sparse_attention.ops.groups import NO_GROUP, groups_of_keys
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 
@@ -173,8 +173,7 @@ class MergedGrid(Arrangement):
         if numbers is not self._known:
             return super().known(numbers)
         query_groups, key_groups = (x["group"] for x in numbers)
-        seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0, as outside: equal to no query's group
-        own, other = super().known(({"group": query_groups}, {"group": seen}))
+        own, other = super().known(({"group": query_groups}, {"group": groups_of_keys(key_groups)}))
         return {**own, "rank": self._query_ranks}, {**other, "rank": self._key_ranks}
 
     def past(self) -> Tensor:

@@ -2,14 +2,14 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import in_range, shape
+from tf_sparse_attention.ops.blocks import are_known, in_range, shape
 from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.types import Size, Tensor
 
 
 def at_most(size: Size, limit: Size) -> Size:
     """Returns a number of slots, or the limit where that is known to be less."""
-    return min(size, limit) if isinstance(size, int) and isinstance(limit, int) else size
+    return min(size, limit) if are_known(size, limit) else size
 
 
 def ring_positions(size: Size, index: Tensor) -> Tensor:

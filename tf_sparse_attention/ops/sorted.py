@@ -6,7 +6,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers
 from tf_sparse_attention.ops.grid import window_grid
-from tf_sparse_attention.ops.groups import NO_GROUP
+from tf_sparse_attention.ops.groups import NO_GROUP, groups_of_keys
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 
@@ -67,11 +67,10 @@ class SortedGrid(Arrangement):
         if numbers is not self._known:
             return super().known(numbers)
         # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
-        seen = ops.where(self._groups == NO_GROUP, 0, self._groups)
         query_ranks, key_ranks = self._grid.rule_positions(1)
         return (
             {"group": self._grid.queries(self._groups, -1)[..., :, None], "rank": query_ranks},
-            {"group": self._grid.keys(seen, -1)[..., None, :], "rank": key_ranks},
+            {"group": self._grid.keys(groups_of_keys(self._groups), -1)[..., None, :], "rank": key_ranks},
         )
 
     def row_has_key(self) -> Tensor:

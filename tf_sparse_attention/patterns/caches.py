@@ -12,7 +12,7 @@ from collections.abc import Callable
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import in_range, shape
+from tf_sparse_attention.ops.blocks import are_known, in_range, shape
 from tf_sparse_attention.ops.columns import Columns
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import at_most, ring_positions
@@ -37,8 +37,7 @@ class CachePolicy:
         Returns:
             A boolean, or a tensor bool (B,); True where it cannot be known.
         """
-        known = isinstance(length, int) and isinstance(num_slots, int)
-        return self.num_slots(length) <= num_slots if known else True
+        return self.num_slots(length) <= num_slots if are_known(length, num_slots) else True
 
     def slot_positions(self, num_slots: Size) -> Tensor:
         """Returns the position that each slot is for, int32 (S,), of a policy whose slots are never used again."""
@@ -76,7 +75,14 @@ class CachePolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Ring(CachePolicy):
-    """The last `size` positions: position p is in slot p mod size."""
+    """The last `size` positions: position p is in slot p mod size.
+
+    Args:
+        size: positions of a row that are kept.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
+    """
 
     size: int
 
@@ -112,7 +118,15 @@ class Everything(CachePolicy):
 
 @dataclasses.dataclass(frozen=True)
 class PhaseRings(CachePolicy):
-    """For each phase, position modulo `stride`, its last `size` positions; None: all of them."""
+    """For each phase, position modulo `stride`, its last `size` positions.
+
+    Args:
+        stride: phases of a row; a query reads those of its own.
+        size: positions of a phase that are kept. None: all of them.
+
+    Raises:
+        ValueError: for a number that is no positive integer.
+    """
 
     stride: int
     size: int | None = None

@@ -8,7 +8,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Numbers
 from tf_sparse_attention.ops.blocks import larger, shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
-from tf_sparse_attention.ops.groups import NO_GROUP
+from tf_sparse_attention.ops.groups import groups_of_keys
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
 from tf_sparse_attention.ops.sorted import SortedGrid
 from tf_sparse_attention.patterns.caches import GroupRings, GroupRun
@@ -61,8 +61,7 @@ class GroupBand(Pattern):
             sizes = shape(query_groups)[0], shape(key_groups)[0]
             merged = merge_orders(*(_with_batch(x, larger(*sizes)) for x in (query_groups, key_groups)))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
-        seen = ops.where(key_groups == NO_GROUP, 0, key_groups)  # 0: the group of no query
-        return {"group": query_groups, "rank": query_ranks}, {"group": seen, "rank": key_ranks}
+        return {"group": query_groups, "rank": query_ranks}, {"group": groups_of_keys(key_groups), "rank": key_ranks}
 
     def cache(self) -> GroupRings:
         return GroupRings(self.num_groups, self.band)

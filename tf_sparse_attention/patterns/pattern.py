@@ -28,7 +28,9 @@ class Pattern:
     Attributes:
         period: by how many positions a query and a key may be moved together without a change of the rule: 1 for a rule
             of distances, the block size for one of blocks. Masks of such rules are constants. None: by none.
-        reach: the largest distance of a key that matters, which sets how many relative positions are told apart.
+        reach: the largest distance of a key that matters: of `position="relative"` without `max_distance` so many are
+            told apart, and with `takes_memory` no key is read from further away. Default 0: the neighbours alone, no
+            memory.
         by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
         num_groups: how many groups there are; only patterns that sort tokens into groups have it.
         in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.

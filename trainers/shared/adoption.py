@@ -5,7 +5,6 @@ import pathlib
 
 import keras
 import ml_collections
-from absl import logging
 
 from trainers.shared import tokenizers, workdir
 from trainers.shared.loading import load_language_model
@@ -31,12 +30,6 @@ def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: st
         raise ValueError(f"`workdir` must be new, or hold no run. Received: workdir={folder}, where there is one.")
     tokenizer = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
     model = load_language_model("model", path, tokenizer.vocabulary_size)
-    num_unused = model.backbone.vocabulary_size - tokenizer.vocabulary_size
-    if num_unused:
-        logging.warning(
-            "The model has %d ids more than the tokenizer: is it the one it was trained with?",
-            num_unused,
-        )
     folder = workdir.open_workdir(folder, create=True)
     workdir.save_model(folder, model)
     workdir.save_tokenizer(folder, tokenizer)

@@ -8,19 +8,18 @@ BASE = str(CONFIGS / "base.py")
 
 
 def with_files(arguments: Sequence[str]) -> list[str]:
-    """Returns a command line in which --config names a file: --config=demo:local, --config=trainers/configs/demo.py.
+    """Returns a command line in which --config names a file, in one word: --config=trainers/configs/demo.py:local.
 
     A file that is there is taken as it is, and what is neither stays, for the error that names it.
     """
-    resolved = list(arguments)
-    for index, argument in enumerate(arguments):
+    resolved: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
         flag, equals, value = argument.partition("=")
-        if flag.lstrip("-") != "config" or not flag.startswith("-"):
-            continue
-        if equals:
-            resolved[index] = f"{flag}={find(value)}"
-        elif index + 1 < len(arguments):
-            resolved[index + 1] = find(arguments[index + 1])
+        if flag in ("-config", "--config"):
+            value = value if equals else next(rest, "")
+            argument = f"--config={find(value)}"
+        resolved.append(argument)
     return resolved
 
 

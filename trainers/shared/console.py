@@ -12,27 +12,28 @@ from trainers.shared import config_files, overrides, settings_help
 from trainers.shared.quiet import quiet_imports
 
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
-USER_ERRORS = (ValueError, OSError, AttributeError, KeyError, TypeError)  # raised for wrong flags of a configuration
+# Raised for wrong flags: the first by absl, the others by a configuration.
+FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull"}
-WRONG_COMMAND = 2
+WRONG_COMMAND, LOOKS_AHEAD, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
     0: "done",
     1: "a fault of the program, with a traceback",
     WRONG_COMMAND: "a wrong command, setting or file, in one line",
-    3: "of trainers.audit: the model looks ahead",
-    130: "ended by Ctrl-C; training leaves a checkpoint and generation the samples so far",
+    LOOKS_AHEAD: "of trainers.audit: the model looks ahead",
+    INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint and generation the samples so far",
     143: "ended by SIGTERM, likewise",
 }
 
 
-def run(name: str, main: Callable[[list[str]], None]) -> None:
+def run(name: str, main: Callable[[], None]) -> None:
     """Runs a program as `app.run` does.
 
     Help is printed before any backend is imported, with exit status 0. Errors of a user are printed in one line.
 
     Args:
         name: the `__name__` of its module, whose docstring and flags are its help.
-        main: function of the arguments that are no flags. It imports what needs a backend itself.
+        main: the program, once its flags are read. It imports what needs a backend itself.
     """
     sys.argv[1:] = config_files.with_files(sys.argv[1:])
     if HELP & set(sys.argv[1:]):
@@ -46,8 +47,9 @@ def run(name: str, main: Callable[[list[str]], None]) -> None:
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
 
     def start(argv):
+        del argv  # the name of the program alone
         _import_backends()
-        main(argv)
+        main()
 
     app.run(lambda argv: _exit_on_error(start, argv, (ValueError, OSError, ImportError)), flags_parser=_parse)
 
@@ -78,7 +80,15 @@ def _flags_of(module):
 
 
 def _parse(argv):
-    return _exit_on_error(app.parse_flags_with_usage, argv, USER_ERRORS)
+    return _exit_on_error(_read_flags, argv, FLAG_ERRORS)
+
+
+def _read_flags(argv):
+    """Returns what of a command is no flag: the name of the program."""
+    rest = flags.FLAGS(argv)
+    if len(rest) > 1:
+        raise ValueError(f"No arguments are expected beside flags. Received: {' '.join(rest[1:])}.")
+    return rest
 
 
 def _exit_on_error(function, argv, errors):
@@ -87,7 +97,8 @@ def _exit_on_error(function, argv, errors):
     except errors as error:
         if logging.get_verbosity() >= logging.DEBUG:
             raise
-        text, name = str(error), str(error).strip("\"'")
+        text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+        name = text.strip("\"'")
         if isinstance(error, KeyError | AttributeError) and name.isidentifier():
             text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)

@@ -165,11 +165,7 @@ def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:
     Raises:
         ValueError: If there is none, or it has fewer ids than the tokenizer.
     """
-    model = load_language_model("model", path, tokenizer.vocabulary_size)
-    ids = model.backbone.vocabulary_size, tokenizer.vocabulary_size
-    if ids[0] > ids[1]:
-        logging.warning("The model has %d ids, the tokenizer %d: is it the one it was trained with?", *ids)
-    return LocalModelSource(model, tokenizer)
+    return LocalModelSource(load_language_model("model", path, tokenizer.vocabulary_size), tokenizer)
 
 
 def from_preset(name: str, tokenizer: Any) -> LocalModelSource:

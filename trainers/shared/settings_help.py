@@ -22,9 +22,9 @@ def describe(arguments: Sequence[str]) -> str:
     """Returns the settings of the configuration that a command names, or the defaults.
 
     Args:
-        arguments: the command line, in which --config=FILE is looked for.
+        arguments: the command line, from `config_files.with_files`.
     """
-    named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("-").startswith("config=")]
+    named = [argument.partition("=")[2] for argument in arguments if argument.startswith("--config=")]
     config = _read(named[-1]) if named else base.get_config()
     old_names = {(section, old) for section, names in base.RENAMED.items() for old in names}
     meanings, rows = comments(), []

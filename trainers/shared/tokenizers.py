@@ -4,16 +4,14 @@ import os
 from typing import Any
 
 import tf_sparse_attention as tsa
-from trainers.configs.base import TOKENIZERS
 
-# By name in a configuration; all but bytes are read from a file.
-CLASSES = (
-    tsa.data.ByteTokenizer,
-    tsa.data.SubwordTokenizer,
-    tsa.data.SentencePieceTokenizer,
-    tsa.data.WordPieceTokenizer,
-)
-KINDS: dict[str, Any] = dict(zip(TOKENIZERS, CLASSES, strict=True))
+# By name in a configuration, `base.TOKENIZERS`; all but bytes are read from a file.
+KINDS: dict[str, Any] = {
+    "bytes": tsa.data.ByteTokenizer,
+    "subword": tsa.data.SubwordTokenizer,
+    "sentencepiece": tsa.data.SentencePieceTokenizer,
+    "wordpiece": tsa.data.WordPieceTokenizer,
+}
 
 
 def make_tokenizer(

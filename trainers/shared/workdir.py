@@ -11,10 +11,9 @@ import ml_collections
 from keras import ops
 
 from trainers.configs import base
-from trainers.shared import components
+from trainers.shared import components, loading
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.shared.files import atomic_file, write_json
-from trainers.shared.loading import check_file
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.shared.tokenizers import KINDS
 
@@ -144,7 +143,7 @@ def load_model(workdir: str | os.PathLike) -> keras.Model:
     """
     folder = open_workdir(workdir)
     if (folder / MODEL).exists():
-        return keras.models.load_model(check_file("workdir", folder / MODEL), compile=False)
+        return loading.load_model("workdir", folder / MODEL)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
     newest = checkpoints.newest_metadata()
     if newest is None:

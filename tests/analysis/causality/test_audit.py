@@ -17,7 +17,7 @@ from tests.analysis.causality.audited_layers import (
     language_model,
 )
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
-from tf_sparse_attention.layers import RoutingAttention
+from tf_sparse_attention.layers import ClusteredAttention, RoutingAttention
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -244,3 +244,9 @@ def test_a_sequence_that_a_layer_sees_all_of_is_said_to_be_too_short():
     with pytest.warns(UserWarning, match=r"should be at least 11: .*'routing.*' sees every .* Received: 10 positions"):
         causality_report(layer, sequence_length=10, hidden_dim=4, num_cuts=1)
     causality_report(layer, sequence_length=11, hidden_dim=4, num_cuts=1)
+
+
+def test_a_layer_that_cannot_be_causal_is_audited_too():
+    inputs = keras.Input((None, 4))
+    model = keras.Model(inputs, ClusteredAttention(1, 4, num_clusters=2)(inputs))
+    assert not causality_report(model, sequence_length=9, num_cuts=1).is_causal

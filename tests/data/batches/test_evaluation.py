@@ -91,7 +91,7 @@ def test_replicas_of_a_strategy_score_every_token_once(two_replicas, random_stor
 @pytest.mark.parametrize("arguments", [{"sequence_length": 0}, {"sequence_length": 8, "max_windows": 0}])
 def test_sizes_must_be_positive(arguments, random_store):
     name = list(arguments)[-1]
-    with pytest.raises(ValueError, match=rf"`{name}` must be positive. Received: {name}=0"):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer. Received: {name}=0"):
         evaluation_batches(random_store(), 4, **arguments)
 
 

@@ -101,7 +101,7 @@ def test_a_store_without_a_segment_for_each_row_is_an_error(make_store):
 
 @pytest.mark.parametrize("sizes", [(0, 3), (2, 0)])
 def test_sizes_must_be_positive(random_store, sizes):
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match="must be a positive integer"):
         SegmentBatches(random_store(), *sizes)
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match="must be a positive integer"):
         evaluation_segments(random_store(), *sizes)

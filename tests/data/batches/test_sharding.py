@@ -15,7 +15,7 @@ def test_one_shard_has_all_rows():
 
 @pytest.mark.parametrize("name", ["batch_size", "num_shards", "num_parts"])
 def test_counts_must_be_positive(name):
-    with pytest.raises(ValueError, match=rf"`{name}` must be positive. Received: {name}=0."):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer. Received: {name}=0."):
         shard_rows(**{"batch_size": 4, name: 0})
 
 

@@ -158,7 +158,7 @@ def test_a_keras_model_fits_on_it(random_store):
 
 @pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("sequence_length", 0)])
 def test_sizes_must_be_positive(name, value, random_store):
-    with pytest.raises(ValueError, match=rf"`{name}` must be positive. Received: {name}=0."):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer. Received: {name}=0."):
         TrainingBatches(random_store(), **{"batch_size": 1, "sequence_length": 1, name: value})
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.causality.checks import Finding, gradient_check, outputs_of, perturbation_check
 from tf_sparse_attention.analysis.causality.inputs import AuditInputs, find_vocabulary_size, make_inputs
 from tf_sparse_attention.analysis.causality.precision import copy_in_precision
 from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport
 from tf_sparse_attention.analysis.causality.target import AuditTarget
+from tf_sparse_attention.layers import AttentionLayer
 
 _LONGEST = 32_768  # positions that can be audited; no warning asks for more
 
@@ -165,22 +167,18 @@ def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> 
 
 
 def _check_arguments(atol, dtype, vocabulary_size, **counts):
-    least = {"sequence_length": 2, "vocabulary_size": 2}
-    if vocabulary_size is not None:
-        counts["vocabulary_size"] = vocabulary_size
     for name, value in counts.items():
-        if not isinstance(value, int) or value < least.get(name, 1):
-            raise ValueError(f"`{name}` must be an integer >= {least.get(name, 1)}. Received: {name}={value!r}.")
-    if atol is not None and not atol >= 0:
-        raise ValueError(f"`atol` must be None or a number >= 0. Received: atol={atol!r}.")
-    if dtype not in (None, "float32", "float64"):
-        raise ValueError(f'`dtype` must be None, "float32" or "float64". Received: dtype={dtype!r}.')
+        checks.check_count(name, value, minimum=2 if name == "sequence_length" else 1)
+    checks.check_optional_count("vocabulary_size", vocabulary_size, minimum=2)
+    if atol is not None:
+        checks.check_not_negative("atol", atol)
+    checks.check_choice("dtype", dtype, (None, "float32", "float64"))
 
 
 def _warn_of_short_sequences(layers, length):
     """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
-    reaches = {layer.path: layer.reach for layer in layers if isinstance(getattr(layer, "reach", None), int)}
-    reaches = {path: reach for path, reach in reaches.items() if length - 2 < reach <= _LONGEST}
+    causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and layer.can_be_causal]
+    reaches = {layer.path: layer.reach for layer in causal if length - 2 < layer.reach <= _LONGEST}
     if reaches:
         path = max(reaches, key=lambda path: reaches[path])
         warnings.warn(

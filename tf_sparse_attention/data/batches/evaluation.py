@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_rate
+from tf_sparse_attention.checks import check_count, check_optional_count, check_rate
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
@@ -68,7 +68,8 @@ def evaluation_batches(
     import tensorflow as tf
 
     check_rate("mask_rate", mask_rate)
-    check_sizes(sequence_length=sequence_length, max_windows=max_windows)
+    check_count("sequence_length", sequence_length)
+    check_optional_count("max_windows", max_windows)
     _check_overlap(overlap, sequence_length, mask_rate)
     first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     all_windows = count_windows(store.num_tokens, sequence_length, overlap)
@@ -118,10 +119,3 @@ def _check_overlap(overlap, sequence_length, mask_rate):
         )
     if overlap and mask_rate:
         raise ValueError(f"`overlap` must be 0 with hidden tokens. Received: overlap={overlap}, mask_rate={mask_rate}.")
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Raises a `ValueError` unless the sizes, by name, are positive or None."""
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"`{name}` must be positive. Received: {name}={size}.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tf_sparse_attention.data.batches.evaluation import check_sizes
+from tf_sparse_attention.checks import check_count, check_optional_count
 from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.token_store import TokenStore
 from tf_sparse_attention.data.batches.training import TrainingBatches
@@ -168,7 +168,8 @@ def evaluation_segments(
     """
     import tensorflow as tf
 
-    check_sizes(sequence_length=sequence_length, max_windows=max_windows)
+    check_count("sequence_length", sequence_length)
+    check_optional_count("max_windows", max_windows)
     first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     num_batches = -(-store.num_tokens // (sequence_length * batch_size))
     begins = np.minimum(np.arange(batch_size + 1) * num_batches * sequence_length, store.num_tokens)

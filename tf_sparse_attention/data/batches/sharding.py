@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tf_sparse_attention.checks import check_count
+
 
 def shard_rows(batch_size: int, num_shards: int = 1, shard_index: int = 0, num_parts: int = 1) -> tuple[int, int]:
     """Returns the first row of a shard and the number of rows of one element.
@@ -24,8 +26,7 @@ def shard_rows(batch_size: int, num_shards: int = 1, shard_index: int = 0, num_p
         ValueError: If an argument is out of range or `batch_size` cannot be divided.
     """
     for name, value in {"batch_size": batch_size, "num_shards": num_shards, "num_parts": num_parts}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
+        check_count(name, value)
     if not 0 <= shard_index < num_shards:
         raise ValueError(
             f"`shard_index` must be in [0, num_shards). Received: shard_index={shard_index}, num_shards={num_shards}."

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_rate
-from tf_sparse_attention.data.batches.evaluation import check_sizes
+from tf_sparse_attention.checks import check_count, check_rate
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
@@ -62,7 +61,8 @@ class TrainingBatches:
         use_packing: bool = True,
         mask_rate: float = 0.0,
     ) -> None:
-        check_sizes(batch_size=batch_size, sequence_length=sequence_length)
+        check_count("batch_size", batch_size)
+        check_count("sequence_length", sequence_length)
         if not 0 <= seed < 2**63:
             raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
         self.store, self.batch_size, self.sequence_length = store, batch_size, sequence_length

@@ -122,20 +122,27 @@ def list_text_files(
         if any(part.startswith(".") for part in relative.parts) or not path.is_file():
             continue
         content = path.read_bytes()
-        if content.strip() and is_utf8(content, path, skip_invalid):
-            files.append(TextFile(relative.as_posix(), path, content_digest(content)))
+        if not content.strip() or (skip_invalid and _invalid_byte(content) is not None):
+            continue
+        check_utf8(content, path)
+        files.append(TextFile(relative.as_posix(), path, content_digest(content)))
     return sorted(files, key=lambda file: file.name)
 
 
-def is_utf8(content: bytes, path: pathlib.Path, skip_invalid: bool = False) -> bool:
-    """Returns whether the content of a file is UTF-8; if not, raises a `ValueError` unless `skip_invalid`."""
+def check_utf8(content: bytes, path: pathlib.Path) -> None:
+    """Raises a `ValueError` unless the content of a file is UTF-8."""
+    invalid = _invalid_byte(content)
+    if invalid is not None:
+        raise ValueError(f"`path` must hold UTF-8 text. Received: {path}, wrong at byte {invalid}.")
+
+
+def _invalid_byte(content):
+    """Returns the place of the first byte that is not UTF-8, or None."""
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        if not skip_invalid:
-            raise ValueError(f"`path` must hold UTF-8 text. Received: {path}, wrong at byte {error.start}.") from error
-        return False
-    return True
+        return error.start
+    return None
 
 
 def fingerprint_files(files: Iterable[TextFile]) -> str:

@@ -10,9 +10,9 @@ from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import (
     SPLITS,
     TextFile,
+    check_utf8,
     content_digest,
     fingerprint_files,
-    is_utf8,
     list_text_files,
     nonempty_splits,
 )
@@ -127,7 +127,7 @@ def _splits_of_file(path):
     content = path.read_bytes()
     if not content.strip():
         return {}
-    is_utf8(content, path)
+    check_utf8(content, path)
     return _without_empty(_cut(TextFile(path.name, path, content_digest(content)), len(content)))
 
 

@@ -1,12 +1,12 @@
 """Opens text data sets: by TFDS name, a folder, a file, or Python's own source."""
 
-import difflib
 import os
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
 
@@ -169,7 +169,7 @@ def open_source(
             return TextSource(PythonSource(data_dir=data_dir), text_feature)
         library = import_tfds()
         variant = ""
-        if corpus_dir is not None and re.split("[/:]", tfds)[0] == "pg19":
+        if corpus_dir is not None and _without_config(tfds) == "pg19":
             variant = f"local_{pg19_fingerprint(corpus_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
             data_dir = os.path.join(os.path.expanduser(root), variant)
@@ -182,14 +182,17 @@ def _find_builder(library, name, **options):
         return library.builder(name, **options)
     except ValueError as error:  # of a name that TFDS cannot read, or does not know, which lists a thousand
         known = library.list_builders()
-        if re.split("[/:]", name)[0] in known:
+        if _without_config(name) in known:
             raise
-        similar = difflib.get_close_matches(name, known, n=3)
         raise ValueError(
-            "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`. "
-            + (f"Did you mean {' or '.join(similar)}? " if similar else "")
-            + f"Received: tfds={name}."
+            "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`."
+            f"{did_you_mean(name, known)} Received: tfds={name}."
         ) from error
+
+
+def _without_config(name):
+    """Returns the name of a data set without its configuration, "wiki40b" of "wiki40b/en"."""
+    return re.split("[/:]", name)[0]
 
 
 def _check_folder(local_dir):

@@ -6,7 +6,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.cache_checks import check_index, check_rows, check_space
+from tf_sparse_attention.layers.attention.cache_checks import check_cache, check_index, check_space
 from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts import projections
@@ -78,10 +78,14 @@ class AttentionCache(CrossAttentionCache):
 
         Returns:
             Pair of the output (B, T, D) and the cache.
+
+        Raises:
+            ValueError: for a cache of another layer or of other rows, and for a prompt that it cannot hold.
         """
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
-        check_rows(x, cache, self.make_pattern(causal=True), self.num_key_heads)
-        check_space("x", self.make_pattern(causal=True), cache, self.num_key_heads, x.shape[1])
+        pattern = self.make_pattern(causal=True)
+        check_cache(x, cache, pattern, self.num_key_heads)
+        check_space("x", pattern, cache, self.num_key_heads, x.shape[1])
         masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
         heads = self.project(x)
         output = self.attend(
@@ -91,7 +95,7 @@ class AttentionCache(CrossAttentionCache):
         lengths = ops.full((batch,), length, dtype="int32")
         if masks.query_mask is not None:
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
-        pattern, (query, key, value) = self.make_pattern(causal=True), heads
+        query, key, value = heads
         groups, key = describe_keys(self, pattern, query, key)
         return output, fill_cache(pattern, cache, key, value, groups, lengths)
 
@@ -108,13 +112,15 @@ class AttentionCache(CrossAttentionCache):
             Pair of the output (B, 1, D) and the cache.
 
         Raises:
-            ValueError: for a position beyond the `max_length` of a cache that cannot hold it.
+            ValueError: for a cache of another layer or of other rows, for an index that is no integer or less than 0,
+                and for a position beyond the `max_length` of a cache that cannot hold it.
         """
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
-        check_rows(x, cache, self.make_pattern(causal=True), self.num_key_heads)
+        pattern = self.make_pattern(causal=True)
+        check_cache(x, cache, pattern, self.num_key_heads)
         check_index(x, index)
         if not ops.is_tensor(index):
-            check_space("index", self.make_pattern(causal=True), cache, self.num_key_heads, int(np.max(index)) + 1)
+            check_space("index", pattern, cache, self.num_key_heads, int(np.max(index)) + 1)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         query, key, value = self.project(x)
         output, cache = self.decode_attention(query, key, value, cache, index)

@@ -19,9 +19,9 @@ HINTS = {
 }
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raises a `ValueError` for a wrong argument of `AttentionLayer`, given by name, itself among them."""
-    checks.check_keywords(arguments["self"], arguments["kwargs"])
+def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> None:
+    """Raises a `ValueError` for a wrong argument of an `AttentionLayer`, all of them given by name."""
+    checks.check_keywords(layer, arguments["kwargs"])
     for name in ("num_heads", "key_dim"):
         checks.check_count(name, arguments[name])
     for name in ("value_dim", "max_distance"):

@@ -105,7 +105,7 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())
-        attention_checks.check_arguments(arguments)
+        attention_checks.check_arguments(self, arguments)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads

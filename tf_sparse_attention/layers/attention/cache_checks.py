@@ -31,9 +31,14 @@ def check_entries(cache: Any, names: Iterable[str]) -> None:
         )
 
 
-def check_rows(x: Tensor, cache: Cache, pattern: Pattern, num_heads: int) -> None:
-    """Raises a `ValueError` for a cache that is not of `pattern`, or known to have another number of rows than `x`."""
+def check_pattern_entries(cache: Any, pattern: Pattern, num_heads: int) -> None:
+    """Raises a `ValueError` for what is no cache of `pattern`."""
     check_entries(cache, [entry_name(leaf) for plan in plan_heads(pattern, num_heads) for leaf in plan.leaves])
+
+
+def check_cache(x: Tensor, cache: Cache, pattern: Pattern, num_heads: int) -> None:
+    """Raises a `ValueError` for a cache that is not of `pattern`, or known to have another number of rows than `x`."""
+    check_pattern_entries(cache, pattern, num_heads)
     rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
         raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")

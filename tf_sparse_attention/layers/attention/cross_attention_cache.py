@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.cache_checks import check_index
+from tf_sparse_attention.layers.attention.cache_checks import check_index, check_pattern_entries
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
@@ -80,7 +80,11 @@ class CrossAttentionCache:
 
         Returns:
             The output (B, 1, D).
+
+        Raises:
+            ValueError: for a cache of another layer, and for an index that is no integer or less than 0.
         """
+        check_pattern_entries(cache, self.make_pattern(causal=False), self.num_key_heads)
         check_index(x, index)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)

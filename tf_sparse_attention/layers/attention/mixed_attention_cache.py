@@ -1,6 +1,6 @@
 """Decoding of a mixture: the caches of its parts by their names."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
@@ -32,13 +32,11 @@ class MixedAttentionCache:
         self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the results for a prompt, and the caches after it."""
-        check_entries(cache, [name for name, _ in self._named_parts()])
-        return self._sum_of_cached((name, part.prefill(x, cache[name], mask)) for name, part in self._named_parts())
+        return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask))
 
     def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the result for the next token, and the caches after it."""
-        check_entries(cache, [name for name, _ in self._named_parts()])
-        return self._sum_of_cached((name, part.decode(x, cache[name], index)) for name, part in self._named_parts())
+        return self._sum_of_cached(cache, lambda part, own: part.decode(x, own, index))
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
@@ -61,7 +59,7 @@ class MixedAttentionCache:
 
     def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
         """Returns the result (B, 1, D) for one query a row."""
-        return self._sum([part.decode_cross(x, cache[name], index) for name, part in self._named_parts()])
+        return self._sum([part.decode_cross(x, own, index) for _, part, own in self._parts_with(cache)])
 
     def _named_parts(self) -> list[tuple[str, AttentionLayer]]:
         names = [part.name for part in self.parts]
@@ -70,7 +68,15 @@ class MixedAttentionCache:
             for number, (name, part) in enumerate(zip(names, self.parts, strict=True))
         ]
 
-    def _sum_of_cached(self, results: Iterable[tuple[str, tuple[Tensor, Cache]]]) -> tuple[Tensor, dict[str, Cache]]:
-        names, pairs = zip(*results, strict=True)
-        outputs, caches = zip(*pairs, strict=True)
-        return self._sum(outputs), dict(zip(names, caches, strict=True))
+    def _parts_with(self, cache: dict[str, Cache]) -> list[tuple[str, AttentionLayer, Cache]]:
+        """Returns name, part and cache of all parts."""
+        named = self._named_parts()
+        check_entries(cache, [name for name, _ in named])
+        return [(name, part, cache[name]) for name, part in named]
+
+    def _sum_of_cached(
+        self, cache: dict[str, Cache], run: Callable[[AttentionLayer, Cache], tuple[Tensor, Cache]]
+    ) -> tuple[Tensor, dict[str, Cache]]:
+        """Returns the sum of what the parts compute with their caches, and the caches after it."""
+        results = {name: run(part, own) for name, part, own in self._parts_with(cache)}
+        return self._sum([output for output, _ in results.values()]), {name: new for name, (_, new) in results.items()}

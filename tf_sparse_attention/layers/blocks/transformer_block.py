@@ -10,6 +10,7 @@ from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_checks import check_extra_masks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.cache_checks import check_entries
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
@@ -170,17 +171,18 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         self, inputs: Tensor, cache: dict[str, Any], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """Returns the results (B, T, D) for a prompt and the cache after it."""
-        return self._decoded(inputs, lambda x: self.attention.prefill(x, cache[self.attention.name], mask))
+        return self._decoded(inputs, cache, lambda x, own: self.attention.prefill(x, own, mask))
 
     def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
         """Returns the result (B, 1, D) for the next token, and the cache after it."""
-        return self._decoded(inputs, lambda x: self.attention.decode(x, cache[self.attention.name], index))
+        return self._decoded(inputs, cache, lambda x, own: self.attention.decode(x, own, index))
 
-    def _decoded(self, inputs, attend):
-        new = {}
+    def _decoded(self, inputs, cache, attend):
+        name, new = self.attention.name, {}
+        check_entries(cache, [name])
 
         def attend_and_keep(x):
-            output, new[self.attention.name] = attend(x)
+            output, new[name] = attend(x, cache[name])
             return output
 
         x = self._residual(inputs, attend_and_keep, self._attention_norm, training=False)

@@ -78,25 +78,25 @@ def decode_pattern(
         Pair of the output (B, N, 1, Hv) and the cache. Where the cache has no slots for `index`, the output is NaN and
         nothing is kept.
     """
-    at, held = index[:, None, None], holds(pattern, cache, query.shape[1], index + 1)
+    at, held, kept = index[:, None, None], holds(pattern, cache, query.shape[1], index + 1), None
     if held is not True:  # rows that have ended may have -1, or the largest integer, whose successor is negative
-        held = ops.logical_and(held, index + 1 > 0)
+        kept = ops.logical_and(held, index + 1 > 0)[:, None]
     turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
     plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry = cache[entry_name(leaf)]
         if leaf.pattern.by_content:
-            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index], held)
+            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index], kept)
             entry = {**entry, "count": count}
-        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, held)
+        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, kept)
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
         return places, _read(leaf, cache[entry_name(leaf)], places[leaf.index])
 
     output = attend_cached(plans, query, turned, read, options, causal=True)
-    if held is not True:
-        output = ops.where(ops.reshape(held, (-1, 1, 1, 1)), output, float("nan"))
+    if kept is not None:
+        output = ops.where(kept[..., None, None], output, float("nan"))
     return output, cache
 
 
@@ -178,10 +178,10 @@ def _rule(leaf: Leaf, places: Mapping[int, Place], cached: CachedKeys) -> Tensor
     return merge(*rule_conditions(leaf.pattern, query, cached.places[leaf.index]))
 
 
-def _count(count, query_groups, key_groups, held):
+def _count(count, query_groups, key_groups, kept):
     """Returns group and rank of a token's query and of its key, dictionaries of (B, n), and the counts after it."""
     ranks = take_numbers(count, key_groups)[..., 0]
-    count = write_slot(count, ranks + 1, key_groups[..., 0], None if held is True else ops.reshape(held, (-1, 1)))
+    count = write_slot(count, ranks + 1, key_groups[..., 0], kept)
     last = take_numbers(count, query_groups)[..., 0] - 1
     return {"group": query_groups[..., 0], "rank": last}, {"group": key_groups[..., 0], "rank": ranks}, count
 
@@ -193,14 +193,14 @@ def _write(
     value: Tensor,
     known: Mapping[int, Mapping[str, Tensor]],
     index: Tensor,
-    held: bool | Tensor,
+    kept: Tensor | None,
 ) -> Entry:
-    """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,), where it is held."""
+    """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,), in rows `kept` (B, 1)."""
     place, num_slots = Place(index[:, None], 0, known.get(leaf.index, {})), shape(entry["key"])[2]
-    at, kept = cache_policy(leaf).slot(place, num_slots)
-    if held is not True:  # a slot that does not exist would be one of the next head
-        held = ops.reshape(held, (-1, 1))
-        at, kept = in_range(at, num_slots), held if kept is None else ops.logical_and(kept, held)
+    at, kept_slot = cache_policy(leaf).slot(place, num_slots)
+    if kept is not None:  # a slot that does not exist would be one of the next head
+        at = in_range(at, num_slots)
+    kept = merge(kept_slot, kept)
     new = {"key": key, "value": value, "position": index[:, None] - EMPTY, **group_columns(leaf, known)}
     return {**entry, **{name: write_slot(entry[name], x, at, kept) for name, x in new.items()}}
 
