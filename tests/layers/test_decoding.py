@@ -264,6 +264,11 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
     for index in range(7):
         y, cache = layer.decode(memory[:, :1], cache, ops.convert_to_tensor(index))
         assert [bool(np.isnan(row).any()) for row in ops.convert_to_numpy(y)] == [index >= end for end in ends]
+    layer.decode(memory[:, :1], layer.init_cache(3, 2, memory, seen), 1)
+    with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 3 positions"):
+        layer.decode(memory[:, :1], layer.init_cache(3, 2, memory, seen), 2)
+    with pytest.raises(ValueError, match=r"`x` must stay below the `max_length`.*Received: 3 positions"):
+        layer.prefill(memory[:, :3], layer.init_cache(3, 2, memory, seen))
 
 
 @pytest.mark.parametrize("pattern", [Window(3), Dilated(2, 2) | First(4), Nearest(2, 3)])

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.patterns.engine.plan import plan_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name, holds
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -69,7 +70,8 @@ def check_space(name: str, pattern: Pattern, cache: Cache, num_heads: int, lengt
         num_heads: N.
         length: positions from the first token on; None: not known.
     """
-    if length is not None and holds(pattern, cache, num_heads, length) is False:
+    enough = True if length is None else values_of(holds(pattern, cache, num_heads, length))
+    if enough is not None and not np.all(enough):
         raise ValueError(
             f"`{name}` must stay below the `max_length` of the cache; make one by `init_cache` that is long enough. "
             f"Received: {length} positions, which the cache cannot hold."

@@ -87,17 +87,16 @@ def holds(pattern: Pattern, cache: Cache, num_heads: int, length: Size) -> bool 
         length: positions from the first token on, an integer, or int32 (B,).
 
     Returns:
-        A boolean, or a tensor bool (B,); True where it cannot be known.
+        A boolean, or a tensor bool (B,) where `length` is one or a memory came before; True where it cannot be known.
     """
     results = []
     for plan in plan_heads(pattern, num_heads):
         for leaf in plan.leaves:
             entry = cache[entry_name(leaf)]
-            total = length + _remembered(entry) if ops.is_tensor(length) else length
-            results.append(cache_policy(leaf).holds(total, shape(entry["key"])[2]))
-    is_known = all(result for result in results if isinstance(result, bool))
+            results.append(cache_policy(leaf).holds(length + _remembered(entry), shape(entry["key"])[2]))
+    all_known_hold = all(result for result in results if isinstance(result, bool))
     tensors = [result for result in results if not isinstance(result, bool)]
-    return functools.reduce(ops.logical_and, tensors) if is_known and tensors else is_known
+    return functools.reduce(ops.logical_and, tensors) if all_known_hold and tensors else all_known_hold
 
 
 def _remembered(entry):
