@@ -123,6 +123,7 @@ def test_other_patterns_say_which_ones_take_a_memory(layer):
         ({"memory": normal(2, MEMORY, SIZE + 1)}, "memory"),
         ({"memory": normal(2, MEMORY, SIZE), "segment_ids": np.zeros((2, LENGTH), "int32")}, "memory_segment_ids"),
         ({"memory": normal(2, MEMORY, SIZE), "memory_segment_ids": np.zeros((2, 3), "int32")}, "memory_segment_ids"),
+        ({"memory": normal(2, MEMORY, SIZE), "memory_segment_ids": np.full((2, MEMORY), 0.5)}, "memory_segment_ids"),
     ],
 )
 def test_a_wrong_memory_is_named(arguments, named):

@@ -5,6 +5,7 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests.draws import first
@@ -158,6 +159,23 @@ def test_a_model_without_memory_has_no_forward_with_memory():
 def test_a_batch_of_another_size_is_an_error():
     with pytest.raises(ValueError, match=r"`inputs` must have `batch_size` rows, 2, .* Received: 3 rows"):
         StatefulModel(make(), 2)(text(batch=3))
+
+
+@pytest.mark.parametrize(
+    ("make_batches", "rows"),
+    [
+        (lambda ids: tf.data.Dataset.from_tensor_slices(ids).batch(2), "batches of unknown rows"),
+        (lambda ids: tf.data.Dataset.from_tensor_slices(ids).batch(4, drop_remainder=True), "4 rows"),
+        (lambda ids: tf.data.Dataset.from_tensor_slices((ids, ids)).batch(2), "batches of unknown rows"),
+        (lambda ids: ids[:3], "3 rows"),
+        (lambda ids: {"token_ids": ids[:3]}, "3 rows"),
+    ],
+)
+def test_batches_of_other_rows_are_refused_before_a_program_is_made(make_batches, rows):
+    stateful = StatefulModel(make(), 2)
+    with pytest.raises(ValueError, match=rf"`x` must be batches of `batch_size` rows, 2,.* Received: {rows}"):
+        stateful.predict(make_batches(text(batch=4)), verbose=0)
+    assert stateful.predict(text(batch=4), batch_size=2, verbose=0).shape[0] == 4
 
 
 def test_several_replicas_are_an_error(two_replicas):

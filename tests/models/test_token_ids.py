@@ -38,6 +38,15 @@ def test_ids_beyond_the_vocabulary_are_refused_in_a_call(name):
             model(ids)
 
 
+@pytest.mark.parametrize("ids", [TOO_LARGE, NEGATIVE])
+def test_ids_beyond_the_vocabulary_are_refused_in_decoding(ids):
+    model = LanguageModel(backbone())
+    with pytest.raises(ValueError, match="must be token ids from 0 to 19"):
+        model.prefill(ids, model.init_cache(2, 4))
+    with pytest.raises(ValueError, match="must be token ids from 0 to 19"):
+        model.decode(ids[:, 2:], model.init_cache(2, 4), 0)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_fractions_are_refused(name):
     with pytest.raises(ValueError, match=r"must be integers; cast them.*Received: float32 with fractions"):

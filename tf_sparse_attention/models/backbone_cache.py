@@ -84,7 +84,11 @@ class BackboneCache:
 
         Returns:
             Pair of the vectors (B, 1, D) and the cache.
+
+        Raises:
+            ValueError: for ids beyond the vocabulary, where they can be seen, and as `AttentionLayer.decode`.
         """
+        token_ids = as_token_ids("token_ids", token_ids, self.vocabulary_size)
         positions = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))[:, None]
         x = self.embed(token_ids, positions=positions)
         return self._run_blocks(x, cache, lambda block, x, cache: block.decode(x, cache, index))

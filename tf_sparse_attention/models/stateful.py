@@ -3,9 +3,11 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.data.batches.checked_ids import is_dataset
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
@@ -78,6 +80,18 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         return self.add_weight(
             name=f"memory_{name}", shape=empty.shape, initializer="zeros", dtype=dtype, trainable=False, autocast=False
         )
+
+    def _checked(self, x):
+        """Raises a `ValueError` for batches of other rows before a program is made of them; see `CheckedInputs`."""
+        known = keras.tree.flatten(x.element_spec if is_dataset(x) else x if isinstance(x, (np.ndarray, dict)) else [])
+        rows = known[0].shape[0] if known else self.batch_size
+        if rows is None or rows % self.batch_size or (is_dataset(x) and rows != self.batch_size):
+            raise ValueError(
+                f"`x` must be batches of `batch_size` rows, {self.batch_size}, since each continues a text; batch a "
+                f"dataset by `batch({self.batch_size}, drop_remainder=True)`. "
+                f"Received: {'batches of unknown' if rows is None else rows} rows."
+            )
+        return super()._checked(x)
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs

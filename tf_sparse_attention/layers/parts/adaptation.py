@@ -26,8 +26,8 @@ class LowRankMixin:
         """Freezes the weights and adds trainable low-rank kernels to some of the dense layers inside (Hu et al. 2021).
 
         A kernel W becomes W + (lora_alpha / rank) A B, at first W itself. State that is not trained by gradients, as
-        centroids, still moves in training. Keras saves the sum as one kernel: a model that is loaded computes the same
-        and has no low-rank kernels.
+        centroids, still moves in training. Keras saves the sum as one kernel, rounded anew if it is quantized: a model
+        that is loaded computes the same, has no low-rank kernels, and its optimizer begins anew.
 
         Args:
             rank: columns of A, at least 1.

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
+from tf_sparse_attention.layers.parts.integers import as_integers
 from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -36,7 +37,8 @@ def with_memory(
     """
     if memory is None:
         return masks, value
-    memory_segment_ids = as_tensor(memory_segment_ids)
+    if memory_segment_ids is not None:
+        memory_segment_ids = as_integers("memory_segment_ids", as_tensor(memory_segment_ids))
     _check(layer, query, value, memory, memory_segment_ids)
     batch, length = shape(query)[:2]
     num_memory = min(memory.shape[1], layer.reach)  # no query sees further back
