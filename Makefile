@@ -122,6 +122,14 @@ docs: $(READY) $(DOCS_READY) ## Draw the pictures of the patterns and build the 
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" $(DOCS_VENV)/bin/python -m mkdocs build --strict
 	@echo "The pages are in site/index.html."
 
+# The address stands in pyproject.toml, whose own is the one to replace.
+.PHONY: address
+address: ## Write REPOSITORY=https://... into pyproject.toml and README.md, for who publishes the project
+	@case "$(REPOSITORY)" in https://*) ;; *) \
+	  echo "\`make address\` needs REPOSITORY=https://... Received: REPOSITORY=$(REPOSITORY)" >&2; exit 1;; esac
+	@old=$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["urls"]["Repository"])') && \
+	  sed -i.old "s|$$old|$(REPOSITORY)|g" pyproject.toml README.md && rm pyproject.toml.old README.md.old
+
 .PHONY: lock
 lock: ## Write requirements/ from the newest versions that pyproject.toml allows
 	$(call new_environment,.venv-lock)

@@ -1,6 +1,10 @@
 """The pages: their Python runs, their commands and links lead somewhere, and the API reference is complete."""
 
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 
 import pytest
 
@@ -83,6 +87,19 @@ def test_the_audit_of_the_readme_is_long_enough_to_find_a_leak():
 
 def test_the_readme_is_short():
     assert len(TEXTS["README.md"].splitlines()) <= 150
+
+
+def test_the_address_is_written_by_one_command(tmp_path):
+    for name in ("Makefile", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    old = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+    command = ["make", "address", f"PYTHON={sys.executable}", "REPOSITORY=https://example.org/a/b"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert len(list(tmp_path.iterdir())) == 3
+    for name in ("pyproject.toml", "README.md"):
+        changed, text = (tmp_path / name).read_text(encoding="utf-8"), (ROOT / name).read_text(encoding="utf-8")
+        assert old in text and changed == text.replace(old, "https://example.org/a/b")
+    assert subprocess.run(["make", "address"], cwd=tmp_path, capture_output=True).returncode == 2
 
 
 def test_the_figures_of_the_readme_are_those_of_the_results():
