@@ -5,35 +5,21 @@ import subprocess
 import sys
 
 import nbformat
-import numpy as np
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
-from tests.convert.t2t.cases import small
-from tf_sparse_attention.data import SubwordTokenizer
+from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
 
 pytestmark = pytest.mark.pages
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
 SIZES = {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "LAYERS": 1, "WIDTH": 16}
 TINY = {
     "1_sparse_attention_in_keras": {**SIZES, "LENGTH": 129},  # longer than its window, as its audit asks
-    "4_published_checkpoint": {"LENGTH": 64, "MAX_LENGTH": 120},
+    "4_published_checkpoint": {"LENGTH": 96, "MAX_LENGTH": 120},
     "2_generate_and_look": {**SIZES, "MODEL": None, "MAX_LENGTH": 30},
     "3_dense_model_made_sparse": {"PRESET": None, "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
 }
-# A vocabulary: the characters of its first entries, of escapes, and some more.
-SUBWORDS = ["<pad>_", "<EOS>_", *"<>pdEOS", *"\\_u;0123456789", *"etaoinsrhl"]
-
-
-def checkpoint_of(vocabulary_size):
-    """Returns the small checkpoint of the tests with so many subwords."""
-    checkpoint = small()
-    for name, values in checkpoint.tensors.items():
-        sizes = [vocabulary_size if size == 20 else size for size in np.shape(values)]
-        if sizes != list(np.shape(values)):
-            checkpoint.tensors[name] = np.resize(values, sizes)
-    return checkpoint
 
 
 @pytest.fixture
@@ -43,9 +29,8 @@ def tiny(tmp_path):
     def parameters(name):
         values = dict(TINY[name])
         if name == "4_published_checkpoint":
-            SubwordTokenizer(SUBWORDS).to_file(tmp_path / "vocabulary")
-            values |= {"CHECKPOINT": str(checkpoint_of(len(SUBWORDS)).write(tmp_path)), "HPARAMS": None}
-            values["VOCABULARY"] = str(tmp_path / "vocabulary")
+            folder = write_miniature(tmp_path / "miniature")
+            values |= {"CHECKPOINT": str(folder / CHECKPOINT), "HPARAMS": None, "VOCABULARY": str(folder / VOCABULARY)}
         return values
 
     return parameters

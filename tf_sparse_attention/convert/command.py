@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
 from tf_sparse_attention.convert.t2t.conversion import convert_checkpoint, plan_conversion
 from tf_sparse_attention.convert.t2t.files import open_checkpoint
+from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
 from tf_sparse_attention.files import atomic_file
 
 NOT_CAUSAL_NOTE = (
@@ -54,7 +55,21 @@ def _parser():
     t2t.add_argument("--causal", action="store_true", help="make routed heads causal; this changes the logits")
     t2t.add_argument("--without-optimizer", action="store_true", help="do not restore the optimizer's state")
     t2t.set_defaults(run=_convert_t2t)
+    miniature = kinds.add_parser(
+        "miniature",
+        help="no conversion: writes a small checkpoint of that kind, to try one without a download",
+        description="Writes a small checkpoint of the published kind, of random weights, and its vocabulary.",
+    )
+    miniature.add_argument("folder", type=pathlib.Path, help="the folder to make")
+    miniature.add_argument("--seed", type=int, default=0, help="of the random weights")
+    miniature.set_defaults(run=_write_miniature)
     return parser
+
+
+def _write_miniature(options):
+    folder = write_miniature(options.folder, options.seed)
+    print(f"{folder / CHECKPOINT}: convert it by `t2t {folder / CHECKPOINT} --output=NAME.keras`.")
+    print(f"{folder / VOCABULARY}: its vocabulary.")
 
 
 def _convert_t2t(options):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.tokenizers.test_subword_tokenizer import Case
+from tf_sparse_attention.data import SubwordTokenizer
 from tf_sparse_attention.data.tokenizers.subword_training import count_words, train_subwords
 
 
@@ -19,6 +20,15 @@ def test_frequent_words_become_subwords_and_every_character_is_kept():
     assert {"the_", "é", ":"} <= set(tokenizer.vocabulary)
     np.testing.assert_array_equal(tokenizer.tokenize("the"), [tokenizer.vocabulary.index("the_")])
     assert tokenizer.detokenize(tokenizer.tokenize("Something else, 東京")) == "Something else, 東京"
+
+
+def test_lines_of_text_give_a_vocabulary_that_its_file_gives_back(tmp_path):
+    tokenizer = train_subwords(["the cat\nand the dog\n\nthe end"] * 50, vocabulary_size=40)
+    tokenizer.to_file(tmp_path / "file")
+    assert SubwordTokenizer.from_file(tmp_path / "file").vocabulary == tokenizer.vocabulary
+    assert tokenizer.detokenize(tokenizer.tokenize("the\n\ncat")) == "the\n\ncat"
+    with pytest.raises(ValueError, match="must have no newline in a subword"):
+        SubwordTokenizer([*tokenizer.vocabulary, "a\nb"]).to_file(tmp_path / "file")
 
 
 def test_the_size_is_met_as_nearly_as_it_gets():

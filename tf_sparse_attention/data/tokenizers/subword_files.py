@@ -43,7 +43,13 @@ def _without_quotes(line):
 
 
 def write_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
-    """Writes subwords to a file atomically, one a line, in quotes."""
+    """Writes subwords to a file atomically, one a line, in quotes.
+
+    Raises:
+        ValueError: if a subword has a newline, which no encoding of a text has.
+    """
+    if any("\n" in subword for subword in vocabulary):
+        raise ValueError("`vocabulary` must have no newline in a subword, for a file of lines. Received: one that has.")
     path = pathlib.Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary:

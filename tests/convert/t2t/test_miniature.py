@@ -1,0 +1,46 @@
+"""The miniature of a published checkpoint is converted as those are."""
+
+import keras
+import numpy as np
+import pytest
+
+from tf_sparse_attention.convert import from_t2t_checkpoint
+from tf_sparse_attention.convert.command import main
+from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
+from tf_sparse_attention.data import SubwordTokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_miniature(tmp_path_factory.mktemp("miniature") / "new")
+
+
+def test_it_becomes_a_model_without_further_settings(folder):
+    model = from_t2t_checkpoint(folder / CHECKPOINT)
+    tokenizer = SubwordTokenizer.from_file(folder / VOCABULARY)
+    assert model.backbone.vocabulary_size == tokenizer.vocabulary_size
+    assert [part.num_heads for part in model.backbone.blocks[2].attention.parts] == [2, 2]
+    ids = tokenizer.tokenize("The words of a help page, and of no published text: xylophone, 12 \u00e9\u4e16.")
+    assert tokenizer.detokenize(ids).endswith("12 \u00e9\u4e16.")
+    logits = keras.ops.convert_to_numpy(model(np.array([ids])))
+    assert np.isfinite(logits).all() and 0.1 < logits.std() < 10
+
+
+def test_the_command_writes_the_same_from_the_same_seed(folder, tmp_path, capsys):
+    assert main(["miniature", str(tmp_path / "again")]) == 0
+    assert str(tmp_path / "again" / CHECKPOINT) in capsys.readouterr().out
+    assert main(["miniature", str(tmp_path / "other"), "--seed=1"]) == 0
+    first, again, other = (
+        from_t2t_checkpoint(each / CHECKPOINT).get_weights()
+        for each in (folder, tmp_path / "again", tmp_path / "other")
+    )
+    assert all(map(np.array_equal, first, again)) and not all(map(np.array_equal, first, other))
+
+
+def test_what_is_there_is_not_written_over(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["miniature", str(tmp_path)]) == 2
+    assert "`folder` must not be there yet" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,105 @@
+"""A small checkpoint of the published kind and its vocabulary, to try conversions without a download."""
+
+import contextlib
+import json
+import os
+import pathlib
+import pydoc_data.topics
+import tempfile
+import zipfile
+
+import numpy as np
+
+from tf_sparse_attention.convert.t2t.layout import STEP, Layout
+from tf_sparse_attention.convert.t2t.settings import FILE
+from tf_sparse_attention.data import train_subwords
+from tf_sparse_attention.files import atomic_folder
+
+CHECKPOINT, VOCABULARY = "checkpoint.zip", "vocab.subwords"  # the files that are written
+BLOCK, CLUSTER_SIZE = 32, 64
+SETTINGS = {
+    "query_shape": [BLOCK],
+    "memory_flange": [BLOCK],
+    "share_qk": True,
+    "sparsity_cluster_attention_window": CLUSTER_SIZE,
+    "ffn_layer": "geglu",
+}
+
+
+def write_miniature(folder: str | os.PathLike, seed: int = 0) -> pathlib.Path:
+    """Writes a checkpoint like the published ones of PG-19, but small, and its vocabulary of subwords.
+
+    Names, layout and settings are the published ones: post-norm, GEGLU, local heads and, in the last of 3 layers, 2
+    routed ones of 4. The weights are random numbers: what the model says means nothing. The subwords are those of the
+    topics of Python's help.
+
+    Args:
+        folder: the folder to make, with `checkpoint.zip` and `vocab.subwords`.
+        seed: integer of the random numbers. Default 0.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: if there is something at `folder` already.
+
+    Example:
+        >>> folder = write_miniature("miniature")
+        >>> model = from_t2t_checkpoint(folder / "checkpoint.zip")
+    """
+    folder = pathlib.Path(folder)
+    if folder.exists():
+        raise ValueError(f"`folder` must not be there yet. Received: folder={folder}.")
+    tokenizer = train_subwords(pydoc_data.topics.topics.values(), 300)
+    with atomic_folder(folder) as temporary:
+        temporary.mkdir()
+        tokenizer.to_file(temporary / VOCABULARY)
+        _write_checkpoint(temporary / CHECKPOINT, _layout(tokenizer.vocabulary_size), np.random.default_rng(seed))
+    return folder
+
+
+def _layout(vocabulary_size):
+    return Layout(
+        scope="sparse_transformer/body/",
+        vocabulary_size=vocabulary_size,
+        embedding_dim=16,
+        hidden_dim=32,
+        num_layers=3,
+        intermediate_dim=64,
+        activation="geglu",
+        norm="post",
+        num_heads=4,
+        key_dim=8,
+        value_dim=8,
+        num_routing=2,
+        num_clusters=4,
+        routed=(2,),
+        has_averages=True,
+        local_distance=2 * BLOCK,
+        routing_distance=2 * BLOCK,
+    )
+
+
+def _write_checkpoint(path, layout, numbers):
+    """Writes a zip file with a checkpoint of random weights of a `Layout`, and its settings."""
+    import tensorflow as tf
+
+    tensors = {layout.scope + name: _random(numbers, name, shape) for name, shape in layout.shapes.items()}
+    names = sorted([*tensors, STEP])
+    values = [tf.constant({**tensors, STEP: np.int64(7)}[name]) for name in names]
+    with contextlib.ExitStack() as stack:
+        prefix = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model.ckpt-7"
+        tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
+        archive = stack.enter_context(zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED))
+        archive.writestr(FILE, json.dumps(SETTINGS, indent=2))
+        for file in sorted(prefix.parent.iterdir()):
+            archive.write(file, file.name)
+
+
+def _random(numbers, name, shape):
+    """Returns values of the size that those of a new model have."""
+    if name.endswith("layer_norm_scale") or name.endswith("ema_count"):
+        return np.ones(shape, "float32")
+    if len(shape) < 2:
+        return np.zeros(shape, "float32")
+    return (numbers.normal(size=shape) * shape[0] ** -0.5).astype("float32")
