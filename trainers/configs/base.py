@@ -114,6 +114,7 @@ def _train():
         "evaluate_every": 500,  # 0: never
         "checkpoint_every": 500,  # 0: only at the end
         "keep_checkpoints": 3,  # the newest ones
+        "illustrate": False,  # whether an evaluation also writes a sample and draws routes and spans, for TensorBoard
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device

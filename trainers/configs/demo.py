@@ -36,6 +36,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     config.model.attention = [{**LOCAL, "num_heads": 4}] if variant == "local" else [dict(LOCAL), dict(ROUTING)]
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50)
     config.train.update(num_steps=2000, log_every=100, evaluate_every=500, checkpoint_every=500, evaluation_windows=64)
+    config.train.illustrate = True
     if variant == "tiny":
         _shrink(config)
     return config
@@ -51,5 +52,5 @@ def _shrink(config):
     ]
     config.optimizer.update(name="adafactor", learning_rate=0.01, schedule="constant", warmup_steps=None)
     config.train.update(num_steps=20, log_every=5, evaluate_every=10, checkpoint_every=5, evaluation_windows=4)
-    config.train.jit_compile = False
+    config.train.update(jit_compile=False, illustrate=False)
     config.generate.length = 16

@@ -43,7 +43,7 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
     Raises:
         ValueError: Naming the first setting that differs.
     """
-    before, after = _flat(rename_settings(saved["config"])), _flat(now["config"])
+    before, after = flat_settings(rename_settings(saved["config"])), flat_settings(now["config"])
     for name in sorted({*before, *after}):
         if not _is_changeable(name) and before.get(name) != after.get(name):
             raise ValueError(
@@ -63,7 +63,7 @@ def _is_changeable(name):
     )
 
 
-def _flat(settings, prefix=""):
+def flat_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Returns nested settings as one dictionary from "section.name" or "section.list[0].name" to values."""
     if isinstance(settings, dict):
         items = [(f"{prefix}.{name}" if prefix else name, value) for name, value in settings.items()]
@@ -73,5 +73,5 @@ def _flat(settings, prefix=""):
         return {prefix: settings}
     flat = {}
     for name, value in items:
-        flat.update(_flat(value, name))
+        flat.update(flat_settings(value, name))
     return flat

@@ -11,7 +11,17 @@ import ml_collections
 from absl import logging
 
 import tf_sparse_attention as tsa
-from trainers.shared import callbacks, components, resume, scoring, strategy, tokenizers, workdir, writers
+from trainers.shared import (
+    callbacks,
+    components,
+    illustrations,
+    resume,
+    scoring,
+    strategy,
+    tokenizers,
+    workdir,
+    writers,
+)
 from trainers.shared.checkpoints import Checkpoints, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
@@ -160,7 +170,10 @@ class Run:
         """
         settings = self.config.train
         (self.folder / workdir.MODEL).unlink(missing_ok=True)  # It is older than the checkpoints to come.
-        outputs = writers.open_writers(self.folder, settings.num_steps, step) if self.devices.is_chief else []
+        described = resume.flat_settings(self._description["config"])
+        outputs = (
+            writers.open_writers(self.folder, settings.num_steps, step, described) if self.devices.is_chief else []
+        )
         report = callbacks.Report(outputs, settings.log_every, self._tokens_per_step)
         saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
         with callbacks.StopOnSignal() as stop:
@@ -222,3 +235,16 @@ class Run:
         scalars |= {f"validation/{name}": metrics[name] for name in names if metrics[name] is not None}
         for writer in outputs:
             writer.write(step, scalars)
+        if settings.illustrate and outputs:
+            self._illustrate(step, outputs)
+
+    def _illustrate(self, step, outputs):
+        """Shows what the model is like: a text of its own, and pictures of routes and of spans."""
+        first = self._validation.document(0)  # type: ignore[union-attr]  # there is one where it evaluates
+        text = self.tokenizer.detokenize(first[: self.config.data.sequence_length])
+        pictures = dict(illustrations.pictures(self.model, self.tokenizer, text))
+        texts = {}
+        if self.config.model.causal:
+            texts["sample"] = illustrations.sample_text(self.model, self.tokenizer, self.config.generate)
+        for writer in outputs:
+            writer.show(step, texts, pictures)

@@ -6,8 +6,11 @@ import pathlib
 import re
 import sys
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import tqdm
 from absl import logging
 
@@ -17,7 +20,20 @@ from trainers.shared.files import atomic_file
 BESIDE_BAR = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}
 
 
-class Bar:
+class Writer:
+    """Where a run tells what becomes of it; by default nowhere."""
+
+    def progress(self, step: int, loss: float) -> None:
+        """Takes the loss after an execution."""
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        """Takes the figures of a report."""
+
+    def show(self, step: int, texts: Mapping[str, str], pictures: Mapping[str, np.ndarray]) -> None:
+        """Takes texts, and pictures uint8 (height, width, 4), by name."""
+
+
+class Bar(Writer):
     """A progress bar with the newest figures, for a terminal, and a line for each evaluation.
 
     It begins after the first execution, which compiles: the time that is left is that of steps alone.
@@ -45,7 +61,7 @@ class Bar:
             tqdm.tqdm.write(line(step, scalars), file=sys.stdout)
 
 
-class Lines:
+class Lines(Writer):
     """A line of text for each report, for a log."""
 
     def __init__(self, num_steps: int) -> None:
@@ -91,7 +107,7 @@ def line(step: int | str, scalars: dict[str, float]) -> str:
     return f"step {step}: " + ", ".join(f"{name} {value:.5g}" for name, value in shown.items())
 
 
-class JsonLines:
+class JsonLines(Writer):
     """A file with one JSON object for each report, which a resumed run continues.
 
     Args:
@@ -108,9 +124,6 @@ class JsonLines:
                     "".join(f"{row}\n" for row in lines if _step_of(row) <= start_step), encoding="utf-8"
                 )
 
-    def progress(self, step: int, loss: float) -> None:
-        pass
-
     def write(self, step: int, scalars: dict[str, float]) -> None:
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **scalars}) + "\n")
@@ -123,18 +136,25 @@ def _step_of(row):
         return float("inf")  # A line that was being written when the run was killed.
 
 
-class TensorBoard:
-    """Event files for TensorBoard: validation and training as two of its runs, so that they share charts."""
+class TensorBoard(Writer):
+    """Event files for TensorBoard: validation and training as two of its runs, so that they share charts.
 
-    def __init__(self, folder: str | os.PathLike) -> None:
+    Args:
+        folder: the folder of the two.
+        settings: those of the run by name, for the table of HParams.
+    """
+
+    def __init__(self, folder: str | os.PathLike, settings: Mapping[str, Any]) -> None:
         import tensorflow as tf
+        from tensorboard.plugins.hparams import api as hparams
 
         self._writers = {
             kind: tf.summary.create_file_writer(os.path.join(folder, kind)) for kind in ("train", "validation")
         }
-
-    def progress(self, step: int, loss: float) -> None:
-        pass
+        # Beside the two and not in one of them, so that the table has the figures of both.
+        with tf.summary.create_file_writer(str(folder)).as_default():
+            kinds = (bool, int, float, str)
+            hparams.hparams({name: value for name, value in settings.items() if isinstance(value, kinds)})
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         import tensorflow as tf
@@ -146,8 +166,30 @@ class TensorBoard:
         for writer in self._writers.values():
             writer.flush()
 
+    def show(self, step: int, texts: Mapping[str, str], pictures: Mapping[str, np.ndarray]) -> None:
+        import tensorflow as tf
 
-def open_writers(folder: pathlib.Path, num_steps: int, start_step: int) -> list[Any]:
-    """Returns the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder."""
+        writer = self._writers["validation"]
+        with writer.as_default(step):
+            for name, text in texts.items():
+                # Markdown, in which a block of code keeps lines and signs as they are.
+                tf.summary.text(name, "".join(f"    {row}\n" for row in text.split("\n")))
+            for name, picture in pictures.items():
+                tf.summary.image(name, picture[None])
+        writer.flush()
+
+
+def open_writers(
+    folder: pathlib.Path, num_steps: int, start_step: int, settings: Mapping[str, Any] = MappingProxyType({})
+) -> list[Writer]:
+    """Returns the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder.
+
+    Args:
+        folder: the work folder.
+        num_steps: the last step of the run.
+        start_step: the step at which it starts, or goes on.
+        settings: those of the run by name.
+    """
     shown = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
-    return [shown, JsonLines(folder / workdir.METRICS, start_step), TensorBoard(folder / workdir.TENSORBOARD)]
+    board = TensorBoard(folder / workdir.TENSORBOARD, settings)
+    return [shown, JsonLines(folder / workdir.METRICS, start_step), board]

@@ -4,8 +4,10 @@ import json
 import logging
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.plugins.hparams import plugin_data_pb2
 
 from trainers.shared import writers
 
@@ -72,7 +74,7 @@ def test_json_lines_lose_what_is_later_than_the_step_a_run_goes_on_from(tmp_path
 
 
 def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
-    writer = writers.TensorBoard(tmp_path)
+    writer = writers.TensorBoard(tmp_path, {})
     writer.write(5, SCALARS | {"validation/loss": 9.0})
     assert [tag for _, tag, _ in events_of(tmp_path / "validation")] == ["loss"]  # in one chart with that of training
     events = events_of(tmp_path / "train")
@@ -80,14 +82,32 @@ def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
     assert {tag: value for _, tag, value in events} == SCALARS
 
 
+def test_tensorboard_gets_the_settings_texts_and_pictures(tmp_path):
+    writer = writers.TensorBoard(tmp_path, {"train.num_steps": 7, "model.norm": "pre", "model.dropout": None})
+    writer.show(5, {"sample": "def f():\n  return"}, {"spans": np.full((2, 3, 4), 255, "uint8")})
+    events = list(summaries(tmp_path / "validation"))
+    assert [(step, value.tag) for step, value in events] == [(5, "sample"), (5, "spans")]
+    assert tf.make_ndarray(events[0][1].tensor) == b"    def f():\n      return\n"
+    width, height, picture = tf.make_ndarray(events[1][1].tensor)
+    assert (int(width), int(height)) == (3, 2) and (tf.io.decode_png(picture).numpy() == 255).all()
+    ((_, session),) = [event for event in summaries(tmp_path) if "session_start" in event[1].tag]
+    given = plugin_data_pb2.HParamsPluginData.FromString(
+        session.metadata.plugin_data.content
+    ).session_start_info.hparams
+    assert given["train.num_steps"].number_value == 7 and given["model.norm"].string_value == "pre"
+    assert set(given) == {"train.num_steps", "model.norm"}
+
+
+def summaries(folder):
+    """Yields step and value of each summary in a folder of event files."""
+    for path in folder.glob("events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            yield from ((event.step, value) for value in event.summary.value)
+
+
 def events_of(folder):
     """Returns (step, tag, value) of the scalars in a folder of event files."""
-    return [
-        (event.step, value.tag, pytest.approx(float(tf.make_ndarray(value.tensor))))
-        for path in folder.iterdir()
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    ]
+    return [(step, value.tag, pytest.approx(float(tf.make_ndarray(value.tensor)))) for step, value in summaries(folder)]
 
 
 @pytest.mark.parametrize(("is_terminal", "kind"), [(True, writers.Bar), (False, writers.Lines)])

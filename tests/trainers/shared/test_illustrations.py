@@ -1,0 +1,42 @@
+"""What TensorBoard shows of a model: text of its own, and pictures of what its heads look at."""
+
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.trainers.shared.test_writers import summaries
+from trainers.shared import illustrations, training, workdir
+
+SPAN = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 8, "adaptive_span": True}
+ROUTING = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 8}
+
+
+def model_of(*parts):
+    return tsa.models.LanguageModel(tsa.models.Backbone(258, 2, 8, list(parts), intermediate_dim=16, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("parts", "names"),
+    [
+        ([SPAN, ROUTING], ["spans", "routes/layer_0_head_2", "routes/layer_1_head_2"]),
+        ([ROUTING], ["routes/layer_0_head_0", "routes/layer_1_head_0"]),
+        ([{**SPAN, "adaptive_span": False}], []),
+    ],
+)
+def test_spans_and_the_routes_of_each_layer_are_drawn_where_there_are_any(parts, names):
+    text = "words that look at words " * 20
+    drawn = list(illustrations.pictures(model_of(*parts), tsa.data.ByteTokenizer(), text))
+    assert [name for name, _ in drawn] == names
+    for _, picture in drawn:
+        assert picture.dtype == "uint8" and picture.shape[2] == 4 and picture[..., :3].std() > 1
+
+
+def test_a_run_shows_them_at_each_evaluation_and_learns_the_same(finished, make_tiny_config, tmp_path):
+    config = make_tiny_config()
+    config.train.illustrate = True
+    model = training.train(config, tmp_path).model
+    shown = [(step, value.tag) for step, value in summaries(tmp_path / workdir.TENSORBOARD / "validation")]
+    for step in (4, 8):
+        assert {tag for at, tag in shown if at == step} >= {"sample", "routes/layer_0_head_0", "bits_per_byte"}
+    for own, other in zip(model.get_weights(), finished[1].model.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, other)

@@ -1,0 +1,67 @@
+"""What TensorBoard shows of a model beside figures: a sample of text, and pictures of routes and of spans."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.centroids import Centroids
+from trainers.shared.sample_sources import LocalModelSource
+from trainers.shared.sampling import generate
+
+WORDS = 40  # of the text whose routes are drawn
+DOTS_PER_INCH = 100
+
+
+def sample_text(model: keras.Model, tokenizer: Any, settings: Mapping[str, Any]) -> str:
+    """Returns a text that the model writes, of seed 0.
+
+    Args:
+        model: a `LanguageModel` that is causal.
+        tokenizer: the tokenizer that it is trained with.
+        settings: "prompt", "length", "temperature" and "top_p", as `config.generate` has them.
+    """
+    (sample,) = generate(LocalModelSource(model, tokenizer, dict(settings)))
+    return sample["text"]
+
+
+def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields pictures by name, uint8 (height, width, 4): of the spans, and of routes of a text, where there are any.
+
+    Of each layer with routed heads the first of them is drawn, see `tsa.analysis.word_routes`.
+
+    Args:
+        model: a built `LanguageModel`.
+        tokenizer: the tokenizer that it is trained with.
+        text: a text, of which the first words are taken.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401  # not pyplot, which would choose a screen
+    except ImportError:
+        logging.log_first_n(logging.INFO, "No pictures: matplotlib is not installed (extra `plot`).", 1)
+        return
+    if spans_in(model):
+        yield "spans", _drawn((5, 3), lambda axes: tsa.analysis.draw_spans(model, axes=axes))
+    if any(isinstance(layer, Centroids) for layer in model._flatten_layers()):
+        routes = tsa.analysis.word_routes(model, tokenizer, " ".join(text.split()[:WORDS]))
+        for layer in sorted({route.layer for route in routes.routes}):
+            head = min(route.head for route in routes.routes if route.layer == layer)
+            draw = functools.partial(routes.draw, layer, head)
+            yield f"routes/layer_{layer}_head_{head}", _drawn((8, 3), lambda axes, draw=draw: draw(axes=axes))
+
+
+def _drawn(size, draw):
+    """Returns what a function draws into axes, as pixels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    draw(figure.subplots())
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba()).copy()
