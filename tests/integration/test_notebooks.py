@@ -49,14 +49,15 @@ def printed(notebook):
     return "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.full)])
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 # Jupyter's client warns of its own settings and loops, which differ by version.
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-def test_the_notebook_runs(path, monkeypatch, tiny):
+def test_the_notebook_runs(path, backend, monkeypatch, tiny):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
-    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
     monkeypatch.setenv("MPLBACKEND", "agg")
     notebook = made_tiny(nbformat.read(path, as_version=4), tiny(path.stem))
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(FOLDER)}}).execute()
