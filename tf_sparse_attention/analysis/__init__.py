@@ -1,6 +1,6 @@
 """Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
-And what decoding keeps of a text.
+And what decoding keeps of a text, and how clusters and spans are used.
 """
 
 from tf_sparse_attention.analysis.cache_sizes import CacheSize, CacheSizes, cache_sizes
@@ -12,6 +12,7 @@ from tf_sparse_attention.analysis.causality import (
     causality_report,
 )
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
+from tf_sparse_attention.analysis.health import Health, RoutedHead, Spans, health
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.spans import draw_spans
 from tf_sparse_attention.analysis.word_routes import WordRoute, WordRoutes, word_routes
@@ -22,7 +23,10 @@ __all__ = [
     "CausalityError",
     "CausalityReport",
     "HeadDivergence",
+    "Health",
     "Leak",
+    "RoutedHead",
+    "Spans",
     "WordRoute",
     "WordRoutes",
     "assert_causal",
@@ -32,6 +36,7 @@ __all__ = [
     "draw_spans",
     "draw_weights",
     "head_divergence",
+    "health",
     "word_routes",
 ]
 __dir__ = __all__.copy  # without the modules inside

@@ -4,8 +4,8 @@ A grouper with weights is a Keras layer, see `Centroids`.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import keras
 from keras import ops
@@ -90,7 +90,7 @@ def describe_tokens(
     rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
     sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
     tokens, token_masks = zip(*sides, strict=True)
-    for leaf, grouper, *own in _leaves_with_groupers(layer, pattern, *tokens):
+    for _, leaf, grouper, *own in leaves_with_groupers(layer, pattern, *tokens):
         groups = [grouper.assign(x, ops.arange(shape(x)[2], dtype="int32")[None]) for x in own]
         if training:
             train_grouper(layer, grouper, list(zip(own, token_masks, groups, strict=True)))
@@ -123,15 +123,25 @@ def groups_of_leaves(
         positions: int32 (B or 1, T).
     """
     groups: list[Tensor | None] = [None] * len(pattern.leaves())
-    for leaf, grouper, own in _leaves_with_groupers(layer, pattern, heads):
+    for _, leaf, grouper, own in leaves_with_groupers(layer, pattern, heads):
         groups[leaf.index] = grouper.assign(own, positions)
     return groups
 
 
-def _leaves_with_groupers(layer, pattern, *tokens):
-    """Iterates over the leaves that go by content, each with its grouper and its heads of tokens as that sees them."""
+def leaves_with_groupers(layer: keras.layers.Layer, pattern: Pattern, *tokens: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Iterates over the leaves of a pattern that go by content.
+
+    Args:
+        layer: an `AttentionLayer`.
+        pattern: of a call.
+        *tokens: float (B, N, T, H), queries, and keys where they are others.
+
+    Yields:
+        The numbers of the leaf's heads, a range, the `Leaf`, its grouper, and its heads of each of `tokens`, as the
+        grouper sees them.
+    """
     for plan in plan_heads(pattern, tokens[0].shape[1]) if pattern.by_content else ():
         leaves = [leaf for leaf in plan.leaves if leaf.pattern.by_content]
         own = [layer.group_inputs(take_heads(x, plan.heads)) for x in tokens] if leaves else []
         for leaf in leaves:
-            yield leaf, layer.groupers[leaf.index], *own
+            yield plan.heads, leaf, layer.groupers[leaf.index], *own

@@ -40,7 +40,8 @@ class RoutingAttention(AttentionLayer):
     `selection`: "nearest": a query sees the last `cluster_size` keys of its own cluster up to its position, itself
     included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_k": every centroid
     takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
-    it, zeros if none does (about (1 - 1/K)^K of the tokens where T = K cluster_size). Not causal, whatever the mask;
+    it, zeros if none does: about (1 - 1/K)^K of the tokens where T = K `cluster_size`, as `tsa.analysis.health` counts
+    them; "nearest" leaves out none. Not causal, whatever the mask;
     which of equal tokens is taken is up to rounding, and so may change with the batch size. "strided": as "top_k", but
     each centroid takes every (T / `cluster_size`)-th token by falling score (these are not the strides of
     `StridedAttention`). "hash": as "top_k", but the first `cluster_size` tokens of a hash bucket in place of a

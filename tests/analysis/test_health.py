@@ -1,0 +1,111 @@
+"""The report on clusters and spans counts what there is, and says what to do."""
+
+import keras
+import numpy as np
+import pytest
+
+from tf_sparse_attention.analysis import health
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention, SparseAttention
+from tf_sparse_attention.patterns import Heads, Nearest, Window
+
+SIZE = 12
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def routing(**arguments):
+    layer = RoutingAttention(2, 8, num_clusters=4, cluster_size=8, seed=0, **arguments)
+    layer.build((None, None, SIZE))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "least", "most"),
+    [
+        ({"selection": "top_k"}, 0.1, 0.6),
+        ({"selection": "top_k", "position": "relative"}, 0.1, 0.6),
+        ({"selection": "nearest"}, 0, 0),
+        ({"selection": "nearest", "share_qk": False}, 0, 0.2),  # of keys, a cluster may have none
+    ],
+)
+def test_what_is_dropped_is_what_the_dense_twin_shows_empty(arguments, least, most):
+    layer, x = routing(**arguments), normal(3, 32, SIZE)
+    report = health(layer, x)
+    empty = ~keras.ops.convert_to_numpy(layer.attention_pattern(x)).any(axis=-1)  # (B, N, T)
+    assert least <= empty.mean() <= most
+    np.testing.assert_allclose([head.dropped for head in report.heads], empty.mean(axis=(0, 2)))
+    drops = arguments["selection"] == "top_k"
+    assert any('selection="nearest" leaves out none' in line for line in report.advice) == drops
+
+
+@pytest.mark.parametrize("share_qk", [True, False])
+def test_clusters_are_counted_by_row_and_without_padding(share_qk):
+    layer, x = routing(selection="nearest", share_qk=share_qk), normal(2, 20, SIZE)
+    mask = np.arange(20) < np.array([[20], [11]])
+
+    class Masked(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = layer
+
+        def call(self, x):
+            return self.inner(x, query_mask=mask, use_causal_mask=True)
+
+    report = health(Masked(), x)
+    sides = [side for side in layer.project(x)[:2] if side is not None]
+    for head, found in enumerate(report.heads):
+        rows = []
+        for side in sides:
+            nearest = (
+                keras.ops.convert_to_numpy(side) @ keras.ops.convert_to_numpy(layer.centroids).swapaxes(1, 2)
+            ).argmax(-1)
+            rows += [np.bincount(nearest[row, head][mask[row]], minlength=4) for row in range(2)]
+        rows = np.array(rows)
+        shares = rows.sum(0) / rows.sum()
+        assert found.dead == (shares == 0).sum() and (found.num_clusters, found.cluster_size) == (4, 8)
+        assert found.overfull == pytest.approx(rows[rows > 8].sum() / rows.sum())
+        assert found.entropy == pytest.approx(-sum(x * np.log(x) for x in shares if x) / np.log(4))
+
+
+def test_equal_tokens_are_all_in_one_cluster():
+    report = health(routing(selection="nearest"), np.ones((1, 32, SIZE), "float32"))
+    for head in report.heads:
+        assert (head.dead, head.entropy, head.overfull) == (3, 0, 1)
+    assert len(report.advice) == 2 and "75% of the clusters have no token" in report.advice[0]
+    assert "100% of the tokens are in clusters of more than `cluster_size`, 8" in report.advice[1]
+
+
+def test_drift_is_measured_from_an_earlier_report():
+    layer, x = routing(selection="nearest"), normal(2, 32, SIZE)
+    first = health(layer, x)
+    assert all(head.drift is None for head in first.heads)
+    assert [head.drift for head in health(layer, x, first).heads] == [0, 0]
+    layer.centroids.assign(layer.centroids + np.array([0.0, 1.0])[:, None, None])
+    assert [head.drift for head in health(layer, x, first).heads] == pytest.approx([0, 1], abs=1e-6)
+
+
+def test_layers_of_several_parts_have_a_row_for_each_routed_head():
+    x = normal(1, 32, SIZE)
+    parts = [LocalAttention(2, 4, window=4), RoutingAttention(1, 4, num_clusters=2, cluster_size=8)]
+    assert [(each.head, each.num_clusters) for each in health(MixedAttention(parts), x).heads] == [(0, 2)]
+    union = SparseAttention(2, 4, Window(4) | Nearest(3, 8), seed=0)
+    assert [(each.head, each.num_clusters) for each in health(union, x).heads] == [(0, 3), (1, 3)]
+    beside = SparseAttention(3, 4, Heads([(1, Window(4)), (2, Nearest(5, 8))]), seed=0)
+    assert [(each.head, each.num_clusters) for each in health(beside, x).heads] == [(1, 5), (2, 5)]
+
+
+def test_spans_are_listed_with_advice():
+    x = normal(1, 16, SIZE)
+    for initial, said in ((1.0, "every span is as long as `window`, 64"), (0.0, "the longest span is 4 of 64")):
+        layer = LocalAttention(2, 4, window=64, adaptive_span={"ramp": 4, "initial": initial})
+        report = health(layer, x)
+        assert report.spans[0].window == 64 and len(report.spans[0].spans) == 2
+        assert said in report.advice[0] and said in str(report)
+    assert str(health(LocalAttention(2, 4, window=4), x)).strip() == "Nothing is amiss."
+
+
+def test_a_model_without_attention_is_an_error():
+    with pytest.raises(ValueError, match="must have attention layers of this library"):
+        health(keras.Sequential([keras.Input((4, SIZE)), keras.layers.Dense(2)]), normal(1, 4, SIZE))

@@ -1,0 +1,210 @@
+"""How a model uses its clusters and spans, with advice where something is amiss."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.analysis.attention_rows import AttentionCall, record_attentions
+from tf_sparse_attention.analysis.causality.target import to_numpy
+from tf_sparse_attention.analysis.health_advice import advise
+from tf_sparse_attention.layers.attention.groupers import leaves_with_groupers
+from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.patterns.nearest import BestOfCluster
+
+
+@dataclasses.dataclass(frozen=True)
+class RoutedHead:
+    """How one head uses its clusters.
+
+    Attributes:
+        layer: path of its attention layer.
+        head: number of the head in that layer, from 0.
+        selection: "nearest", or another of `RoutingAttention` by which clusters choose their tokens.
+        num_clusters: K.
+        cluster_size: w.
+        dead: clusters that no token of the batch is nearest to.
+        entropy: of the shares of tokens that clusters have, divided by log K: 1 where all have as many, 0 where one has
+            all.
+        overfull: share of the tokens that are in clusters with more than `cluster_size` tokens of their row.
+        dropped: share of the tokens that attend to nothing, so that the head gives them zeros.
+        drift: how far a centroid moved since the report before, in lengths of a token, the mean; None where there is
+            none.
+    """
+
+    layer: str
+    head: int
+    selection: str
+    num_clusters: int
+    cluster_size: int
+    dead: int
+    entropy: float
+    overfull: float
+    dropped: float
+    drift: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans:
+    """The adaptive spans of one layer.
+
+    Attributes:
+        layer: path of the layer.
+        window: the longest that a span can be, in positions.
+        spans: those of its heads, in positions.
+    """
+
+    layer: str
+    window: int
+    spans: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Health:
+    """A report of `health`; as text, a table and the advice.
+
+    Attributes:
+        heads: list of `RoutedHead`.
+        spans: list of `Spans`.
+        advice: list of sentences; empty where nothing is amiss.
+        centroids: dictionary of the centroids by their path, float (N, K, H), to compare the next report with.
+    """
+
+    heads: list[RoutedHead]
+    spans: list[Spans]
+    advice: list[str]
+    centroids: dict[str, np.ndarray] = dataclasses.field(repr=False)
+
+    def table(self) -> str:
+        """Returns a Markdown table, a row a routed head, and one of the layers with spans."""
+        lines = []
+        if self.heads:
+            lines = ["| layer | head | dead clusters | entropy | overfull | dropped | drift |", "|---" * 7 + "|"]
+        for each in self.heads:
+            drift = "-" if each.drift is None else f"{each.drift:.3f}"
+            shares = f"{each.entropy:.2f} | {each.overfull:.0%} | {each.dropped:.1%} | {drift}"
+            lines.append(f"| {each.layer} | {each.head} | {each.dead} of {each.num_clusters} | {shares} |")
+        if self.spans:
+            lines += [""] * bool(lines) + ["| layer | spans | window |", "|---" * 3 + "|"]
+        for own in self.spans:
+            lines.append(f"| {own.layer} | {', '.join(map(str, own.spans))} | {own.window} |")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.table(), "", *(self.advice or ["Nothing is amiss."])])
+
+
+def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None) -> Health:
+    """Returns how a model uses its clusters and spans on a batch, with advice where something is amiss.
+
+    One call of the model, and one of each routed attention; the cost is linear in the length.
+
+    Args:
+        model: Keras model or layer with attention layers of this library.
+        batch: what it is called with.
+        previous: an earlier report of the same model, to measure the drift of centroids from. Default: None.
+
+    Returns:
+        A `Health`; `print` shows it.
+
+    Raises:
+        ValueError: for a model without attention layers of this library.
+
+    Example:
+        >>> layer = tsa.layers.RoutingAttention(2, 8, num_clusters=4, cluster_size=16, selection="top_k", seed=0)
+        >>> report = health(layer, keras.random.normal((1, 64, 16), seed=0))
+        >>> print(report)  # doctest: +ELLIPSIS
+        | layer | head | dead clusters | entropy | overfull | dropped | drift |...
+    """
+    heads, centroids = [], {}
+    for attention in record_attentions(model, batch):
+        for part in attention.parts:
+            found = _routed_parts(part)
+            dropped = _dropped(part) if found else np.zeros(0)
+            for numbers, pattern, grouper, sides in found:
+                path = grouper.centroids.path
+                centroids[path] = to_numpy(grouper.centroids)
+                before = None if previous is None else previous.centroids.get(path)
+                drift = None if before is None else _drift(before, centroids[path])
+                heads += _heads_of(part, numbers, pattern, sides, dropped, drift)
+    spans = [Spans(_layer_of(span), span.window, tuple(int(x) for x in span.spans())) for span in spans_in(model)]
+    return Health(heads, spans, advise(heads, spans), centroids)
+
+
+def _layer_of(span):
+    """Returns the path of the layer that a span is one of."""
+    return span.fraction.path.rsplit("/", 2)[0]
+
+
+def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list[tuple[np.ndarray, np.ndarray]]]]:
+    """Returns, for each leaf with centroids, its heads, its pattern, its centroids, and clusters of its tokens."""
+    pattern, tokens = part.layer.make_pattern(part.causal), [x for x in part.heads[:2] if x is not None]
+    if isinstance(pattern, BestOfCluster):
+        leaves: Iterator[tuple[Any, ...]] = iter(
+            [(range(part.layer.num_heads), pattern, part.layer.groupers[0], *tokens)]
+        )
+    else:
+        leaves = ((at, leaf.pattern, *rest) for at, leaf, *rest in leaves_with_groupers(part.layer, pattern, *tokens))
+    masks = [part.masks.query_mask, part.masks.key_mask] if len(tokens) > 1 else [part.masks.key_mask]
+    return [
+        (at, own, grouper, [_clusters(grouper, x, mask) for x, mask in zip(sides, masks, strict=True)])
+        for at, own, grouper, *sides in leaves
+        if isinstance(grouper, Centroids)
+    ]
+
+
+def _clusters(grouper, tokens, mask):
+    """Returns the cluster of each token, int (B, n, T), and which tokens there are, bool (B, T)."""
+    clusters = ops.convert_to_numpy(grouper.assign(tokens))
+    return clusters, _which(mask, clusters.shape[0], clusters.shape[2])
+
+
+def _which(mask, batch, length):
+    """Returns a mask of tokens, or that of all of them, as NumPy bool (B, T)."""
+    return np.broadcast_to(True if mask is None else ops.convert_to_numpy(mask), (batch, length))
+
+
+def _dropped(part):
+    """Returns the share of the tokens that see nothing, for each head: float (N,)."""
+    output = to_numpy(part.attend([ops.ones_like(values) for values in part.values]))  # zeros where nothing is seen
+    exists = _which(part.masks.query_mask, output.shape[0], output.shape[2])
+    empty = ~output.any(axis=-1) & exists[:, None]
+    return empty.sum(axis=(0, 2)) / max(exists.sum(), 1)
+
+
+def _drift(before, now):
+    """Returns how far the centroids of each head moved, in lengths of a token, float (N,)."""
+    return np.linalg.norm(now - before, axis=-1).mean(axis=-1) / np.sqrt(now.shape[-1])
+
+
+def _heads_of(part, numbers, pattern, sides, dropped, drift):
+    """Returns the `RoutedHead`s of one leaf."""
+    num_clusters, size = pattern.num_clusters, pattern.cluster_size
+    selection = getattr(part.layer, "selection_of", lambda causal: "nearest")(part.causal)
+    for index, head in enumerate(numbers):
+        counts = np.concatenate(  # of each row by itself, queries and keys too
+            [
+                np.bincount(row[is_token], minlength=num_clusters)[None]
+                for clusters, exists in sides
+                for row, is_token in zip(clusters[:, index], exists, strict=True)
+            ]
+        )
+        total = max(counts.sum(), 1)
+        shares = counts.sum(axis=0) / total
+        nats = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)))
+        yield RoutedHead(
+            layer=part.layer.path or part.layer.name,
+            head=head,
+            selection=selection,
+            num_clusters=num_clusters,
+            cluster_size=size,
+            dead=int((shares == 0).sum()),
+            entropy=float(nats / np.log(num_clusters)) if num_clusters > 1 else 1.0,
+            overfull=float(counts[counts > size].sum() / total),
+            dropped=float(dropped[head]),
+            drift=None if drift is None else float(drift[index]),
+        )
