@@ -140,6 +140,24 @@ CASES = {
     "local_2d_blocks_both_sides": Case(
         local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
     ),
+    "local_2d_rotary": Case(local_2d(block_shape=(2, 3), position="rotary_2d"), crosses=True, packs=False),
+    "local_2d_relative": Case(
+        local_2d(block_shape=(3, 2), num_blocks_after=(1, 2), position="relative_2d"),
+        causal=False,
+        crosses=True,
+        packs=False,
+    ),
+    "local_2d_class": Case(
+        local_2d(block_shape=(2, 2), num_class_tokens=2, position="relative_2d", max_distance=2),
+        crosses=True,
+        packs=False,
+    ),
+    "local_2d_class_both_sides": Case(
+        local_2d(block_shape=(2, 2), order="blocks", num_class_tokens=1, position="rotary_2d"),
+        causal=False,
+        crosses=True,
+        packs=False,
+    ),
     "global_window": Case(global_local(window=3, num_first_global=2), **NEVER_CAUSAL, packs=False),
     "global_window_relative": Case(
         global_local(window=3, num_first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
@@ -233,6 +251,7 @@ OF_EACH_KIND = (
     "sparse_routed_shared",
     "sparse_two_groupings",
     "local_blocks",
+    "local_2d_class",
     "all",
     "nearest",
     "lsh_chunks",

@@ -57,6 +57,11 @@ def local_2d(draw):
     own = {"width": width, "height": draw(heights), "order": draw(st.sampled_from(["raster", "blocks"]))}
     own |= {"block_shape": draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))}
     own |= {"num_blocks_before": draw(st.none() | PAIR), "num_blocks_after": draw(st.none() | PAIR)}
+    own |= {"num_class_tokens": draw(st.integers(0, 3))}
+    if draw(st.booleans()):
+        own |= {"position": draw(st.sampled_from(["relative_2d", "rotary_2d"])), "key_dim": 4}
+    if own.get("position") == "relative_2d":
+        own |= {"max_distance": draw(st.none() | st.integers(1, 8))}
     return layers.LocalAttention2D, common(draw) | own
 
 

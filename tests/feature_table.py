@@ -15,7 +15,7 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Summary, Window
 
 HEADS = {"num_heads": 2, "key_dim": 4}
-POSITIONS = ("relative", "rotary", "alibi")
+POSITIONS = ("relative", "rotary", "alibi", "relative_2d", "rotary_2d")
 COLUMNS = ("pattern", "causal", "both sides", "cross", "packed", "memory", "cache", "cross cache", "positions")
 COLUMNS += ("grouped heads", "LiteRT", "ONNX")
 

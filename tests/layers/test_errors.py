@@ -9,6 +9,7 @@ from tf_sparse_attention.layers import (
     AttentionLayer,
     FeedForward,
     LocalAttention,
+    LocalAttention2D,
     MixedAttention,
     RoutingAttention,
     TransformerBlock,
@@ -95,7 +96,18 @@ def test_a_wrong_argument_is_named_with_what_was_expected_and_received(make, nam
 
 
 FURTHER_ARGUMENTS = [
-    (lambda: local(key_dim=5, position="rotary"), "`key_dim` must be even for rotary positions. Received: key_dim=5."),
+    (
+        lambda: local(key_dim=5, position="rotary"),
+        "`key_dim` must be even for rotary positions. Received: key_dim=5, position='rotary'.",
+    ),
+    (
+        lambda: LocalAttention2D(2, 6, width=4, position="rotary_2d"),
+        "`key_dim` must be a multiple of 4 for rotary positions. Received: key_dim=6, position='rotary_2d'.",
+    ),
+    (
+        lambda: local(position="rotary_2d"),
+        "`position` must be one of [None, 'relative', 'rotary', 'alibi']. Received: position='rotary_2d'.",
+    ),
     (
         lambda: local(max_distance=3, position="alibi"),
         "`max_distance` must be None unless `position` is 'relative'. Received: max_distance=3, position='alibi'.",

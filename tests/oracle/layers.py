@@ -174,11 +174,34 @@ def _share(head):
 
 
 def _local_2d(head):
-    layer = head.layer
+    """Returns a head of local attention on an image, with the tokens before the image that see and are seen by all."""
+    layer, first, lengths = head.layer, head.layer.num_class_tokens, (len(head.query), len(head.key))
     before = layer.num_blocks_before or (1, 1)
     own = layer.width, layer.block_shape, before, layer.num_blocks_after or before
-    lengths = len(head.query), len(head.key)
-    return _by_positions(head, definitions.image_blocks(*lengths, *own, head.causal, layer.order, layer.height))
+    pixels = [max(length - first, 0) for length in lengths]
+    seen = np.ones(lengths, bool)
+    seen[first:, first:] = definitions.image_blocks(*pixels, *own, head.causal, layer.order, layer.height)
+    if head.causal:
+        seen &= _apart(*map(np.arange, lengths)) <= 0
+    places = definitions.pixels(max(pixels), layer.width, layer.block_shape, layer.order, layer.height)
+    places = np.array([(0, 0)] * first + places)
+    extra = np.zeros(lengths)
+    if layer.position == "rotary_2d":
+        head.query, head.key = (_rotated_by_axes(x, places[: len(x)]) for x in (head.query, head.key))
+    if layer.position == "relative_2d":
+        for axis, name in enumerate(("relative_row", "relative_column")):
+            table = head.weights[name]
+            reach = (len(table) - 1) // 2
+            rows = np.clip(_apart(*(places[:length, axis] for length in lengths)), -reach, reach) + reach
+            extra += np.einsum("th,tsh->ts", head.query * layer.key_dim**-0.5, table[rows])
+        extra[:first] = extra[:, :first] = 0
+    return _by_positions(head, seen, extra)
+
+
+def _rotated_by_axes(x, places):
+    """Returns vectors (T, H) of which one half turns by the row and the other by the column, (T, 2)."""
+    halves = np.split(x, 2, axis=1)
+    return np.concatenate([attention.rotate(half, places[:, axis]) for axis, half in enumerate(halves)], axis=1)
 
 
 def _strided(head):

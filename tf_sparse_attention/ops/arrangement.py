@@ -6,6 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.ops.blocks import no_more_than, shape, slice_axis
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 
@@ -62,7 +63,7 @@ class Arrangement:
             period: by how many positions both may be moved without a change of the rule; None: by none. An arrangement
                 whose groups lie so far apart returns NumPy constants, so that masks are constants too.
         """
-        return self.query_positions()[..., :, None], self.key_positions()[..., None, :]
+        return self.pairs()
 
     def inside(self) -> Tensor | None:
         """Returns where a key slot is inside the sequence, bool broadcastable to (B, N, G, 1, s); None: everywhere."""
@@ -74,7 +75,8 @@ class Arrangement:
 
     def apart(self) -> Tensor:
         """Returns key position minus query position, int32 (..., t, s)."""
-        return self.key_positions()[..., None, :] - self.query_positions()[..., :, None]
+        queries, keys = self.pairs()
+        return keys - queries
 
     def own_key(self) -> Tensor:
         """Returns where a query meets the key of its own position, broadcastable to (B, N, G, t, s)."""
@@ -84,8 +86,12 @@ class Arrangement:
         """Returns the `Distances` of the slots."""
         if self.offsets is None:
             apart = self.apart()
-            return Distances(ranks=apart, tokens=apart)
-        return Distances(self.offsets, tokens=self.apart() if self.sorts_tokens else None)
+            return Distances(ranks=apart, tokens=apart, pairs=self.pairs)
+        return Distances(self.offsets, tokens=self.apart() if self.sorts_tokens else None, pairs=self.pairs)
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Returns the positions of queries (..., t, 1) and of keys (..., 1, s)."""
+        return self.query_positions()[..., :, None], self.key_positions()[..., None, :]
 
     def known(self, numbers: Numbers) -> Numbers:
         """Returns what is known of queries and of keys beside their positions, by name, in their slots.
@@ -124,3 +130,72 @@ class OneGroup(Arrangement):
 
     def query_positions(self) -> Tensor:
         return ops.arange(self.query_length, dtype="int32")[None]
+
+
+class FirstRows(OneGroup):
+    """The first tokens of a sequence as queries, as one group, beside all keys.
+
+    Args:
+        count: tokens.
+        query_length: T.
+        key_length: S.
+    """
+
+    is_exact = True
+
+    def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
+        self.query_length, self.key_length = no_more_than(query_length, count), key_length
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return super().queries(slice_axis(x, axis, 0, self.query_length), axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.expand_dims(x, axis - 1)
+
+    def key_positions(self) -> Tensor:
+        return ops.arange(self.key_length, dtype="int32")[None]
+
+
+class AfterFirst(Arrangement):
+    """An arrangement of what comes after the first tokens, of queries and of keys alike.
+
+    Args:
+        count: the tokens before.
+        arrangement: that of the rest.
+        key_length: S.
+    """
+
+    def __init__(self, count: int, arrangement: Arrangement, key_length: Size) -> None:
+        self._count, self._rest = count, arrangement
+        self.key_length, self.is_exact = key_length, arrangement.is_exact
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._rest.queries(self._after_first(x, axis), axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._rest.keys(self._after_first(x, axis), axis)
+
+    def _after_first(self, x, axis):
+        length = shape(x)[axis]
+        return slice_axis(x, axis, no_more_than(length, self._count), length)
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._rest.restore(x, axis)
+
+    def query_positions(self) -> Tensor:
+        return self._rest.query_positions() + self._count
+
+    def key_positions(self) -> Tensor:
+        return self._rest.key_positions() + self._count
+
+    def inside(self) -> Tensor | None:
+        return self._rest.inside()
+
+    def past(self) -> Tensor:
+        return self._rest.past()
+
+    def own_key(self) -> Tensor:
+        return self._rest.own_key()
+
+    def distances(self) -> Distances:
+        return self._rest.distances()._replace(pairs=self.pairs)

@@ -57,6 +57,13 @@ def at_least_zero(number: Size) -> Size:
     return larger(number, 0)
 
 
+def no_more_than(number: Size, limit: int) -> Size:
+    """Returns `min(number, limit)` of a size; a length that JAX does not know while it exports counts as longer."""
+    if ops.is_tensor(number):
+        return ops.minimum(number, limit)
+    return min(number, limit) if isinstance(number, int) else limit
+
+
 def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
     """Cuts an axis into `num_blocks` blocks, padding the end with zeros and dropping what is too long.
 

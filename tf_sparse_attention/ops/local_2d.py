@@ -9,6 +9,7 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import are_known, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.images import Image
+from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -162,6 +163,10 @@ class ImageGrid(Arrangement):
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         blocks = regroup(x, axis - 1, 1, (self.num_bands, self.image.num_columns))
         return from_blocks(blocks, axis, self.image, self.query_length)
+
+    def distances(self) -> Distances:
+        shape = self.image.block_height, self.image.block_width
+        return super().distances()._replace(image_blocks=(shape, self.neighbors))
 
     def past(self) -> np.ndarray:
         """Returns which key slots do not come after a query, bool (t, s), the same for every block.

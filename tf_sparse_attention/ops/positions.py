@@ -26,11 +26,16 @@ class Distances(NamedTuple):
         offsets: constant int array (t, s), the distances of slots where they are the same in every block, or None.
         ranks: int tensor (..., t, s), the distances of slots where `offsets` is None.
         tokens: int tensor (..., t, s), the distances in tokens where they differ from those of slots, or None.
+        pairs: function that returns the positions of queries (..., t, 1) and of keys (..., 1, s), or None.
+        image_blocks: where slots are the pixels of blocks of an image, the rows and columns of a block, and the key
+            blocks, pairs of (rows of blocks below the query block, columns to its right); else None.
     """
 
     offsets: np.ndarray | None = None
     ranks: Tensor | None = None
     tokens: Tensor | None = None
+    pairs: Callable[[], tuple[Tensor, Tensor]] | None = None
+    image_blocks: tuple[tuple[int, int], tuple[tuple[int, int], ...]] | None = None
 
 
 class NoPosition:

@@ -143,7 +143,7 @@ class Pattern:
         sides = ({}, {}) if described is None else described
         queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.num_memory
         starts = (0, 0)
-        if call.starts is not None:
+        if call.starts is not None and self.uses_starts:
             starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
         query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in sides[0].items()})
         key = Place(keys[None, :], starts[1], {name: x[..., None, :] for name, x in sides[1].items()})

@@ -80,16 +80,22 @@ class First(Pattern):
 
     Args:
         count: tokens.
+        per_document: whether packed documents have first tokens of their own. Default True.
 
     Raises:
         ValueError: for a number that is no positive integer.
     """
 
     count: int
-    uses_starts = True
+    per_document: bool = True
 
     def __post_init__(self) -> None:
         checks.check_count("count", self.count)
+        checks.check_switch("per_document", self.per_document)
+
+    @property
+    def uses_starts(self) -> bool:
+        return self.per_document
 
     @property
     def reach(self) -> int:
@@ -100,7 +106,7 @@ class First(Pattern):
         return offset >= 0, offset < self.count, key.start == query.start
 
     def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        if call.starts is None:
+        if call.starts is None or not self.per_document:
             return FirstGrid(call.query_length, call.key_length, self.count)
         return DocumentGrid(call.query_length, call.starts, self.count, call.causal)
 

@@ -8,7 +8,8 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.types import Shape, Tensor
 
-POSITIONS = (None, "relative", "rotary", "alibi")
+# Of kinds of positions that need it, what `key_dim` has to be a multiple of.
+MULTIPLES = {"rotary": 2, "rotary_2d": 4}
 
 # By names that a call does not take, what does it instead.
 _CAUSAL = "An attention hides later positions in a call with `use_causal_mask=True`, a block made with `causal=True`. "
@@ -28,13 +29,17 @@ def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> 
         checks.check_optional_count(name, arguments[name])
     checks.check_optional_count("seed", arguments["seed"], minimum=0)
     checks.check_rate("dropout", arguments["dropout"])
-    checks.check_choice("position", arguments["position"], POSITIONS)
+    checks.check_choice("position", arguments["position"], layer.position_kinds)
     checks.check_switch("use_bias", arguments["use_bias"])
     checks.check_optional_switch("use_output_bias", arguments["use_output_bias"])
     position, key_dim, max_distance = (arguments[name] for name in ("position", "key_dim", "max_distance"))
-    if position == "rotary" and key_dim % 2:
-        raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}.")
-    if max_distance is not None and position != "relative":
+    if key_dim % MULTIPLES.get(position, 1):
+        multiple = MULTIPLES[position]
+        raise ValueError(
+            f"`key_dim` must be {'even' if multiple == 2 else f'a multiple of {multiple}'} for rotary positions. "
+            f"Received: key_dim={key_dim}, position={position!r}."
+        )
+    if max_distance is not None and position not in ("relative", "relative_2d"):
         raise ValueError(
             "`max_distance` must be None unless `position` is 'relative'. "
             f"Received: max_distance={max_distance}, position={position!r}."

@@ -12,11 +12,11 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads, ProjectedHeads
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
+from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops import positions
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -54,7 +54,8 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        query: float (B, T, D).
+        query: float (B, T, D), or images (B, H, W, D), whose pixels row by row are the T = H W tokens; its masks and
+            segment ids may then be (B, H, W). `value` and `key` likewise.
         value: float (B, S, D'). None, or `query` itself: self-attention.
         key: float (B, S, D''). None: `value`.
         query_mask: bool (B, T), False where a query is padding; its heads are zeros. In self-attention it masks the
@@ -73,13 +74,14 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         mask: as `query_mask`; the name by which Keras passes the mask that a lone `query` carries.
 
     Returns:
-        Float (B, T, D), or the pair of it and the weights. A query with nothing to attend to has heads of zeros, so
-        its output is the output bias.
+        Float (B, T, D), (B, H, W, D) of images, or the pair of it and the weights. A query with nothing to attend to
+        has heads of zeros, so its output is the output bias.
 
     Raises:
         ValueError: for an argument of the wrong type, shape or length; T = 0 too.
     """
 
+    position_kinds: tuple[str | None, ...] = (None, "relative", "rotary", "alibi")  # what `position` may be
     # Of masks that a subclass takes in addition to those of every layer, see `add_extra_masks`.
     extra_mask_names: tuple[str, ...] = ()
 
@@ -152,6 +154,9 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
     ) -> None:
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
+        query_shape, value_shape, key_shape = (
+            sequence_shape(self, sizes) for sizes in (query_shape, value_shape, key_shape)
+        )
         attention_checks.check_shapes(query_shape, value_shape, key_shape)
         make = functools.partial(projections.input_projection, self, use_bias=self.use_bias, objects=self._objects)
         self._query = make("query", query_shape, self.num_heads, self.key_dim)
@@ -198,10 +203,20 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         mask: Tensor | None = None,
         **extra_masks: Tensor | None,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        query_mask = mask if query_mask is None else query_mask
+        if any(map(is_image, (query, value, key))):
+            own = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask, "segment_ids": segment_ids}
+            given = as_sequences(self, query, value, key, **own, **extra_masks)
+            given |= {"attention_mask": attention_mask, "return_attention_scores": return_attention_scores}
+            given |= {"training": training, "use_causal_mask": use_causal_mask}
+            given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
+            return as_images(self.call(**given), query)
         attention_checks.check_extra_masks(self, extra_masks)
         attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
-        given = (mask if query_mask is None else query_mask, value_mask, key_mask, attention_mask, segment_ids)
-        masks = self.add_extra_masks(token_masks(query, value, key, *given, self.num_heads), query, **extra_masks)
+        masks = token_masks(
+            query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads
+        )
+        masks = self.add_extra_masks(masks, query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
         return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
@@ -232,39 +247,6 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
     def project_heads(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
         """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens."""
         return projections.heads_of(projection, x)
-
-    def attention_pattern(
-        self,
-        query: Tensor,
-        value: Tensor | None = None,
-        key: Tensor | None = None,
-        use_causal_mask: bool = False,
-        **masks: Tensor | None,
-    ) -> Tensor:
-        """Returns which keys each query sees, the dense twin of the layer, for tests and pictures.
-
-        Args:
-            query: as in a call; likewise `value`, `key`.
-            use_causal_mask: as in a call.
-            **masks: `query_mask`, `value_mask`, `key_mask`, `attention_mask` and `segment_ids` of a call.
-
-        Returns:
-            Bool (B, N, T, S). O(T S) memory.
-
-        Raises:
-            ValueError: as in a call, and for a mask that the layer does not take.
-        """
-        value, key = normalize_self_attention(query, value, key)
-        if not self.built:
-            self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
-        names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
-        attention_checks.check_mask_names(masks, [*names, *self.extra_mask_names])
-        given = {name: masks.pop(name, None) for name in names}
-        tokens = token_masks(query, value, key, **given, num_heads=self.num_heads)
-        tokens = self.add_extra_masks(tokens, query, **masks)
-        heads = self.project(query, value, key)
-        sizes = (*shape(heads[0])[:3], shape(heads[2])[2])
-        return ops.broadcast_to(self.dense_mask(heads, tokens, use_causal_mask), sizes)
 
     def compute_output_shape(
         self,

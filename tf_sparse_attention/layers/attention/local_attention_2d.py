@@ -6,9 +6,14 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.ops.images import ORDERS, Image
+from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.ops.positions_2d import Relative2D, Rotary2D
 from tf_sparse_attention.patterns.image import ImageBlocks
-from tf_sparse_attention.types import Config
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.summary import First
+from tf_sparse_attention.types import Config, Shape
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -46,9 +51,14 @@ class LocalAttention2D(AttentionLayer):
         num_blocks_after: pair, the blocks seen below, which are none in a causal call, and to the right. None: as many
             as before.
         order: "raster" or "blocks". Default "raster".
-        **kwargs: the other arguments of `AttentionLayer`. Distances of `position` are those in the sequence,
-            so a row up is `width` away in the order "raster". "relative" clips them at `max_distance`, by default the
-            farthest key; its cost is O(T max_distance), so give it less where blocks are large.
+        num_class_tokens: tokens before the first pixel that see the whole sequence and are seen by all of it, such as
+            one for the class of the image; in a causal call they see what comes before. Default 0.
+        position: None, "rotary_2d" (Heo et al. 2024: half of the channels turn by the row, half by the column;
+            `key_dim` a multiple of 4), "relative_2d" (Bello et al. 2019: vectors for distances in rows and in columns,
+            clipped at `max_distance`, by default the farthest key, on the scores alone), or "relative", "rotary",
+            "alibi", whose distances are those in the sequence: a row up is `width` away in the order "raster", and
+            O(T max_distance) is the cost of "relative". Class tokens have no place in the two dimensions.
+        **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
         ValueError: for a wrong argument, and for a length that is known to be more than `height` rows have.
@@ -59,6 +69,8 @@ class LocalAttention2D(AttentionLayer):
         >>> tuple(layer(x, use_causal_mask=True).shape)
         (2, 1024, 64)
     """
+
+    position_kinds = (*AttentionLayer.position_kinds, "relative_2d", "rotary_2d")
 
     def __init__(
         self,
@@ -71,12 +83,14 @@ class LocalAttention2D(AttentionLayer):
         num_blocks_before: tuple[int, int] | None = None,
         num_blocks_after: tuple[int, int] | None = None,
         order: str = "raster",
+        num_class_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("width", width)
         checks.check_optional_count("height", height)
         checks.check_choice("order", order, ORDERS)
+        checks.check_count("num_class_tokens", num_class_tokens, minimum=0)
         self.width = width
         self.height = height
         self.block_shape = checks.checked_pair("block_shape", block_shape)
@@ -87,17 +101,48 @@ class LocalAttention2D(AttentionLayer):
         if num_blocks_after is not None:
             self.num_blocks_after = checks.checked_pair("num_blocks_after", num_blocks_after, minimum=0)
         self.order = order
+        self.num_class_tokens = num_class_tokens
 
-    def make_pattern(self, causal: bool) -> ImageBlocks:
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
+        super().build(query_shape, value_shape, key_shape)
+        if self.position == "relative_2d":
+            farthest = self._blocks_of_image().farthest_pixels
+            self._relative_row, self._relative_column = (
+                projections.relative_table(self, name, 2 * (self.max_distance or max(reach, 1)) + 1, self._objects)
+                for name, reach in zip(("relative_row", "relative_column"), farthest, strict=True)
+            )
+
+    @property
+    def position_encoding(self) -> NoPosition:
+        if self.position == "rotary_2d":
+            return Rotary2D(self.image, self.num_class_tokens)
+        if self.position == "relative_2d":
+            return Relative2D(self.image, self._relative_row, self._relative_column, self.num_class_tokens)
+        return super().position_encoding
+
+    def make_pattern(self, causal: bool) -> Pattern:
+        blocks = self._blocks_of_image()
+        if not self.num_class_tokens:
+            return blocks
+        return First(self.num_class_tokens, per_document=False) | blocks
+
+    def _blocks_of_image(self):
         before = (1, 1) if self.num_blocks_before is None else self.num_blocks_before
         after = before if self.num_blocks_after is None else self.num_blocks_after
-        return ImageBlocks(self.width, self.block_shape, before, after, self.order, self.height)
+        sizes = self.width, self.block_shape, before, after, self.order, self.height
+        return ImageBlocks(*sizes, num_first=self.num_class_tokens)
 
     @property
     def image(self) -> Image:
         """The `Image` that sequences are the first pixels of."""
-        return self.make_pattern(causal=False).image
+        return self._blocks_of_image().image
 
     def get_config(self) -> Config:
-        names = ("width", "height", "block_shape", "num_blocks_before", "num_blocks_after", "order")
+        names = ("width", "height", "block_shape", "num_blocks_before", "num_blocks_after", "order", "num_class_tokens")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

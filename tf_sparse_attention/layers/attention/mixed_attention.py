@@ -14,6 +14,7 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention_cache import MixedAttentionCache
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
+from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.ops.masks import mask_of_heads
@@ -202,9 +203,9 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         if attention_mask is None:
             return [None] * len(self.parts)
         attention_mask = as_tensor(attention_mask)
-        keys = query if value is None else value
+        lengths = [sequence_shape(self, x.shape)[1] for x in (query, query if value is None else value)]
         # The parts see a slice each, which could fit where the whole does not.
-        check_attention_mask(attention_mask, query.shape[0], self.num_heads, query.shape[1], keys.shape[1])
+        check_attention_mask(attention_mask, query.shape[0], self.num_heads, *lengths)
         if len(attention_mask.shape) < 4:
             return [attention_mask] * len(self.parts)
         return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]

@@ -3,9 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from keras import ops
+
+from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_cache import AttentionCache
 from tf_sparse_attention.layers.attention.groupers import Grouper, describe_tokens
+from tf_sparse_attention.layers.parts.image_inputs import as_sequences, is_image
+from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import AttentionOptions, attend_pattern
@@ -116,6 +122,43 @@ class PatternHeads(AttentionCache):
     ) -> Sequence[Known] | None:
         """Returns the `known` of `attend_pattern` for projected heads; groups learn in training."""
         return describe_tokens(self, pattern, query, key, masks, training)
+
+    def attention_pattern(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        use_causal_mask: bool = False,
+        **masks: Tensor | None,
+    ) -> Tensor:
+        """Returns which keys each query sees, the dense twin of the layer, for tests and pictures.
+
+        Args:
+            query: as in a call; likewise `value`, `key`.
+            use_causal_mask: as in a call.
+            **masks: `query_mask`, `value_mask`, `key_mask`, `attention_mask` and `segment_ids` of a call.
+
+        Returns:
+            Bool (B, N, T, S). O(T S) memory.
+
+        Raises:
+            ValueError: as in a call, and for a mask that the layer does not take.
+        """
+        value, key = normalize_self_attention(query, value, key)
+        if any(map(is_image, (query, value, key))):
+            return self.attention_pattern(
+                **as_sequences(self, query, value, key, **masks), use_causal_mask=use_causal_mask
+            )
+        if not self.built:
+            self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
+        names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
+        attention_checks.check_mask_names(masks, [*names, *self.extra_mask_names])
+        given = {name: masks.pop(name, None) for name in names}
+        tokens = token_masks(query, value, key, **given, num_heads=self.num_heads)
+        tokens = self.add_extra_masks(tokens, query, **masks)
+        heads = self.project(query, value, key)
+        sizes = (*shape(heads[0])[:3], shape(heads[2])[2])
+        return ops.broadcast_to(self.dense_mask(heads, tokens, use_causal_mask), sizes)
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         """Returns which keys each query sees, bool broadcastable to (B, N, T, S), of projected heads."""

@@ -8,6 +8,7 @@ from keras import ops
 
 from tf_sparse_attention.layers.parts.adaptation import copy_low_rank, policy_inside
 from tf_sparse_attention.layers.parts.copies import assign_copy
+from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
 from tf_sparse_attention.ops.blocks import at_least_zero, pad_axis, shape, slice_axis
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
@@ -84,14 +85,20 @@ def relative_tables(
     layer: keras.layers.Layer, num_rows: int, objects: dict[str, Any]
 ) -> tuple[keras.Variable | None, ...]:
     """Returns Shaw's tables for keys and values, shared by the heads, as weights of a layer; None for what it lacks."""
-    sizes = {"relative_key": layer.key_dim, "relative_value": layer.value_dim if layer.has_relative_values else None}
-    initializer = objects["kernel_initializer"]
-    return tuple(
-        None
-        if size is None
-        else layer.add_weight(name=name, shape=(num_rows, size), initializer=clone_initializer(initializer))
-        for name, size in sizes.items()
+    values = (
+        relative_table(layer, "relative_value", num_rows, objects, layer.value_dim)
+        if layer.has_relative_values
+        else None
     )
+    return relative_table(layer, "relative_key", num_rows, objects), values
+
+
+def relative_table(
+    layer: keras.layers.Layer, name: str, num_rows: int, objects: dict[str, Any], size: int | None = None
+) -> keras.Variable:
+    """Returns a table of vectors for distances, a weight of a layer: (num_rows, `size`), `key_dim` if it is None."""
+    initializer = clone_initializer(objects["kernel_initializer"])
+    return layer.add_weight(name=name, shape=(num_rows, size or layer.key_dim), initializer=initializer)
 
 
 def _built(layer, input_shape):
@@ -112,7 +119,8 @@ def output_spec(
     output = keras.KerasTensor(output_shape, dtype=layer.compute_dtype)
     if not return_attention_scores:
         return output
-    sizes = (query.shape[0], layer.num_heads, query.shape[1], (query if value is None else value).shape[1])
+    lengths = (sequence_shape(layer, x.shape)[1] for x in (query, query if value is None else value))
+    sizes = (query.shape[0], layer.num_heads, *lengths)
     return output, keras.KerasTensor(sizes, dtype=layer.compute_dtype)
 
 

@@ -1,0 +1,101 @@
+"""Images as inputs of attention layers: their pixels row by row are the tokens."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import SIZE, assert_close, normal, to_numpy
+from tf_sparse_attention.layers import (
+    FeedForward,
+    GlobalLocalAttention,
+    LocalAttention,
+    LocalAttention2D,
+    MixedAttention,
+    RoutingAttention,
+    TransformerBlock,
+)
+
+HEIGHT, WIDTH = 4, 6
+LAYERS = {
+    "local": lambda: LocalAttention(2, 4, window=7, position="relative"),
+    "local_2d": lambda: LocalAttention2D(2, 4, width=WIDTH, block_shape=(2, 2), position="rotary_2d"),
+    "routing": lambda: RoutingAttention(2, 4, num_clusters=3, cluster_size=8, seed=0),
+    "mixed": lambda: MixedAttention([LAYERS["local"](), LAYERS["routing"]()]),
+    "global": lambda: GlobalLocalAttention(2, 4, window=3),
+}
+
+
+def as_sequence(x):
+    return x.reshape(len(x), -1, *x.shape[3:])
+
+
+def images(batch=2, seed=0):
+    return normal(batch, HEIGHT, WIDTH, SIZE, seed=seed)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_images_give_what_their_pixels_give_as_a_sequence(name):
+    layer, x, rng = LAYERS[name](), images(), np.random.default_rng(0)
+    masks = {"query_mask": rng.random((2, HEIGHT, WIDTH)) < 0.8, "key_mask": rng.random((2, HEIGHT, WIDTH)) < 0.8}
+    masks["segment_ids"] = np.sort(rng.integers(0, 2, (2, HEIGHT * WIDTH))).reshape(2, HEIGHT, WIDTH)
+    if name == "global":
+        masks["global_mask"] = rng.random((2, HEIGHT, WIDTH)) < 0.1
+    pairs = {"attention_mask": rng.random((2, layer.num_heads, HEIGHT * WIDTH, HEIGHT * WIDTH)) < 0.8}
+    flat = {key: mask.reshape(2, -1) for key, mask in masks.items()}
+    masks, flat = masks | pairs, flat | pairs
+    for arguments, flat_arguments in (({}, {}), (masks, flat)):
+        output, weights = layer(x, return_attention_scores=True, **arguments)
+        expected, expected_weights = layer(as_sequence(x), return_attention_scores=True, **flat_arguments)
+        assert output.shape == (2, HEIGHT, WIDTH, SIZE)
+        assert_close(as_sequence(to_numpy(output)), expected, 0)
+        assert_close(weights, expected_weights, 0)
+    np.testing.assert_array_equal(layer.attention_pattern(x, **masks), layer.attention_pattern(as_sequence(x), **flat))
+
+
+def test_images_ask_images_and_sequences():
+    layer, x, other = LAYERS["local_2d"](), images(), images(seed=1)[:, :3]
+    expected = layer(as_sequence(x), as_sequence(other))
+    for value in (other, as_sequence(other)):
+        assert_close(as_sequence(to_numpy(layer(x, value))), expected, 0)
+    mask = np.random.default_rng(0).random((2, 3, WIDTH)) < 0.5
+    masked = layer(x, other, value_mask=mask)
+    assert_close(
+        as_sequence(to_numpy(masked)), layer(as_sequence(x), as_sequence(other), value_mask=mask.reshape(2, -1)), 0
+    )
+
+
+@pytest.mark.parametrize("sizes", [(HEIGHT, WIDTH), (None, WIDTH), (None, None)])
+def test_models_of_images_are_made_saved_and_loaded(sizes, tmp_path):
+    inputs = keras.Input((*sizes, SIZE))
+    outputs, weights = LAYERS["local_2d"]()(inputs, return_attention_scores=True)
+    length = None if None in sizes else HEIGHT * WIDTH
+    assert outputs.shape == (None, *sizes, SIZE) and weights.shape == (None, 2, length, length)
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    model.fit(images(), images(), verbose=0)
+    model.save(tmp_path / "model.keras")
+    assert_close(keras.models.load_model(tmp_path / "model.keras")(images()), model(images()), 0)
+    height = sizes[0] or 2  # others than it was trained with, where the model leaves them open
+    assert model.predict(images(3)[:, :height], verbose=0).shape == (3, height, WIDTH, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("own", "shape", "message"),
+    [
+        ({}, (2, 4, 5, SIZE), "Images must be 6 pixels wide, as .*Received: 4 rows of 5 pixels"),
+        ({"height": 3}, (2, 4, 6, SIZE), "6 pixels wide and at most 3 high.*Received: 4 rows of 6 pixels"),
+        ({"order": "blocks"}, (2, 4, 6, SIZE), "`order` must be 'raster'.*Received: order='blocks'"),
+        ({"num_class_tokens": 1}, (2, 4, 6, SIZE), "`num_class_tokens` 0; pass a sequence.*num_class_tokens=1"),
+    ],
+)
+def test_other_images_are_refused(own, shape, message):
+    with pytest.raises(ValueError, match=message):
+        LocalAttention2D(2, 4, width=WIDTH, **own)(np.zeros(shape, "float32"))
+    with pytest.raises(ValueError, match=message):
+        LocalAttention2D(2, 4, width=WIDTH, **own)(keras.Input(shape[1:]))
+
+
+def test_a_block_of_images_is_that_of_their_pixels():
+    block = TransformerBlock(LAYERS["local_2d"](), FeedForward(8))
+    output = block(images())
+    assert_close(as_sequence(to_numpy(output)), block(as_sequence(images())), 1e-6)

@@ -1,0 +1,107 @@
+"""Positions of the pixels of an image, by row and column: rotary and relative ones."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.images import Image
+from tf_sparse_attention.ops.positions import Distances, NoPosition, Rotary, skew
+from tf_sparse_attention.ops.products import matmul_last_axis
+from tf_sparse_attention.types import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary2D(NoPosition):
+    """Rotary embedding by axes (Heo et al. 2024, section 3): half of the channels turn by the row, half by the column.
+
+    Tokens before the first pixel are not turned. H must be a multiple of 4.
+
+    Args:
+        image: the `Image` of the pixels.
+        num_first: tokens before the first pixel.
+        base: as in `Rotary`.
+    """
+
+    image: Image
+    num_first: int = 0
+    base: float = 10000.0
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        row, column = self.image.coordinates(ops.maximum(positions - self.num_first, 0))
+        turn = Rotary(self.base)
+        first, second = ops.split(x, 2, axis=-1)
+        return ops.concatenate([turn.rotate(first, row), turn.rotate(second, column)], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative2D(NoPosition):
+    """Learned vectors for the clipped distances in rows and in columns (Bello et al. 2019, section 3.1).
+
+    score_ts += q_t . (row_table[clip(r, -M, M) + M] + column_table[clip(c, -M', M') + M']) with r and c the row and the
+    column of the key minus those of the query; nothing to and from tokens before the first pixel. All heads share the
+    tables.
+
+    Args:
+        image: the `Image` of the pixels.
+        row_table: tensor (2 M + 1, H).
+        column_table: tensor (2 M' + 1, H).
+        num_first: tokens before the first pixel.
+    """
+
+    image: Image
+    row_table: Tensor
+    column_table: Tensor
+    num_first: int = 0
+
+    def score_bias(self, query: Tensor, distances: Distances) -> Tensor:
+        query = ops.cast(query, score_dtype(keras.backend.standardize_dtype(query.dtype)))
+        if distances.image_blocks is not None:
+            return self._of_blocks(query, *distances.image_blocks)
+        queries, keys = (at - self.num_first for at in distances.pairs())  # type: ignore[misc]  # all but content has it
+        ahead = [
+            key - own
+            for own, key in zip(*(self.image.coordinates(ops.maximum(x, 0)) for x in (queries, keys)), strict=True)
+        ]
+        bias = sum(self._picked(query, table, step) for table, step in zip(self._tables(), ahead, strict=True))
+        return ops.where(ops.logical_and(queries >= 0, keys >= 0), bias, 0)
+
+    def _tables(self):
+        return self.row_table, self.column_table
+
+    def _picked(self, query, table, ahead):
+        """Returns query times table at some distances: (B, N, G, t, s) of distances that broadcast against it."""
+        by_distance = matmul_last_axis(query, ops.transpose(ops.cast(table, query.dtype)))
+        index = _row(table, ahead)
+        index = ops.broadcast_to(index, shape(by_distance)[:-1] + (shape(index)[-1],))
+        return ops.take_along_axis(by_distance, index, axis=-1)
+
+    def _of_blocks(self, query, block, neighbors):
+        """Returns the bias of blocks beside blocks, (B, N, G, h w, s), without a gather."""
+        down, along = zip(*neighbors, strict=True)
+        sizes = shape(query)
+        query = ops.reshape(query, (*sizes[:3], *block, sizes[-1]))
+        rows = self._skewed(ops.swapaxes(query, 3, 4), self.row_table, block[0], down)  # (..., w, h, keys' rows)
+        rows, columns = ops.swapaxes(rows, 3, 4), self._skewed(query, self.column_table, block[1], along)
+        parts = [
+            rows[..., :, None][..., (y - min(down)) * block[0] : (y - min(down) + 1) * block[0], :]
+            + columns[..., None, (x - min(along)) * block[1] : (x - min(along) + 1) * block[1]]
+            for y, x in neighbors
+        ]
+        return ops.concatenate([ops.reshape(part, (*sizes[:4], block[0] * block[1])) for part in parts], axis=-1)
+
+    def _skewed(self, query, table, size, steps):
+        """Returns query (..., t, H) times the rows of a table for each key along an axis, (..., t, keys)."""
+        num_keys = (max(steps) - min(steps) + 1) * size
+        lowest = min(steps) * size - (size - 1)
+        index = _row(table, ops.arange(lowest, lowest + size + num_keys - 1, dtype="int32"))
+        vectors = ops.take(ops.cast(table, query.dtype), index, axis=0)
+        return skew(matmul_last_axis(query, ops.transpose(vectors)), (size, num_keys))
+
+
+def _row(table, ahead):
+    """Returns the row of a table for distances along an axis."""
+    reach = (table.shape[0] - 1) // 2
+    return ops.clip(ahead, -reach, reach) + reach
