@@ -1,4 +1,4 @@
-"""One block of a Transformer: attention and feed-forward with residuals and norms."""
+"""One block of a Transformer: attentions and feed-forward with residuals and norms."""
 
 from typing import Any, Self
 
@@ -7,23 +7,24 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_attributes
-from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.attention_checks import check_extra_masks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.cache_checks import check_entries
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
+from tf_sparse_attention.layers.blocks.block_cache import BlockCache
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import implicit_mask
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.types import Config, Shape, Size, Tensor
+from tf_sparse_attention.types import Config, Shape, Tensor
+
+SUBLAYERS = ("attention", "cross_attention", "feed_forward")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @renamed_attributes(reason_against_cache="cache_unsupported_reason")
-class TransformerBlock(AdaptableMixin, keras.layers.Layer):
-    """Attention and feed-forward, each with a residual connection and a layer norm.
+class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
+    """Attention, perhaps cross-attention, and feed-forward, each with a residual connection and a layer norm.
 
     pre: x + f(LN(x)). post: LN(x + f(x)), as in the published Routing Transformer. A block without feed-forward is the
     attention alone, as all-attention layers want it.
@@ -38,6 +39,9 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less
             memory, about a third more time. State and dropout seeds are updated once all the same. Default False.
         seed: integer for the dropout.
+        cross_attention: an attention layer between two sequences, from this one to that of an encoder, or None. In a
+            causal block what a query sees must not depend on other queries: `selection="top_k"` and clustered
+            attention are refused.
         **kwargs: `name`, `dtype`, `trainable`. The sublayers compute in their own dtypes, what is added to the inputs
             has that of the block.
 
@@ -48,6 +52,8 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         segment_ids: int (B, T), as in `AttentionLayer`.
         memory: float (B, L, D), inputs of this block at the L positions before, see `AttentionLayer`.
         memory_segment_ids: int (B, L), likewise.
+        encoder_sequence: float (B, S, D'), what the cross-attention reads; needed where there is one.
+        encoder_padding_mask: bool (B, S), False for its padding. None: the mask that it carries.
         training: whether to drop and to update state.
         **extra_masks: masks by name that the attention takes beside those of every layer, as "global_mask" of a
             `GlobalLocalAttention`.
@@ -75,14 +81,15 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         epsilon: float = 1e-6,
         remat: bool = False,
         seed: int | None = None,
+        cross_attention: AttentionLayer | MixedAttention | None = None,
         **kwargs: Any,
     ) -> None:
         checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
-        _check_sublayers(attention, feed_forward)
+        _check_sublayers(attention, feed_forward, cross_attention)
         checks.check_choice("norm", norm, ("pre", "post"))
         checks.check_switch("causal", causal)
-        _check_can_be_causal(attention, causal)
+        _check_can_be_causal(attention, cross_attention, causal)
         checks.check_switch("remat", remat)
         checks.check_rate("dropout", dropout)
         checks.check_positive("epsilon", epsilon)
@@ -90,6 +97,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         self.supports_masking = True
         self.attention = attention
         self.feed_forward = feed_forward
+        self.cross_attention = cross_attention
         self.norm = norm
         self.causal = causal
         self.dropout = dropout
@@ -98,20 +106,25 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         self.seed = seed
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
-    def build(self, inputs_shape: Shape, **other_shapes: Shape | None) -> None:
-        for layer in (self.attention, self.feed_forward):
+    def build(
+        self, inputs_shape: Shape, encoder_sequence_shape: Shape | None = None, **other_shapes: Shape | None
+    ) -> None:
+        parts = (self.attention,), (self.cross_attention, encoder_sequence_shape), (self.feed_forward,)
+        for layer, *sources in parts:
             if layer is None:
                 continue
             if not layer.built:
-                layer.build(inputs_shape)
+                layer.build(inputs_shape, *sources)
             found = tuple(layer.compute_output_shape(inputs_shape))
             if found != tuple(inputs_shape):
                 raise ValueError(
-                    "`attention` and `feed_forward` must return the shape they get, to be added to it. "
-                    f"Received: {layer.name}, which makes {found} of {tuple(inputs_shape)}."
+                    "`attention`, `cross_attention` and `feed_forward` must return the shape they get, to be added to "
+                    f"it. Received: {layer.name}, which makes {found} of {tuple(inputs_shape)}."
                 )
         self._attention_norm = self._norm("attention_norm", inputs_shape)
-        self._feed_forward_norm = None
+        self._cross_attention_norm = self._feed_forward_norm = None
+        if self.cross_attention is not None:
+            self._cross_attention_norm = self._norm("cross_attention_norm", inputs_shape)
         if self.feed_forward is not None:
             self._feed_forward_norm = self._norm("feed_forward_norm", inputs_shape)
 
@@ -128,6 +141,8 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         segment_ids: Tensor | None = None,
         memory: Tensor | None = None,
         memory_segment_ids: Tensor | None = None,
+        encoder_sequence: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
         **extra_masks: Tensor | None,
@@ -146,49 +161,30 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             return self._run(self.attention, x, training, use_causal_mask=self.causal, **given)
 
         x = self._residual(inputs, attend, self._attention_norm, training)
+        x = self._attend_across(x, encoder_sequence, encoder_padding_mask, mask, training)
         if self.feed_forward is None:
             return x
         return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
 
-    @property
-    def cache_unsupported_reason(self) -> str | None:
-        """Why the block cannot decode with a cache, as text; None if it can."""
-        return self.attention.cache_unsupported_reason if self.causal else "it sees later positions"
+    def _attend_across(self, x, encoder_sequence, encoder_mask, mask, training):
+        """Returns the inputs after the cross-attention, if there is one."""
+        self._check_encoder_sequence(encoder_sequence)
+        if self.cross_attention is None:
+            return x
+        encoder_mask = implicit_mask(encoder_sequence) if encoder_mask is None else encoder_mask
 
-    def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
-    ) -> dict[str, Any]:
-        """Returns the cache by the name of the attention; see `AttentionLayer.init_cache`, likewise the next two.
+        def attend(x):
+            masks = {"query_mask": mask, "value_mask": encoder_mask}
+            return self._run(self.cross_attention, x, training, encoder_sequence, **masks)
 
-        A memory is inputs of this block, as in a call.
-        """
-        check_has_cache(self)
-        if memory is not None and self.norm == "pre":
-            memory = self._attention_norm(memory)
-        return {self.attention.name: self.attention.init_cache(batch_size, max_length, memory, memory_mask)}
+        return self._residual(x, attend, self._cross_attention_norm, training)
 
-    def prefill(
-        self, inputs: Tensor, cache: dict[str, Any], mask: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the results (B, T, D) for a prompt and the cache after it."""
-        return self._decoded(inputs, cache, lambda x, own: self.attention.prefill(x, own, mask))
-
-    def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the result (B, 1, D) for the next token, and the cache after it."""
-        return self._decoded(inputs, cache, lambda x, own: self.attention.decode(x, own, index))
-
-    def _decoded(self, inputs, cache, attend):
-        name, new = self.attention.name, {}
-        check_entries(cache, [name])
-
-        def attend_and_keep(x):
-            output, new[name] = attend(x, cache[name])
-            return output
-
-        x = self._residual(inputs, attend_and_keep, self._attention_norm, training=False)
-        if self.feed_forward is not None:
-            x = self._residual(x, self.feed_forward, self._feed_forward_norm, training=False)
-        return x, new
+    def _check_encoder_sequence(self, encoder_sequence):
+        if (self.cross_attention is None) != (encoder_sequence is None):
+            raise ValueError(
+                "`encoder_sequence` must be given to a block with `cross_attention`, and to no other. Received: "
+                f"encoder_sequence={'None' if encoder_sequence is None else 'a tensor'}."
+            )
 
     def _residual(self, x, sublayer, norm, training):
         change = ops.cast(sublayer(norm(x) if self.norm == "pre" else x), x.dtype)
@@ -196,9 +192,9 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             change = keras.random.dropout(change, self.dropout, seed=self._seeds)
         return x + change if self.norm == "pre" else norm(x + change)
 
-    def _run(self, layer, x, training, **arguments):
+    def _run(self, layer, x, training, *sources, **arguments):
         call = remat_call if self.remat and training else type(layer).__call__
-        return call(layer, x, training=training, **arguments)
+        return call(layer, x, *sources, training=training, **arguments)
 
     def compute_output_shape(self, inputs_shape: Shape, **other_shapes: Shape | None) -> Shape:
         return inputs_shape
@@ -208,32 +204,45 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
 
     def get_config(self) -> Config:
         names = ("norm", "causal", "dropout", "epsilon", "remat", "seed")
+        layers = {name: getattr(self, name) for name in SUBLAYERS}
         parts = {
             name: None if layer is None else keras.saving.serialize_keras_object(layer)
-            for name, layer in (("attention", self.attention), ("feed_forward", self.feed_forward))
+            for name, layer in layers.items()
         }
         return {**super().get_config(), **parts, **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        parts = {
-            name: None if config[name] is None else deserialize_unbuilt(config[name])
-            for name in ("attention", "feed_forward")
-        }
+        given = {name: config.get(name) for name in SUBLAYERS}  # earlier configs have no cross-attention
+        parts = {name: None if part is None else deserialize_unbuilt(part) for name, part in given.items()}
         return cls(**{**config, **parts})
 
 
-def _check_sublayers(attention, feed_forward):
-    if not isinstance(attention, (AttentionLayer, MixedAttention)):
+def _check_sublayers(attention, feed_forward, cross_attention):
+    kinds = (AttentionLayer, MixedAttention)
+    if not isinstance(attention, kinds):
         raise ValueError(f"`attention` must be an attention layer of this library. Received: attention={attention!r}.")
     if feed_forward is not None and not isinstance(feed_forward, keras.layers.Layer):
         raise ValueError(f"`feed_forward` must be a Keras layer or None. Received: feed_forward={feed_forward!r}.")
+    if cross_attention is not None and (
+        not isinstance(cross_attention, kinds) or cross_attention.name == attention.name
+    ):
+        raise ValueError(
+            "`cross_attention` must be another attention layer of this library, of another name, or None. "
+            f"Received: cross_attention={cross_attention!r}, attention={attention!r}."
+        )
 
 
-def _check_can_be_causal(attention, causal):
+def _check_can_be_causal(attention, cross_attention, causal):
     never = [part for part in getattr(attention, "parts", [attention]) if not part.can_be_causal]
     if causal and never:
         raise ValueError(
             f"`causal` must be False with {never[0].__class__.__name__} as it is made here, which cannot hide later "
             "positions. Received: causal=True."
+        )
+    across = getattr(cross_attention, "cross_cache_unsupported_reason", None)
+    if causal and across is not None:
+        raise ValueError(
+            f"`cross_attention` of a causal block must be one in which no query depends on others: {across}. "
+            f"Received: cross_attention={cross_attention!r}."
         )

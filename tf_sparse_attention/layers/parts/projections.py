@@ -85,12 +85,10 @@ def relative_tables(
     layer: keras.layers.Layer, num_rows: int, objects: dict[str, Any]
 ) -> tuple[keras.Variable | None, ...]:
     """Returns Shaw's tables for keys and values, shared by the heads, as weights of a layer; None for what it lacks."""
-    values = (
-        relative_table(layer, "relative_value", num_rows, objects, layer.value_dim)
-        if layer.has_relative_values
-        else None
-    )
-    return relative_table(layer, "relative_key", num_rows, objects), values
+    keys = relative_table(layer, "relative_key", num_rows, objects)  # the first, as files have them in this order
+    if not layer.has_relative_values:
+        return keys, None
+    return keys, relative_table(layer, "relative_value", num_rows, objects, layer.value_dim)
 
 
 def relative_table(

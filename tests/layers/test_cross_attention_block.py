@@ -1,0 +1,150 @@
+"""A Transformer block that also asks the sequence of an encoder."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
+from tf_sparse_attention.analysis import assert_causal
+from tf_sparse_attention.layers import (
+    ClusteredAttention,
+    FeedForward,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    TransformerBlock,
+)
+
+X, ENCODED = normal(2, 9, SIZE), normal(2, 12, SIZE + 2, seed=1)
+PADDING = np.arange(12) < np.array([[12], [7]])
+ACROSS = {
+    "blocks": lambda **own: LocalAttention(2, 4, block_size=3, key_block_size=4, name="across", **own),
+    "heads": lambda **own: MixedAttention(
+        [LocalAttention(1, 4, window=5, **own), LocalAttention(1, 4, block_size=9, key_block_size=12, **own)],
+        name="across",
+    ),
+}
+
+
+def block(kind="blocks", norm="pre", causal=True, common=None, **own):
+    common = common or {}
+    layer = TransformerBlock(
+        LocalAttention(2, 4, window=3, **common),
+        FeedForward(12, **common),
+        norm=norm,
+        causal=causal,
+        cross_attention=ACROSS[kind](**common),
+        **own,
+    )
+    layer.build(X.shape, encoder_sequence_shape=ENCODED.shape)
+    return with_random_weights(layer)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("kind", ACROSS)
+def test_the_cross_attention_comes_between_the_two_others(kind, norm):
+    layer = block(kind, norm)
+
+    def residual(x, sublayer, name):
+        normalised = getattr(layer, f"_{name}_norm")
+        return x + sublayer(normalised(x)) if norm == "pre" else normalised(x + sublayer(x))
+
+    x = residual(X, lambda x: layer.attention(x, use_causal_mask=True), "attention")
+    x = residual(x, lambda x: layer.cross_attention(x, ENCODED, value_mask=PADDING), "cross_attention")
+    x = residual(x, layer.feed_forward, "feed_forward")
+    assert_close(layer(X, encoder_sequence=ENCODED, encoder_padding_mask=PADDING), to_numpy(x), CLOSE)
+
+
+def test_padding_of_either_sequence_changes_nothing():
+    layer, changed, mask = block("heads"), ENCODED.copy(), np.arange(9) < np.array([[9], [5]])
+    changed[~PADDING] = 9.0
+    outputs = [layer(X, mask=mask, encoder_sequence=x, encoder_padding_mask=PADDING) for x in (ENCODED, changed)]
+    assert_close(*map(to_numpy, outputs), 0)
+    embedded = keras.layers.Masking(mask_value=9.0)(changed)  # the mask that the tensor carries
+    assert_close(layer(X, mask=mask, encoder_sequence=embedded), to_numpy(outputs[0]), CLOSE)
+    assert_causal(lambda x: layer(x, encoder_sequence=ENCODED), sequence_length=9, hidden_dim=SIZE)
+
+
+@pytest.mark.parametrize("kind", ACROSS)
+def test_decoding_with_a_cache_is_the_full_pass(kind):
+    layer = block(kind)
+    given = {"encoder_sequence": ENCODED, "encoder_padding_mask": PADDING}
+    whole = to_numpy(layer(X, **given))
+    cache = layer.init_cache(2, 9, **given)
+    output, cache = layer.prefill(X[:, :4], cache, **given)
+    outputs = [output]
+    decode = tf.function(layer.decode)
+    for index in range(4, 9):
+        output, cache = decode(X[:, index : index + 1], cache, tf.constant(index))
+        outputs.append(output)
+    assert_close(np.concatenate([to_numpy(x) for x in outputs], axis=1), whole, CLOSE)
+
+
+def test_rematerialisation_has_the_same_gradients_for_the_encoder_too():
+    results = []
+    for remat in (False, True):
+        layer, source = block(remat=remat, common={"seed": 1}), tf.constant(ENCODED)
+        with tf.GradientTape() as tape:
+            tape.watch(source)
+            loss = tf.reduce_sum(tf.sin(layer(X, encoder_sequence=source, training=True)))
+        results.append([to_numpy(x) for x in tape.gradient(loss, [source, *layer.trainable_weights])])
+    for one, other in zip(*results, strict=True):
+        assert_close(one, other, CLOSE * max(1, np.abs(one).max()))
+    assert np.abs(results[0][0]).max() > 1e-3
+
+
+def test_a_model_of_two_inputs_is_the_same_when_loaded(tmp_path):
+    inputs, source = keras.Input((None, SIZE)), keras.Input((None, SIZE + 2))
+    made = TransformerBlock(
+        LocalAttention(2, 4, window=3), FeedForward(12), causal=True, cross_attention=ACROSS["heads"]()
+    )
+    model = keras.Model([inputs, source], made(inputs, encoder_sequence=source))
+    model.compile("sgd", "mse")
+    model.fit([X, ENCODED], X, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(loaded([X, ENCODED]), to_numpy(model([X, ENCODED])), 0)
+
+
+def test_half_precision_stays_near():
+    layer = block(common={"dtype": "mixed_bfloat16"}, dtype="mixed_bfloat16")
+    exact = block()
+    exact.set_weights(layer.get_weights())
+    output = layer(X, encoder_sequence=ENCODED)
+    assert output.dtype == "bfloat16"
+    assert_close(to_numpy(output).astype("float32"), to_numpy(exact(X, encoder_sequence=ENCODED)), 0.2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: block()(X), "`encoder_sequence` must be given to a block with `cross_attention`.*None"),
+        (lambda: block().init_cache(2, 9), "`encoder_sequence` must be given.*None"),
+        (
+            lambda: TransformerBlock(LocalAttention(2, 4, window=3))(X, encoder_sequence=ENCODED),
+            "`encoder_sequence` must be given to a block with `cross_attention`, and to no other.*a tensor",
+        ),
+        (
+            lambda: TransformerBlock(LocalAttention(2, 4, window=3), cross_attention=keras.layers.Dense(3)),
+            "`cross_attention` must be another attention layer",
+        ),
+        (
+            lambda: TransformerBlock(
+                LocalAttention(2, 4, window=3),
+                causal=True,
+                cross_attention=RoutingAttention(2, 4, 3, 4, share_qk=False, selection="top_k"),
+            ),
+            "`cross_attention` of a causal block must be one in which no query depends on others",
+        ),
+        (
+            lambda: TransformerBlock(
+                LocalAttention(2, 4, window=3), causal=True, cross_attention=ClusteredAttention(2, 4, num_clusters=3)
+            ),
+            "`cross_attention` of a causal block must be one in which no query depends on others",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

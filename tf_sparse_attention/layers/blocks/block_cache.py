@@ -1,0 +1,96 @@
+"""Decoding of a Transformer block with a cache."""
+
+from typing import Any
+
+from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.cache_checks import check_entries
+from tf_sparse_attention.types import Size, Tensor
+
+
+class BlockCache:
+    """The three methods of decoding of a `TransformerBlock`."""
+
+    @property
+    def cache_unsupported_reason(self) -> str | None:
+        """Why the block cannot decode with a cache, as text; None if it can."""
+        return self.attention.cache_unsupported_reason if self.causal else "it sees later positions"
+
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        encoder_sequence: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Returns the caches by the names of the attentions; see `AttentionLayer.init_cache`, likewise the next two.
+
+        A memory is inputs of this block, as in a call. The keys and values of an encoder's sequence are computed here.
+
+        Raises:
+            ValueError: as `AttentionLayer.init_cache`, and where a block with `cross_attention` gets no
+                `encoder_sequence`, or another gets one.
+        """
+        check_has_cache(self)
+        self._check_encoder_sequence(encoder_sequence)
+        if memory is not None and self.norm == "pre":
+            memory = self._attention_norm(memory)
+        cache = {self.attention.name: self.attention.init_cache(batch_size, max_length, memory, memory_mask)}
+        if self.cross_attention is not None:
+            across = self.cross_attention.init_cross_cache(encoder_sequence, value_mask=encoder_padding_mask)
+            cache[self.cross_attention.name] = across
+        return cache
+
+    def prefill(
+        self,
+        inputs: Tensor,
+        cache: dict[str, Any],
+        mask: Tensor | None = None,
+        encoder_sequence: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the results (B, T, D) for a prompt and the cache after it; all its queries ask the encoder at once.
+
+        Raises:
+            ValueError: as `AttentionLayer.prefill`, and as `init_cache` does for an encoder's sequence.
+        """
+        self._check_encoder_sequence(encoder_sequence)
+        return self._decoded(
+            inputs,
+            cache,
+            lambda x, own: self.attention.prefill(x, own, mask),
+            lambda x, own: self.cross_attention(
+                x, encoder_sequence, query_mask=mask, value_mask=encoder_padding_mask, training=False
+            ),
+        )
+
+    def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the result (B, 1, D) for the next token, and the cache after it.
+
+        Raises:
+            ValueError: as `AttentionLayer.decode`.
+        """
+        return self._decoded(
+            inputs,
+            cache,
+            lambda x, own: self.attention.decode(x, own, index),
+            lambda x, own: self.cross_attention.decode_cross(x, own, index),
+        )
+
+    def _decoded(self, inputs, cache, attend, attend_across):
+        """Returns the results for inputs, and the cache of which its attentions keep what they return."""
+        name, new = self.attention.name, dict(cache)
+        check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
+
+        def attend_and_keep(x):
+            output, new[name] = attend(x, cache[name])
+            return output
+
+        x = self._residual(inputs, attend_and_keep, self._attention_norm, training=False)
+        if self.cross_attention is not None:
+            own = cache[self.cross_attention.name]  # which does not change
+            x = self._residual(x, lambda x: attend_across(x, own), self._cross_attention_norm, training=False)
+        if self.feed_forward is not None:
+            x = self._residual(x, self.feed_forward, self._feed_forward_norm, training=False)
+        return x, new
