@@ -1,14 +1,16 @@
 """The command converts, or says what is wrong and leaves what was there."""
 
 import json
-import runpy
+import re
+import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
 
-from tf_sparse_attention.convert.command import main
+from tests.conftest import ROOT
+from trainers.convert import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 
@@ -76,12 +78,21 @@ def test_causal_heads_need_routed_ones(shared_goldens, tmp_path, capsys):
     assert "without routed heads" in capsys.readouterr().err
 
 
-def test_the_module_runs_as_a_program(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["convert", "t2t", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("tf_sparse_attention.convert", run_name="__main__")
-    assert ended.value.code == 0
-    assert "--dry-run" in capsys.readouterr().out
+def run_program(module, *arguments):
+    command = [sys.executable, "-X", "importtime", "-m", module, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["t2t", "--help"], 0), (["t2t", "FILE", "--dry-run", "--no"], 2)])
+def test_help_and_wrong_commands_need_no_backend(arguments, status):
+    process = run_program("trainers.convert", *arguments)
+    assert process.returncode == status and "python -m trainers.convert" in process.stdout + process.stderr
+    assert not re.search(r"\| (keras|tensorflow)$", process.stderr, re.MULTILINE)
+
+
+def test_it_runs_by_the_name_of_the_library_too():
+    process = run_program("tf_sparse_attention.convert", "--help")
+    assert process.returncode == 0 and "miniature" in process.stdout
 
 
 def test_slots_of_an_optimizer_that_is_not_made_are_left_out(pg19_like, tmp_path, capsys):

@@ -1,8 +1,6 @@
-"""Converts trained weights from elsewhere: python -m tf_sparse_attention.convert --help"""
+"""The program `trainers.convert` by another name: python -m tf_sparse_attention.convert --help"""
 
-import sys
-
-from tf_sparse_attention.convert.command import main
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(main())
+    runpy.run_module("trainers.convert", run_name="__main__")

@@ -48,13 +48,14 @@ def run(name: str, main: Callable[[], None]) -> None:
 
     def start(argv):
         del argv  # the name of the program alone
-        _import_backends()
+        import_backends()
         main()
 
     app.run(lambda argv: _exit_on_error(start, argv, (ValueError, OSError, ImportError)), flags_parser=_parse)
 
 
-def _import_backends():
+def import_backends() -> None:
+    """Imports Keras and the backends without the lines that say nothing."""
     with quiet_imports():
         import keras
         import tensorflow as tf  # of the data pipeline on every backend

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.convert import from_t2t_checkpoint
-from tf_sparse_attention.convert.command import main
 from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
 from tf_sparse_attention.data import SubwordTokenizer
+from trainers.convert import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 

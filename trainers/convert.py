@@ -1,4 +1,4 @@
-"""The command line of the conversions."""
+"""Converts trained weights from elsewhere to Keras models: python -m trainers.convert --help"""
 
 import argparse
 import logging
@@ -6,11 +6,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from tf_sparse_attention.convert.causal_routing import with_causal_routing
-from tf_sparse_attention.convert.t2t.conversion import convert_checkpoint, plan_conversion
-from tf_sparse_attention.convert.t2t.files import open_checkpoint
-from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
-from tf_sparse_attention.files import atomic_file
+from trainers.shared import console
 
 NOT_CAUSAL_NOTE = (
     "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
@@ -28,19 +24,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 2 with a message on standard error if the input is wrong.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)  # help needs no backend
+    console.import_backends()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         options.run(options)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
-        return 2
+        return console.WRONG_COMMAND
     return 0
 
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="python -m tf_sparse_attention.convert", description="Converts trained weights to Keras models."
+        prog="python -m trainers.convert", description="Converts trained weights to Keras models."
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     t2t = kinds.add_parser(
@@ -67,12 +64,18 @@ def _parser():
 
 
 def _write_miniature(options):
+    from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
+
     folder = write_miniature(options.folder, options.seed)
     print(f"{folder / CHECKPOINT}: convert it by `t2t {folder / CHECKPOINT} --output=NAME.keras`.")
     print(f"{folder / VOCABULARY}: its vocabulary.")
 
 
 def _convert_t2t(options):
+    from tf_sparse_attention.convert import with_causal_routing
+    from tf_sparse_attention.convert.t2t.conversion import convert_checkpoint, plan_conversion
+    from tf_sparse_attention.convert.t2t.files import open_checkpoint
+
     if not options.dry_run and (options.output is None or options.output.suffix != ".keras"):
         raise ValueError(f"`--output` must be a file NAME.keras. Received: {options.output}.")
     with_optimizer = not (options.without_optimizer or options.causal)
@@ -88,6 +91,8 @@ def _convert_t2t(options):
 
 
 def _write(model, plan, options):
+    from tf_sparse_attention.files import atomic_file
+
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(options.output) as temporary:
         model.save(temporary)
@@ -99,3 +104,7 @@ def _write(model, plan, options):
             print(f"Omitted: {count} {kind}.")
     if plan.layout.routed:
         print(CAUSAL_NOTE if options.causal else NOT_CAUSAL_NOTE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
