@@ -152,8 +152,11 @@ def _attend_leaf(
         conditions.append(tokens != 0)
     span = options.span if leaf.pattern.in_span else None
     ranks = key.rank - own.rank[..., None] if leaf.pattern.by_content else tokens
-    pairs = own.position[:, :, None, None, None], key.position[:, :, None, None]
-    distances = Distances(ranks=of_pairs(ranks), tokens=of_pairs(tokens), pairs=lambda: pairs)
+    distances = Distances(
+        ranks=of_pairs(ranks),
+        tokens=of_pairs(tokens),
+        pairs=lambda: (own.position[:, :, None, None, None], key.position[:, :, None, None]),
+    )
     query = query[:, :, None]  # (B, n, 1, 1, H)
     bias = options.position.score_bias(query, distances)
     if options.hide_self == "unless_alone":
