@@ -6,15 +6,22 @@ import pytest
 
 from tests.contracts import SIZE, normal
 from tf_sparse_attention.layers import (
+    AdaptiveEmbedding,
+    AdaptiveSoftmax,
     AttentionLayer,
     FeedForward,
+    GridEmbedding,
     LocalAttention,
     LocalAttention2D,
     MixedAttention,
     RoutingAttention,
+    SinusoidalEmbedding,
+    SoftmaxFeedForward,
+    SwappedAttention,
     TransformerBlock,
 )
 from tf_sparse_attention.layers.parts.masks import check_attention_mask
+from tf_sparse_attention.models import StatefulModel
 
 
 def local(**own):
@@ -323,6 +330,13 @@ def test_a_mask_with_more_entries_than_an_index_can_hold_is_refused():
         (lambda: LocalAttention(2, 4, window=3, drpout=0.1), "dropout"),
         (lambda: MixedAttention([local()], part=3), "parts"),
         (lambda: block(causl=True), "causal"),
+        (lambda: SwappedAttention(local(), causl=True), "causal"),
+        (lambda: SoftmaxFeedForward(8, drpout=0.1), "dropout"),
+        (lambda: AdaptiveEmbedding(9, 8, [3], div_valu=2), "div_value"),
+        (lambda: AdaptiveSoftmax(9, [3], cutofs=[2]), "cutoffs"),
+        (lambda: GridEmbedding((2, 3), sed=1), "seed"),
+        (lambda: SinusoidalEmbedding(max_wavelenth=9), "max_wavelength"),
+        (lambda: StatefulModel(None, 2, batch_siz=2), "batch_size"),
     ],
 )
 def test_a_typing_error_in_a_name_suggests_the_right_one(make, right):

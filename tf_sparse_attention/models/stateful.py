@@ -50,6 +50,7 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
     """
 
     def __init__(self, model: LanguageModel, batch_size: int, **kwargs: Any) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         checks.check_count("batch_size", batch_size)
         if not isinstance(model, LanguageModel):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import keras
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
@@ -78,6 +79,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
     """
 
     def __init__(self, attention: AttentionLayer | MixedAttention, causal: bool = False, **kwargs: Any) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.attention = attention

@@ -50,6 +50,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
     def __init__(
         self, num_persistent: int, num_heads: int = 1, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
     ) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         checks.check_count("num_persistent", num_persistent)
         checks.check_count("num_heads", num_heads)

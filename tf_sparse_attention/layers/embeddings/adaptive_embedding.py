@@ -59,6 +59,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         check_clusters(vocabulary_size, hidden_dim, cutoffs, div_value)
         checks.check_optional_count("seed", seed, minimum=0)

@@ -71,6 +71,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         checks.check_optional_count("seed", seed, minimum=0)
         given = {"vocabulary_size": vocabulary_size, "cutoffs": cutoffs, "div_value": div_value}

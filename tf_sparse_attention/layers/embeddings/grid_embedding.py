@@ -43,6 +43,7 @@ class GridEmbedding(keras.layers.Layer):
     """
 
     def __init__(self, grid: Sequence[int], seed: int | None = None, **kwargs: Any) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         self.grid = checks.checked_counts("grid", grid)
         if not self.grid:

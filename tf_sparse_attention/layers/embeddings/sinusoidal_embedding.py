@@ -40,6 +40,7 @@ class SinusoidalEmbedding(keras.layers.Layer):
     """
 
     def __init__(self, max_wavelength: float = 10_000.0, **kwargs: Any) -> None:
+        checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         checks.check_positive("max_wavelength", max_wavelength)
         self.supports_masking = True
