@@ -21,3 +21,8 @@ def first(cases, count):
 def _marked(case):
     values = case if isinstance(case, tuple) else (case,)
     return pytest.param(*values, marks=pytest.mark.full)
+
+
+ON_JAX = 20  # draws of a slow proof: each shape is a program of its own, which takes seconds to compile
+# Of such programs most of the time goes into machine code that is fast, for a moment.
+JAX_SETTINGS = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_backend_optimization_level=0"}

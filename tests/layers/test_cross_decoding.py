@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.draws import first
+from tests.draws import JAX_SETTINGS, ON_JAX, first
 from tests.layers.cross_decoded import KINDS, SIZE, compare_drawn, largest_error
 from tf_sparse_attention import layers
 from tf_sparse_attention.patterns import First, Hashed, Nearest, Window
@@ -43,7 +43,7 @@ def test_parts_of_a_union_leave_out_what_others_show():
 @pytest.mark.large
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_drawn_layers_decode_as_one_call_on_jax(kind, run_python):
-    _, error = json.loads(run_python(JAX.format(kind=kind, wanted=40), KERAS_BACKEND="jax"))
+    _, error = json.loads(run_python(JAX.format(kind=kind, wanted=ON_JAX), **JAX_SETTINGS))
     assert error < TOLERANCE
 
 

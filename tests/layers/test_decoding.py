@@ -10,7 +10,7 @@ from keras import ops
 import tf_sparse_attention as tsa
 from tests.cases import CASES
 from tests.contracts import with_random_weights
-from tests.draws import first
+from tests.draws import JAX_SETTINGS, ON_JAX, first
 from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
 from tf_sparse_attention import layers
 from tf_sparse_attention.models import Backbone
@@ -35,7 +35,7 @@ def test_drawn_layers_decode_as_they_are_trained(kind, wanted):
 @pytest.mark.large
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_drawn_layers_decode_on_jax(kind, run_python):
-    _, error = json.loads(run_python(JAX.format(kind=kind, wanted=40), KERAS_BACKEND="jax"))
+    _, error = json.loads(run_python(JAX.format(kind=kind, wanted=ON_JAX), **JAX_SETTINGS))
     assert error < TOLERANCE
 
 
@@ -137,8 +137,8 @@ def test_drawn_layers_go_on_from_a_memory(wanted):
 
 @pytest.mark.large
 def test_drawn_layers_go_on_from_a_memory_on_jax(run_python):
-    code = "import json; from tests.layers.decoded import compare_remembered; print(json.dumps(compare_remembered(40)))"
-    _, error = json.loads(run_python(code, KERAS_BACKEND="jax"))
+    code = f"import json; from tests.layers.decoded import compare_remembered as run; print(json.dumps(run({ON_JAX})))"
+    _, error = json.loads(run_python(code, **JAX_SETTINGS))
     assert error < TOLERANCE
 
 

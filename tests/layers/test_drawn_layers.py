@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.drawn import KINDS
+from tests.draws import JAX_SETTINGS, ON_JAX
 from tests.layers.drawn_layers import compare_drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
@@ -26,4 +27,4 @@ def test_drawn_layers_equal_dense_attention(kind, wanted):
 @pytest.mark.large
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_layers_equal_dense_attention_on_jax(kind, run_python):
-    assert json.loads(run_python(JAX.format(kind=kind, wanted=50), KERAS_BACKEND="jax")) >= 50
+    assert json.loads(run_python(JAX.format(kind=kind, wanted=ON_JAX), **JAX_SETTINGS)) >= ON_JAX
