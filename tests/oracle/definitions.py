@@ -75,7 +75,7 @@ def pixels(num_pixels, width, block_shape, order, height=None):
         height: rows of the image, or None for enough of them, a multiple of h.
     """
     if height is None:
-        height = -(-num_pixels // (width * block_shape[0])) * block_shape[0]
+        height = max(-(-num_pixels // (width * block_shape[0])), 1) * block_shape[0]
     if order == "raster":
         block_shape = (height, width)  # one block is the image
     found = []
