@@ -3,8 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
+from tests.cases import Case
+from tests.contracts import SIZE, assert_close, compare_with_dense, normal, to_numpy, with_random_weights
+from tests.draws import first
 from tests.oracle import definitions
 from tf_sparse_attention.layers import LocalAttention, LocalAttention2D, MixedAttention
 from tf_sparse_attention.models import Backbone
@@ -162,3 +165,20 @@ def test_heads_on_images_stand_beside_others():
     heads = to_numpy(layer.attention_pattern(normal(1, 24, SIZE), use_causal_mask=True))[0]
     expected = definitions.image_blocks(24, 24, 6, (2, 2), (1, 1), (1, 1), True, "raster")
     np.testing.assert_array_equal(heads, [expected, expected, definitions.window(24, 24, 3, True)])
+
+
+LENGTHS = [(1, 1), (5, 1), (2, 5), (2, 2), (3, 3), (1, 5), (5, 2)]
+
+
+@pytest.mark.parametrize(
+    ("position", "num_queries", "num_keys"),
+    first([(position, *lengths) for position in ("relative_2d", "rotary_2d") for lengths in LENGTHS], 3),
+)
+def test_sequences_may_end_before_the_pixels_begin(position, num_queries, num_keys):
+    layer = image(num_class_tokens=2, position=position)
+    inputs = [normal(2, num_queries, SIZE)] + [normal(2, num_keys, SIZE, seed=1)] * (num_queries != num_keys)
+    layer.build(*(x.shape for x in inputs))
+    with_random_weights(layer)
+    compare_with_dense(layer, Case(None, causal=num_queries == num_keys), *inputs)
+    unknown = tf.function(layer, input_signature=[tf.TensorSpec((None, None, SIZE))] * len(inputs))
+    assert_close(unknown(*map(tf.constant, inputs)), to_numpy(layer(*inputs)))
