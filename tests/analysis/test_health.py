@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.analysis import health
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention, SparseAttention
+from tf_sparse_attention.layers import (
+    ClusteredAttention,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    SparseAttention,
+)
 from tf_sparse_attention.patterns import Heads, Nearest, Window
 
 SIZE = 12
@@ -104,6 +110,24 @@ def test_spans_are_listed_with_advice():
         assert report.spans[0].window == 64 and len(report.spans[0].spans) == 2
         assert said in report.advice[0] and said in str(report)
     assert str(health(LocalAttention(2, 4, window=4), x)).strip() == "Nothing is amiss."
+
+
+def test_a_model_of_layers_of_its_own_need_not_be_built():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = RoutingAttention(2, 8, num_clusters=4, cluster_size=8, seed=0)
+
+        def call(self, x):
+            return self.inner(x)
+
+    assert len(health(Own(), normal(1, 9, SIZE)).heads) == 2
+
+
+def test_attention_without_routed_heads_is_passed_over():
+    inputs = keras.Input((None, SIZE))
+    model = keras.Model(inputs, ClusteredAttention(2, 4, num_clusters=3)(routing()(inputs)))
+    assert len(health(model, normal(1, 9, SIZE)).heads) == 2
 
 
 def test_a_model_without_attention_is_an_error():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy
 from tf_sparse_attention.layers import (
@@ -99,3 +100,52 @@ def test_a_block_of_images_is_that_of_their_pixels():
     block = TransformerBlock(LAYERS["local_2d"](), FeedForward(8))
     output = block(images())
     assert_close(as_sequence(to_numpy(output)), block(as_sequence(images())), 1e-6)
+
+
+@pytest.mark.parametrize("name", ["query_mask", "key_mask", "segment_ids"])
+def test_masks_of_other_images_are_refused(name):
+    with pytest.raises(ValueError, match=f"`{name}` must have shape"):
+        LAYERS["local"]()(images(), **{name: np.ones((2, WIDTH, HEIGHT), "int32")})
+
+
+def test_a_program_for_any_width_refuses_another_than_the_layer_has():
+    layer = LAYERS["local_2d"]()
+    layer.build((None, None, None, SIZE))
+    program = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, SIZE))])
+    assert_close(program(images()), to_numpy(layer(images())))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        program(images()[:, :, :5])
+
+
+class Carried(keras.layers.Layer):
+    """Gives images the mask of the pixels that are not zero."""
+
+    supports_masking = True
+
+    def call(self, x):
+        return x
+
+    def compute_mask(self, x, mask=None):
+        return keras.ops.any(keras.ops.not_equal(x, 0), axis=-1)
+
+
+def test_masks_that_images_carry_are_those_of_their_pixels():
+    layer, x, other, carried = LAYERS["local"](), images(), images(seed=1)[:, :3], Carried()
+    x[0, 2:], x[1, :, 4:], other[0, :2] = 0, 0, 0
+    masks = [as_sequence((each != 0).any(-1)) for each in (x, other)]
+    assert_close(as_sequence(to_numpy(layer(carried(x)))), layer(as_sequence(x), query_mask=masks[0]), 0)
+    expected = layer(as_sequence(x), as_sequence(other), query_mask=masks[0], value_mask=masks[1])
+    assert_close(as_sequence(to_numpy(layer(carried(x), carried(other)))), expected, 0)
+
+
+def test_images_take_memory_and_hide_what_comes_later():
+    layer, x, memory = LocalAttention(2, 4, window=7), images(), normal(2, 5, SIZE, seed=2)
+    output = layer(x, memory=memory, use_causal_mask=True)
+    assert_close(as_sequence(to_numpy(output)), layer(as_sequence(x), memory=memory, use_causal_mask=True), 0)
+    for given in ({}, {"use_causal_mask": True}):  # each of them matters
+        assert np.abs(as_sequence(to_numpy(output)) - to_numpy(layer(as_sequence(x), **given))).max() > 1e-3
+
+
+def test_images_are_dropped_out_in_training():
+    layer = LocalAttention(2, 4, window=7, dropout=0.5, seed=0)
+    assert np.abs(to_numpy(layer(images(), training=True)) - to_numpy(layer(images()))).max() > 1e-3

@@ -111,6 +111,8 @@ def record_attentions(model: keras.layers.Layer, inputs: Any) -> list[Attention]
     Raises:
         ValueError: if there are none, or one whose heads share their keys and values.
     """
+    if not model.built:  # Keras would build it by a symbolic call, whose tensors are of no use afterwards
+        model(inputs, training=False)
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     owners = {id(part): layer for layer in layers if isinstance(layer, MixedAttention) for part in layer.parts}
     found: list[Attention] = []

@@ -142,6 +142,8 @@ def _layer_of(span):
 
 def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list[tuple[np.ndarray, np.ndarray]]]]:
     """Returns, for each leaf with centroids, its heads, its pattern, its centroids, and clusters of its tokens."""
+    if not any(isinstance(grouper, Centroids) for grouper in part.layer.groupers):
+        return []
     pattern, tokens = part.layer.make_pattern(part.causal), [x for x in part.heads[:2] if x is not None]
     if isinstance(pattern, BestOfCluster):
         leaves: Iterator[tuple[Any, ...]] = iter(

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.layers.parts.masks import as_tensor, implicit_mask
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Shape, Tensor
@@ -58,21 +59,26 @@ def as_sequences(
     """
     source = query if value is None else value
     owners = {"value_mask": source, "key_mask": source if key is None else key}
-    flat = {name: _of_pixels(owners.get(name, query), mask, "mask" in name) for name, mask in masks.items()}
+    flat = {name: _of_pixels(owners.get(name, query), name, mask) for name, mask in masks.items()}
     for name, x in (("query", query), ("value", value), ("key", key)):
         if x is not None and is_image(x):
             sequence_shape(layer, x.shape)  # which it has to have
             batch, height, width, features = shape(x)
+            if ops.is_tensor(width):  # of a program for any width: another one than the layer's does not fit
+                width = getattr(getattr(layer, "image", None), "width", width)
             x = ops.reshape(x, (batch, height * width, features))
         flat[name] = x
     return flat
 
 
-def _of_pixels(x, mask, is_mask):
+def _of_pixels(x, name, mask):
     """Returns a mask or ids (B, H, W) of the tokens of images as (B, H W), the implicit mask where there is none."""
     if not is_image(x):
         return mask
-    mask = implicit_mask(x) if mask is None and is_mask else as_tensor(mask)
+    mask = implicit_mask(x) if mask is None and "mask" in name else as_tensor(mask)
+    if mask is not None and len(mask.shape) == 3:
+        batch, *pixels, _ = x.shape
+        check_static(name, mask.shape, ((batch, 1), *((size,) for size in pixels)))
     return ops.reshape(mask, (shape(mask)[0], -1)) if mask is not None and len(mask.shape) == 3 else mask
 
 
