@@ -11,7 +11,7 @@ from keras import ops
 from tf_sparse_attention.analysis.attention_rows import AttentionCall, record_attentions
 from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.health_advice import advise
-from tf_sparse_attention.layers.attention.groupers import leaves_with_groupers
+from tf_sparse_attention.layers.attention.groupers import leaves_with_groupers, sides_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.patterns.nearest import BestOfCluster
@@ -144,14 +144,14 @@ def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list
     """Returns, for each leaf with centroids, its heads, its pattern, its centroids, and clusters of its tokens."""
     if not any(isinstance(grouper, Centroids) for grouper in part.layer.groupers):
         return []
-    pattern, tokens = part.layer.make_pattern(part.causal), [x for x in part.heads[:2] if x is not None]
+    (query, key, *_), pattern = part.heads, part.layer.make_pattern(part.causal)
+    tokens, masks = zip(*sides_of(query, key, part.masks), strict=True)
     if isinstance(pattern, BestOfCluster):
         leaves: Iterator[tuple[Any, ...]] = iter(
             [(range(part.layer.num_heads), pattern, part.layer.groupers[0], *tokens)]
         )
     else:
         leaves = ((at, leaf.pattern, *rest) for at, leaf, *rest in leaves_with_groupers(part.layer, pattern, *tokens))
-    masks = [part.masks.query_mask, part.masks.key_mask] if len(tokens) > 1 else [part.masks.key_mask]
     return [
         (at, own, grouper, [_clusters(grouper, x, mask) for x, mask in zip(sides, masks, strict=True)])
         for at, own, grouper, *sides in leaves

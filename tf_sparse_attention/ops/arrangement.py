@@ -132,7 +132,19 @@ class OneGroup(Arrangement):
         return ops.arange(self.query_length, dtype="int32")[None]
 
 
-class FirstRows(OneGroup):
+class RowsBesideAll(OneGroup):
+    """Some of the queries as one group, beside all keys; a subclass has `key_length` and gives the queries."""
+
+    is_exact = True
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.expand_dims(x, axis - 1)
+
+    def key_positions(self) -> Tensor:
+        return ops.arange(self.key_length, dtype="int32")[None]
+
+
+class FirstRows(RowsBesideAll):
     """The first tokens of a sequence as queries, as one group, beside all keys.
 
     Args:
@@ -141,19 +153,11 @@ class FirstRows(OneGroup):
         key_length: S.
     """
 
-    is_exact = True
-
     def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
         self.query_length, self.key_length = no_more_than(query_length, count), key_length
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(slice_axis(x, axis, 0, self.query_length), axis)
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(x, axis - 1)
-
-    def key_positions(self) -> Tensor:
-        return ops.arange(self.key_length, dtype="int32")[None]
 
 
 class AfterFirst(Arrangement):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import OneGroup
+from tf_sparse_attention.ops.arrangement import OneGroup, RowsBesideAll
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import pick_rows, take_numbers
 from tf_sparse_attention.types import Tensor
@@ -73,14 +73,12 @@ class GlobalGrid(OneGroup):
         return self._tokens.counts[:, None, None, None]
 
 
-class GlobalRows(OneGroup):
+class GlobalRows(RowsBesideAll):
     """The global tokens as queries, beside all keys; the rows of other queries are zeros.
 
     Args:
         tokens: a `GlobalTokens`.
     """
-
-    is_exact = True
 
     def __init__(self, tokens: GlobalTokens) -> None:
         self._tokens = tokens
@@ -89,9 +87,6 @@ class GlobalRows(OneGroup):
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(_take_global(x, axis, self._tokens), axis)
 
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(x, axis - 1)
-
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         x, tokens = super().restore(x, axis), self._tokens
         index, back, exists = (_for_heads(each, x) for each in (tokens.slots, _inside(tokens), tokens.counts > 0))
@@ -99,9 +94,6 @@ class GlobalRows(OneGroup):
 
     def query_positions(self) -> Tensor:
         return _inside(self._tokens)[:, None, None]
-
-    def key_positions(self) -> Tensor:
-        return ops.arange(self.key_length, dtype="int32")[None]
 
 
 def _take_global(x, axis, tokens):

@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -179,9 +178,7 @@ class TensorBoard(Writer):
         writer.flush()
 
 
-def open_writers(
-    folder: pathlib.Path, num_steps: int, start_step: int, settings: Mapping[str, Any] = MappingProxyType({})
-) -> list[Writer]:
+def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings: Mapping[str, Any]) -> list[Writer]:
     """Returns the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder.
 
     Args:

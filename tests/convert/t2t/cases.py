@@ -5,19 +5,12 @@ import json
 import pathlib
 
 import numpy as np
-import tensorflow as tf
 
 from tests.goldens import observe
+from tf_sparse_attention.convert.t2t.files import write_checkpoint
 
 CASES = ("pg19_like", "enwik8_like", "pg19_local_like", "eli5_like")
 SCOPE = "sparse_transformer/body/"
-
-
-def write_checkpoint(prefix, tensors):
-    """Writes a checkpoint of TensorFlow 1's kind: PREFIX.index and PREFIX.data-00000-of-00001."""
-    names = sorted(tensors)
-    values = [tf.convert_to_tensor(tensors[name]) for name in names]
-    tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
 
 
 @dataclasses.dataclass

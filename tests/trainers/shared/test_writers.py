@@ -113,5 +113,5 @@ def events_of(folder):
 @pytest.mark.parametrize(("is_terminal", "kind"), [(True, writers.Bar), (False, writers.Lines)])
 def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch, is_terminal, kind):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    opened = writers.open_writers(tmp_path, num_steps=3, start_step=0)
+    opened = writers.open_writers(tmp_path, num_steps=3, start_step=0, settings={})
     assert [type(writer) for writer in opened] == [kind, writers.JsonLines, writers.TensorBoard]

@@ -1,11 +1,11 @@
-"""Reads the files of a TensorFlow 1 checkpoint: a prefix, a folder, or the zip file it was published in."""
+"""The files of a TensorFlow 1 checkpoint: a prefix, a folder, or the zip file it was published in."""
 
 import contextlib
 import os
 import pathlib
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import keras
 import numpy as np
@@ -105,6 +105,15 @@ def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
             yield Checkpoint(_only_prefix(path, path))
         else:
             yield Checkpoint(_prefix_of(path))
+
+
+def write_checkpoint(prefix: str | os.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes a checkpoint of TensorFlow 1's kind, PREFIX.index and PREFIX.data-00000-of-00001."""
+    import tensorflow as tf
+
+    names = sorted(tensors)
+    values = [tf.convert_to_tensor(tensors[name]) for name in names]
+    tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
 
 
 def _unpack(archive, folder):

@@ -10,6 +10,7 @@ import zipfile
 
 import numpy as np
 
+from tf_sparse_attention.convert.t2t.files import write_checkpoint
 from tf_sparse_attention.convert.t2t.layout import STEP, Layout
 from tf_sparse_attention.convert.t2t.settings import FILE
 from tf_sparse_attention.data import train_subwords
@@ -82,14 +83,10 @@ def _layout(vocabulary_size):
 
 def _write_checkpoint(path, layout, numbers):
     """Writes a zip file with a checkpoint of random weights of a `Layout`, and its settings."""
-    import tensorflow as tf
-
     tensors = {layout.scope + name: _random(numbers, name, shape) for name, shape in layout.shapes.items()}
-    names = sorted([*tensors, STEP])
-    values = [tf.constant({**tensors, STEP: np.int64(7)}[name]) for name in names]
     with contextlib.ExitStack() as stack:
         prefix = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model.ckpt-7"
-        tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
+        write_checkpoint(prefix, {**tensors, STEP: np.array(7)})
         archive = stack.enter_context(zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED))
         archive.writestr(FILE, json.dumps(SETTINGS, indent=2))
         for file in sorted(prefix.parent.iterdir()):

@@ -88,8 +88,7 @@ def describe_tokens(
         return None
     known: list[Numbers | None] = [None] * len(pattern.leaves())
     rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
-    sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
-    tokens, token_masks = zip(*sides, strict=True)
+    tokens, token_masks = zip(*sides_of(query, key, masks), strict=True)
     for _, leaf, grouper, *own in leaves_with_groupers(layer, pattern, *tokens):
         groups = [grouper.assign(x, ops.arange(shape(x)[2], dtype="int32")[None]) for x in own]
         if training:
@@ -100,6 +99,17 @@ def describe_tokens(
         ]
         known[leaf.index] = described[0], described[-1]
     return known
+
+
+def sides_of(query: Tensor, key: Tensor | None, masks: TokenMasks) -> list[tuple[Tensor, Tensor | None]]:
+    """Returns the tokens (B, N, T, H) that are grouped, each with the mask (B, T) of those that there are, or None.
+
+    Args:
+        query: queries; where they serve as keys, what hides a key hides the token.
+        key: keys, or None where queries serve as keys.
+        masks: the `TokenMasks` of the call.
+    """
+    return [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
 
 
 def train_grouper(

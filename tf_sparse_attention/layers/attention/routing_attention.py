@@ -9,7 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.layers.attention import routing_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.groupers import Grouper, RandomGroups, train_grouper
+from tf_sparse_attention.layers.attention.groupers import Grouper, RandomGroups, sides_of, train_grouper
 from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.attention.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
@@ -220,7 +220,7 @@ class RoutingAttention(AttentionLayer):
     ) -> Sequence[Known] | None:
         if not isinstance(pattern, BestOfCluster):
             return super().describe_tokens(pattern, query, key, masks, training)
-        sides = [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
+        sides = sides_of(query, key, masks)
         if self.selection == "hash":
             scores = [hash_scores(x, ops.convert_to_tensor(self.planes)) for x, _ in sides]
         else:

@@ -76,10 +76,11 @@ def _of_pixels(x, name, mask):
     if not is_image(x):
         return mask
     mask = implicit_mask(x) if mask is None and "mask" in name else as_tensor(mask)
-    if mask is not None and len(mask.shape) == 3:
-        batch, *pixels, _ = x.shape
-        check_static(name, mask.shape, ((batch, 1), *((size,) for size in pixels)))
-    return ops.reshape(mask, (shape(mask)[0], -1)) if mask is not None and len(mask.shape) == 3 else mask
+    if mask is None or len(mask.shape) != 3:
+        return mask
+    batch, *pixels, _ = x.shape
+    check_static(name, mask.shape, ((batch, 1), *((size,) for size in pixels)))
+    return ops.reshape(mask, (shape(mask)[0], -1))
 
 
 def as_images(results: Any, query: Tensor) -> Any:
