@@ -13,6 +13,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from tests.draws import JAX_SETTINGS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -43,7 +45,7 @@ class JaxWorker:
         return answer["printed"]
 
     def _start(self):
-        environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", **JAX_SETTINGS}
         command = [sys.executable, "-m", "tests.jax_worker"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._said}
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)

@@ -137,16 +137,25 @@ def kept_bytes(remat, length=512, size=64):
 
 def exported(name):
     """Exports a layer for batches and lengths that are not known, and returns how far it is from a call at some."""
-    case, (batch, length) = CASES[name], jax.export.symbolic_shape("batch, length")
+    case, sizes = CASES[name], jax.export.symbolic_shape("batch, length, sources")
     layer = built(case)
+    known = {"batch": (2, 1), "length": (13, 1), "sources": (7, 9)}
+    errors = []
+    for lengths in ("length",), ("length", "sources"):
+        if len(lengths) > 1 and not case.crosses:
+            continue
 
-    def call(x):
-        return layer(x, use_causal_mask=case.causal)
+        def call(*sequences):
+            return layer(*sequences, use_causal_mask=case.causal and len(sequences) == 1)
 
-    call = jax.jit(call)
-    run = jax.export.export(call)(jax.ShapeDtypeStruct((batch, length, SIZE), "float32"))
-    inputs = [normal(*sizes, SIZE) for sizes in ((2, 13), (1, 5))]
-    return max(float(np.abs(run.call(x) - call(x)).max()) for x in inputs)
+        call = jax.jit(call)
+        symbols = dict(zip(known, sizes, strict=True))
+        shapes = [jax.ShapeDtypeStruct((symbols["batch"], symbols[each], SIZE), "float32") for each in lengths]
+        run = jax.export.export(call)(*shapes)
+        for index in range(2):
+            inputs = [normal(known["batch"][index], known[each][index], SIZE) for each in lengths]
+            errors.append(float(np.abs(run.call(*inputs) - call(*inputs)).max()))
+    return max(errors)
 
 
 def main(checks):

@@ -50,10 +50,12 @@ def test_the_cross_attention_comes_between_the_two_others(kind, norm):
         normalised = getattr(layer, f"_{name}_norm")
         return x + sublayer(normalised(x)) if norm == "pre" else normalised(x + sublayer(x))
 
-    x = residual(X, lambda x: layer.attention(x, use_causal_mask=True), "attention")
-    x = residual(x, lambda x: layer.cross_attention(x, ENCODED, value_mask=PADDING), "cross_attention")
+    masks, mask = {"value_mask": PADDING}, np.arange(9) < np.array([[9], [5]])
+    x = residual(X, lambda x: layer.attention(x, query_mask=mask, use_causal_mask=True), "attention")
+    x = residual(x, lambda x: layer.cross_attention(x, ENCODED, query_mask=mask, **masks), "cross_attention")
     x = residual(x, layer.feed_forward, "feed_forward")
-    assert_close(layer(X, encoder_sequence=ENCODED, encoder_padding_mask=PADDING), to_numpy(x), CLOSE)
+    output = layer(X, mask=mask, encoder_sequence=ENCODED, encoder_padding_mask=PADDING)
+    assert_close(output, to_numpy(x), CLOSE)
 
 
 def test_padding_of_either_sequence_changes_nothing():
@@ -79,6 +81,31 @@ def test_decoding_with_a_cache_is_the_full_pass(kind):
         output, cache = decode(X[:, index : index + 1], cache, tf.constant(index))
         outputs.append(output)
     assert_close(np.concatenate([to_numpy(x) for x in outputs], axis=1), whole, CLOSE)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_padded_prompt_is_continued_row_by_row(norm):
+    layer, lengths = block(norm=norm), np.array([4, 2])
+    given = {"encoder_sequence": ENCODED, "encoder_padding_mask": PADDING}
+    mask = np.arange(4) < lengths[:, None]
+    whole = to_numpy(layer(X, **given))
+    output, cache = layer.prefill(X[:, :4], layer.init_cache(2, 9, **given), mask, **given)
+    assert_close(output, to_numpy(layer(X[:, :4], mask=mask, **given)), CLOSE)
+    carried = keras.layers.Masking(mask_value=9.0)(np.where(mask[..., None], X[:, :4], 9.0))
+    assert_close(layer.prefill(carried, layer.init_cache(2, 9, **given), **given)[0][mask], to_numpy(output)[mask], 0)
+    for index in (lengths, lengths + 1):
+        output, cache = layer.decode(np.stack([X[row, index[row]][None] for row in range(2)]), cache, index)
+        assert_close(to_numpy(output)[:, 0], whole[[0, 1], index], CLOSE)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_block_with_a_memory_decodes_as_after_it(norm):
+    layer = block(norm=norm)
+    whole = to_numpy(layer(X[:, 3:], memory=X[:, :3], encoder_sequence=ENCODED))
+    cache = layer.init_cache(2, 9, memory=X[:, :3], encoder_sequence=ENCODED)
+    output, cache = layer.prefill(X[:, 3:5], cache, encoder_sequence=ENCODED)
+    assert_close(output, whole[:, :2], CLOSE)
+    assert_close(layer.decode(X[:, 5:6], cache, 2)[0], whole[:, 2:3], CLOSE)
 
 
 def test_rematerialisation_has_the_same_gradients_for_the_encoder_too():
@@ -112,8 +139,14 @@ def test_half_precision_stays_near():
     exact = block()
     exact.set_weights(layer.get_weights())
     output = layer(X, encoder_sequence=ENCODED)
-    assert output.dtype == "bfloat16"
+    prefilled, cache = layer.prefill(X[:, :4], layer.init_cache(2, 9, encoder_sequence=ENCODED), None, ENCODED)
+    assert {output.dtype, prefilled.dtype, layer.decode(X[:, 4:5], cache, 4)[0].dtype} == {tf.bfloat16}
     assert_close(to_numpy(output).astype("float32"), to_numpy(exact(X, encoder_sequence=ENCODED)), 0.2)
+
+
+def prefilled_from(other):
+    layer = block("heads")
+    return layer.prefill(X[:, :4], layer.init_cache(2, 9, encoder_sequence=ENCODED), encoder_sequence=other)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +154,8 @@ def test_half_precision_stays_near():
     [
         (lambda: block()(X), "`encoder_sequence` must be given to a block with `cross_attention`.*None"),
         (lambda: block().init_cache(2, 9), "`encoder_sequence` must be given.*None"),
+        (lambda: prefilled_from(ENCODED[:, :8]), r"`encoder_sequence` must be .* `init_cache` had.*, a cache of 2 rows and"),
+        (lambda: prefilled_from(ENCODED[:1]), r"`encoder_sequence` must be the sequence that `init_cache` had"),
         (
             lambda: TransformerBlock(LocalAttention(2, 4, window=3))(X, encoder_sequence=ENCODED),
             "`encoder_sequence` must be given to a block with `cross_attention`, and to no other.*a tensor",

@@ -161,14 +161,21 @@ def test_a_batch_of_another_size_is_an_error():
         StatefulModel(make(), 2)(text(batch=3))
 
 
+def pairs_of(ids, count=2):
+    return ((ids, ids) for _ in range(count))
+
+
 @pytest.mark.parametrize(
     ("make_batches", "rows"),
     [
         (lambda ids: tf.data.Dataset.from_tensor_slices(ids).batch(2), "batches of unknown rows"),
         (lambda ids: tf.data.Dataset.from_tensor_slices(ids).batch(4, drop_remainder=True), "4 rows"),
         (lambda ids: tf.data.Dataset.from_tensor_slices((ids, ids)).batch(2), "batches of unknown rows"),
+        (lambda ids: ids, "4 rows"),  # a batch of Keras has 32 rows, where there are as many
         (lambda ids: ids[:3], "3 rows"),
+        (lambda ids: ops.convert_to_tensor(ids[:3]), "3 rows"),
         (lambda ids: {"token_ids": ids[:3]}, "3 rows"),
+        (pairs_of, "4 rows"),
     ],
 )
 def test_batches_of_other_rows_are_refused_before_a_program_is_made(make_batches, rows):
@@ -176,6 +183,37 @@ def test_batches_of_other_rows_are_refused_before_a_program_is_made(make_batches
     with pytest.raises(ValueError, match=rf"`x` must be batches of `batch_size` rows, 2,.* Received: {rows}"):
         stateful.predict(make_batches(text(batch=4)), verbose=0)
     assert stateful.predict(text(batch=4), batch_size=2, verbose=0).shape[0] == 4
+
+
+class Pairs(keras.utils.PyDataset):
+    """Two batches of token ids, with themselves as targets."""
+
+    def __init__(self, ids):
+        super().__init__()
+        self.ids = ids
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return self.ids, self.ids
+
+
+@pytest.mark.parametrize("kind", [Pairs, pairs_of])
+def test_rows_that_a_program_does_not_know_are_those_of_the_batches(kind):
+    ids, model = text(length=12), make()
+    stateful, reader = StatefulModel(model, 2), StatefulModel(model, 2)
+    nats = [keras.losses.sparse_categorical_crossentropy(ids, reader(ids), from_logits=True) for _ in range(2)]
+    stateful.compile("sgd", loss=language_model_loss())
+    loss = stateful.evaluate(kind(ids), steps=2, verbose=0)
+    np.testing.assert_allclose(loss, np.mean([ops.convert_to_numpy(x) for x in nats]), rtol=1e-5)
+
+
+def test_what_would_validate_is_refused():
+    stateful, ids = StatefulModel(make(), 2), text(length=12)
+    for given in ({"validation_data": (ids, ids)}, {"validation_split": 0.5}):
+        with pytest.raises(ValueError, match="`validation_data` must be None, since its text would go into the memory"):
+            stateful.fit(ids, ids, verbose=0, **given)
 
 
 def test_several_replicas_are_an_error(two_replicas):

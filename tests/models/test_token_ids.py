@@ -115,6 +115,11 @@ def test_a_generator_is_checked_batch_by_batch():
         compiled().fit((pair for pair in pairs), steps_per_epoch=2, shuffle=False, verbose=0)
 
 
+def test_a_list_of_arrays_is_refused():
+    with pytest.raises(ValueError, match=r"`x` must be one array or tensor of token ids, .* Received: a list"):
+        compiled().predict([NEGATIVE % 20], verbose=0)
+
+
 def test_other_errors_of_training_stay_what_they_are():
     with pytest.raises(ValueError, match="compile"):
         LanguageModel(backbone()).fit(NEGATIVE % 20, NEGATIVE % 20, verbose=0)

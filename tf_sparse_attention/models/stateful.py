@@ -1,9 +1,10 @@
 """A model that carries the segment memory from batch to batch."""
 
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
@@ -14,6 +15,8 @@ from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs
 from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.types import Config, Tensor
+
+KERAS_BATCH_SIZE = 32  # of arrays, unless told
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -39,8 +42,8 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         Logits (B, T, V), or nats (B, T) of "targets" among the inputs.
 
     Raises:
-        ValueError: for a wrong argument, for a batch of another size, and in a strategy of several replicas,
-            each of which would need a memory of its own.
+        ValueError: for a wrong argument, for a batch of another size, for data to validate with in `fit`, and in a
+            strategy of several replicas, each of which would need a memory of its own.
 
     Example:
         >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
@@ -82,21 +85,40 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
             name=f"memory_{name}", shape=empty.shape, initializer="zeros", dtype=dtype, trainable=False, autocast=False
         )
 
-    def _checked(self, x):
+    def _with_checked(self, run, x, *args, **kwargs):
         """Raises a `ValueError` for batches of other rows before a program is made of them; see `CheckedInputs`."""
-        known = keras.tree.flatten(x.element_spec if is_dataset(x) else x if isinstance(x, (np.ndarray, dict)) else [])
-        rows = known[0].shape[0] if known else self.batch_size
-        if rows is None or rows % self.batch_size or (is_dataset(x) and rows != self.batch_size):
+        given = inspect.signature(run).bind(x, *args, **kwargs).arguments
+        if given.get("validation_data") is not None or given.get("validation_split"):
+            raise ValueError(
+                "`validation_data` must be None, since its text would go into the memory: evaluate a `StatefulModel` of "
+                "its own around the same model. Received: data to validate with."
+            )
+        self._check_rows(x, given.get("batch_size") or KERAS_BATCH_SIZE)
+        return super()._with_checked(run, x, *args, **kwargs)
+
+    def _checked(self, x):
+        x = super()._checked(x)
+        return (self._check_rows(batch) for batch in x) if isinstance(x, Iterator) else x
+
+    def _check_rows(self, x, largest=None):
+        """Returns data, a batch or an array that becomes batches of at most `largest` rows, if `batch_size` fits."""
+        known = keras.tree.flatten(x.element_spec if is_dataset(x) else x)[0]
+        if not getattr(known, "shape", None):
+            return x  # rows are not known before they are read
+        rows = known.shape[0]
+        is_whole = rows is not None and rows % self.batch_size == 0
+        if not is_whole or (rows if is_dataset(x) or largest is None else min(rows, largest)) != self.batch_size:
             raise ValueError(
                 f"`x` must be batches of `batch_size` rows, {self.batch_size}, since each continues a text; batch a "
-                f"dataset by `batch({self.batch_size}, drop_remainder=True)`. "
-                f"Received: {'batches of unknown' if rows is None else rows} rows."
+                f"dataset by `batch({self.batch_size}, drop_remainder=True)`, and give `batch_size={self.batch_size}` "
+                f"beside arrays. Received: {'batches of unknown' if rows is None else rows} rows."
             )
-        return super()._checked(x)
+        return x
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        inputs = keras.tree.map_structure(self._with_known_rows, inputs)
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
-        if token_ids.shape[0] not in (None, self.batch_size):
+        if token_ids.shape[0] != self.batch_size:
             raise ValueError(
                 f"`inputs` must have `batch_size` rows, {self.batch_size}, since each continues a text; drop a "
                 f"smaller last batch. Received: {token_ids.shape[0]} rows."
@@ -106,6 +128,10 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         for name, variable in self._memory.items():
             variable.assign(memory[name])
         return outputs
+
+    def _with_known_rows(self, x):
+        """Returns an input (B, ...) whose rows a program knows, as those of a generator it does not."""
+        return x if x.shape[0] is not None else ops.reshape(x, (self.batch_size, *ops.shape(x)[1:]))
 
     def reset_state(self) -> None:
         """Empties the memory."""

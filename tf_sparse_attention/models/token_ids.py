@@ -75,6 +75,11 @@ class CheckedInputs:
             return check_dataset(x, self.vocabulary_size)
         if isinstance(x, Iterator):
             return (self._check_batch(batch) for batch in x)
+        if isinstance(x, (list, tuple)):
+            raise ValueError(
+                "`x` must be one array or tensor of token ids, a dictionary with `token_ids`, or what gives batches of "
+                f"these. Received: a {type(x).__name__}."
+            )
         if isinstance(x, np.ndarray) or ops.is_tensor(x) or isinstance(x, dict):
             self._check_batch(x)
         return x

@@ -48,20 +48,29 @@ def in_range(index: Tensor, length: Size) -> Tensor:
 
 
 def larger(one: Size, other: Size) -> Size:
-    """Returns the larger of two sizes; of sizes that JAX does not know while it exports those that it can compare."""
-    return ops.maximum(one, other) if ops.is_tensor(one) or ops.is_tensor(other) else max(one, other)
+    """Returns the larger of two sizes."""
+    if ops.is_tensor(one) or ops.is_tensor(other):
+        return ops.maximum(one, other)
+    return max(one, other) if are_known(one, other) else _jax_core().max_dim(one, other)
 
 
 def at_least_zero(number: Size) -> Size:
-    """Returns `max(number, 0)` of a size, see `larger`."""
+    """Returns `max(number, 0)` of a size."""
     return larger(number, 0)
 
 
 def no_more_than(number: Size, limit: int) -> Size:
-    """Returns `min(number, limit)` of a size; a length that JAX does not know while it exports counts as longer."""
+    """Returns `min(number, limit)` of a size."""
     if ops.is_tensor(number):
         return ops.minimum(number, limit)
-    return min(number, limit) if isinstance(number, int) else limit
+    return min(number, limit) if are_known(number) else _jax_core().min_dim(number, limit)
+
+
+def _jax_core():
+    """Returns what computes with sizes that JAX does not know while it exports, which cannot be compared."""
+    import jax.core
+
+    return jax.core
 
 
 def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
@@ -77,10 +86,7 @@ def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
         Tensor (..., G, block_size, ...).
     """
     length, total = shape(x)[axis], num_blocks * block_size
-    # A length that JAX does not know while it exports cannot be compared with a number: enough is padded in any case.
-    is_symbolic = not isinstance(length, int) and not ops.is_tensor(length)
-    missing = total if is_symbolic and isinstance(total, int) else at_least_zero(total - length)
-    x = slice_axis(pad_axis(x, axis, 0, missing), axis, 0, total)
+    x = slice_axis(pad_axis(x, axis, 0, at_least_zero(total - length)), axis, 0, total)
     sizes = shape(x)
     return ops.reshape(x, sizes[:axis] + (num_blocks, block_size) + sizes[len(sizes) + axis + 1 :])
 

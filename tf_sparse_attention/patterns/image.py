@@ -6,7 +6,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import AfterFirst, Arrangement, FirstRows
-from tf_sparse_attention.ops.blocks import at_least_zero, is_zero
+from tf_sparse_attention.ops.blocks import is_zero, no_more_than
 from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.local_2d import image_grid
 from tf_sparse_attention.patterns.caches import Ring
@@ -92,7 +92,7 @@ class ImageBlocks(Pattern):
         if not self.num_first:
             return image_grid(call.query_length, call.key_length, *around)
         first = FirstRows(self.num_first, call.query_length, call.key_length)
-        num_queries, num_keys = (at_least_zero(n - self.num_first) for n in (call.query_length, call.key_length))
+        num_queries, num_keys = (n - no_more_than(n, self.num_first) for n in (call.query_length, call.key_length))
         if is_zero(num_queries):
             return first
         return [first, AfterFirst(self.num_first, image_grid(num_queries, num_keys, *around), call.key_length)]

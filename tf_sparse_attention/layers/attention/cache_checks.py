@@ -45,6 +45,20 @@ def check_cache(x: Tensor, cache: Cache, pattern: Pattern, num_heads: int) -> No
         raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
 
 
+def check_source(name: str, sequence: Tensor, cache: Any) -> None:
+    """Raises a `ValueError` for a sequence (B, S, D) known to be other than that of a cache of `init_cross_cache`."""
+    for leaf in keras.tree.flatten(cache):
+        rows, *middle = leaf.shape
+        if len(middle) != 3:  # neither keys nor values (B, n, S, H)
+            continue
+        pairs = zip(sequence.shape, (rows, middle[1]), strict=False)
+        if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            raise ValueError(
+                f"`{name}` must be the sequence that `init_cache` had. Received: shape {tuple(sequence.shape)}, "
+                f"a cache of {rows} rows and {middle[1]} positions."
+            )
+
+
 def check_index(x: Tensor, index: Size) -> None:
     """Raises a `ValueError` unless `index` is a number from 0 on, or one for each row of `x`, as far as known."""
     dtype = np.asarray(index).dtype if not hasattr(index, "dtype") else keras.backend.standardize_dtype(index.dtype)

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from keras import ops
+
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
-from tf_sparse_attention.layers.attention.cache_checks import check_entries
+from tf_sparse_attention.layers.attention.cache_checks import check_entries, check_source
+from tf_sparse_attention.layers.parts.masks import implicit_mask
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -53,16 +56,22 @@ class BlockCache:
         """Returns the results (B, T, D) for a prompt and the cache after it; all its queries ask the encoder at once.
 
         Raises:
-            ValueError: as `AttentionLayer.prefill`, and as `init_cache` does for an encoder's sequence.
+            ValueError: as `AttentionLayer.prefill`, and as `init_cache` does for an encoder's sequence, which has to be
+                the same.
         """
         self._check_encoder_sequence(encoder_sequence)
+        mask = implicit_mask(inputs) if mask is None else mask
+
+        def attend_across(x, own):
+            check_source("encoder_sequence", encoder_sequence, own)
+            masks = {"query_mask": mask, "value_mask": encoder_padding_mask}
+            return self.cross_attention(x, encoder_sequence, training=False, **masks)
+
         return self._decoded(
             inputs,
             cache,
             lambda x, own: self.attention.prefill(x, own, mask),
-            lambda x, own: self.cross_attention(
-                x, encoder_sequence, query_mask=mask, value_mask=encoder_padding_mask, training=False
-            ),
+            attend_across,
         )
 
     def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
@@ -80,8 +89,8 @@ class BlockCache:
 
     def _decoded(self, inputs, cache, attend, attend_across):
         """Returns the results for inputs, and the cache of which its attentions keep what they return."""
-        name, new = self.attention.name, dict(cache)
         check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
+        name, new, inputs = self.attention.name, dict(cache), ops.cast(inputs, self.compute_dtype)
 
         def attend_and_keep(x):
             output, new[name] = attend(x, cache[name])
