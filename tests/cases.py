@@ -128,7 +128,7 @@ CASES = {
     "local_window": Case(local(window=5), crosses=True),
     "local_window_relative": Case(local(window=4, position="relative", max_distance=2), crosses=True),
     "local_window_alibi": Case(local(window=3, position="alibi"), causal=False, crosses=True),
-    "local_2d": Case(local_2d(block_shape=(2, 2), position="rotary"), crosses=True, packs=False),
+    "local_2d": Case(local_2d(block_shape=(2, 2), position="rotary_2d"), crosses=True, packs=False),
     "local_2d_both_sides": Case(
         local_2d(block_shape=(1, 2), num_blocks_after=(2, 0), position="alibi"), causal=False, crosses=True, packs=False
     ),
@@ -140,7 +140,7 @@ CASES = {
     "local_2d_blocks_both_sides": Case(
         local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
     ),
-    "local_2d_rotary": Case(local_2d(block_shape=(2, 3), position="rotary_2d"), crosses=True, packs=False),
+    "local_2d_in_a_row": Case(local_2d(block_shape=(2, 3), position="rotary"), crosses=True, packs=False),
     "local_2d_relative": Case(
         local_2d(block_shape=(3, 2), num_blocks_after=(1, 2), position="relative_2d"),
         causal=False,
@@ -153,7 +153,7 @@ CASES = {
         packs=False,
     ),
     "local_2d_class_both_sides": Case(
-        local_2d(block_shape=(2, 2), order="blocks", num_class_tokens=1, position="rotary_2d"),
+        local_2d(block_shape=(2, 2), order="blocks", num_class_tokens=1, position="relative_2d"),
         causal=False,
         crosses=True,
         packs=False,

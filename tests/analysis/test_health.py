@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.analysis import health
+from tf_sparse_attention.analysis.health import RoutedHead, Spans
+from tf_sparse_attention.analysis.health_advice import advise
 from tf_sparse_attention.layers import (
     ClusteredAttention,
     LocalAttention,
@@ -102,6 +104,32 @@ def test_layers_of_several_parts_have_a_row_for_each_routed_head():
     assert [(each.head, each.num_clusters) for each in health(beside, x).heads] == [(1, 5), (2, 5)]
 
 
+def head(**changes):
+    given = {"selection": "nearest", "num_clusters": 8, "cluster_size": 16, "dead": 0, "entropy": 0.9, "overfull": 0.1}
+    return RoutedHead(**{"layer": "routed", "head": 0, "dropped": 0.0, "drift": None, **given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("heads", "spans", "said"),
+    [
+        ([head()], [], None),
+        ([head(dropped=0.25)], [], "25.0% of the pairs of head and token attend to nothing: they are masked."),
+        ([head(dropped=0.25, selection="top_k")], [], 'attend to nothing: selection="nearest" leaves out none.'),
+        ([head(dead=4), head()], [], "25% of the clusters have no token: take fewer"),
+        ([head(dead=4, entropy=0.3)], [], "50% of the clusters have no token"),  # which says it all
+        ([head(), head(entropy=0.55)], [], "most tokens are in few clusters (entropy 0.55): begin with"),
+        ([head(overfull=0.8)], [], "80% of the tokens are in clusters of more than `cluster_size`, 16"),
+        ([], [Spans("local", 100, (96, 98))], "every span is as long as `window`, 100"),
+        ([], [Spans("local", 100, (60, 98))], None),
+        ([], [Spans("local", 100, (3, 50))], "the longest span is 50 of 100 positions"),
+    ],
+)
+def test_advice_is_given_for_a_fault_and_for_no_other(heads, spans, said):
+    advice = advise(heads, spans)
+    assert len(advice) == (said is not None)
+    assert not advice or said in advice[0]
+
+
 def test_spans_are_listed_with_advice():
     x = normal(1, 16, SIZE)
     for initial, said in ((1.0, "every span is as long as `window`, 64"), (0.0, "the longest span is 4 of 64")):
@@ -128,6 +156,24 @@ def test_attention_without_routed_heads_is_passed_over():
     inputs = keras.Input((None, SIZE))
     model = keras.Model(inputs, ClusteredAttention(2, 4, num_clusters=3)(routing()(inputs)))
     assert len(health(model, normal(1, 9, SIZE)).heads) == 2
+
+
+def test_padding_that_sees_nothing_is_not_counted_as_dropped():
+    layer, x = routing(selection="nearest"), normal(2, 20, SIZE)
+    mask = np.arange(20) < np.array([[20], [11]])
+    inputs = keras.Input((None, SIZE)), keras.Input((None,), dtype="bool")
+    model = keras.Model(inputs, layer(inputs[0], query_mask=inputs[1], use_causal_mask=True))
+    assert [each.dropped for each in health(model, (x, mask)).heads] == [0, 0]
+    with pytest.raises(ValueError, match=r"`batch` must have tokens that are no padding. Received: none for"):
+        health(model, (x, mask & False))
+
+
+def test_a_report_of_another_model_is_an_error():
+    layer, x = routing(selection="nearest"), normal(1, 9, SIZE)
+    path, report = layer.centroids.path, health(layer, x)
+    report.centroids[path] = report.centroids[path][:, :2]
+    with pytest.raises(ValueError, match=r"`previous` must be a report of the same model. Received: .* \(2, 2, 8\)"):
+        health(layer, x, report)
 
 
 def test_a_model_without_attention_is_an_error():

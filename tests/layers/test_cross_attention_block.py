@@ -154,7 +154,7 @@ def prefilled_from(other):
     [
         (lambda: block()(X), "`encoder_sequence` must be given to a block with `cross_attention`.*None"),
         (lambda: block().init_cache(2, 9), "`encoder_sequence` must be given.*None"),
-        (lambda: prefilled_from(ENCODED[:, :8]), r"`encoder_sequence` must be .* `init_cache` had.*, a cache of 2 rows and"),
+        (lambda: prefilled_from(ENCODED[:, :8]), "`encoder_sequence` must be .* had.*, a cache of 2 rows and"),
         (lambda: prefilled_from(ENCODED[:1]), r"`encoder_sequence` must be the sequence that `init_cache` had"),
         (
             lambda: TransformerBlock(LocalAttention(2, 4, window=3))(X, encoder_sequence=ENCODED),

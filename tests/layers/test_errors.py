@@ -117,7 +117,8 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: local(max_distance=3, position="alibi"),
-        "`max_distance` must be None unless `position` is 'relative'. Received: max_distance=3, position='alibi'.",
+        "`max_distance` must be None unless `position` is 'relative' or 'relative_2d'. "
+        "Received: max_distance=3, position='alibi'.",
     ),
     (
         lambda: routing(distance="token", position="rotary"),

@@ -1,5 +1,7 @@
 """Images as inputs of attention layers: their pixels row by row are the tokens."""
 
+import textwrap
+
 import keras
 import numpy as np
 import pytest
@@ -115,6 +117,34 @@ def test_a_program_for_any_width_refuses_another_than_the_layer_has():
     assert_close(program(images()), to_numpy(layer(images())))
     with pytest.raises(tf.errors.InvalidArgumentError):
         program(images()[:, :, :5])
+
+
+def test_a_program_for_any_length_refuses_more_pixels_than_blocks_in_their_order_have():
+    layer, x = LocalAttention2D(2, 4, width=WIDTH, height=3, block_shape=(2, 2), order="blocks"), images()
+    layer.build((None, None, SIZE))
+    program = tf.function(layer, input_signature=[tf.TensorSpec((None, None, SIZE))])
+    x = as_sequence(x)
+    assert_close(program(x[:, :18]), to_numpy(layer(x[:, :18])))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        program(x)
+
+
+def test_images_of_any_height_are_exported_by_jax(run_jax):
+    code = """
+        import jax, numpy as np
+        from tf_sparse_attention.layers import LocalAttention2D
+        layer = LocalAttention2D(2, 4, width=6, block_shape=(2, 2))
+        layer.build((None, None, 6, 8))
+        x = np.random.default_rng(0).normal(size=(2, 5, 6, 8)).astype("float32")
+        sizes = jax.export.symbolic_shape("batch, height, 6, 8")
+        run = jax.export.export(jax.jit(layer.__call__))(jax.ShapeDtypeStruct(sizes, "float32"))
+        np.testing.assert_allclose(run.call(x), layer(x), rtol=0, atol=1e-6)
+        try:
+            run.call(x[:, :, :5])
+        except ValueError as error:
+            print("Shape mismatch" in str(error))
+    """
+    assert run_jax(textwrap.dedent(code)).strip() == "True"
 
 
 class Carried(keras.layers.Layer):

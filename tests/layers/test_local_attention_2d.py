@@ -44,6 +44,13 @@ def test_in_a_causal_call_blocks_below_make_no_difference_and_those_to_the_right
     assert (pattern(one, 48, causal=True) != pattern(other, 48, causal=True)).any()
 
 
+def test_a_distance_is_learnt_for_each_row_and_column_that_is_seen():
+    layer = image(position="relative_2d", block_shape=(1, 2), num_blocks_before=(1, 0), num_blocks_after=(4, 1))
+    layer.build((None, None, SIZE))
+    sizes = [layer.get_weights()[at].shape for at, x in enumerate(layer.weights) if "relative" in x.name]
+    assert sizes == [(2 * 4 + 1, 4), (2 * 3 + 1, 4)]  # 4 rows below, 3 pixels to the right, on either side
+
+
 def test_without_arguments_a_block_is_eight_by_eight_in_a_raster():
     config = LocalAttention2D(2, 4, width=32).get_config()
     names = ("width", "height", "block_shape", "num_blocks_before", "num_blocks_after", "order")

@@ -112,7 +112,8 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
         A `Health`; `print` shows it.
 
     Raises:
-        ValueError: for a model without attention layers of this library.
+        ValueError: for a model without attention layers of this library, for a batch of padding alone, and for a report
+            of another model.
 
     Example:
         >>> layer = tsa.layers.RoutingAttention(2, 8, num_clusters=4, cluster_size=16, selection="top_k", seed=0)
@@ -128,8 +129,7 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
             for numbers, pattern, grouper, sides in found:
                 path = grouper.centroids.path
                 centroids[path] = to_numpy(grouper.centroids)
-                before = None if previous is None else previous.centroids.get(path)
-                drift = None if before is None else _drift(before, centroids[path])
+                drift = None if previous is None else _drift(previous, path, centroids[path])
                 heads += _heads_of(part, numbers, pattern, sides, dropped, drift)
     spans = [Spans(_layer_of(span), span.window, tuple(int(x) for x in span.spans())) for span in spans_in(model)]
     return Health(heads, spans, advise(heads, spans), centroids)
@@ -178,8 +178,16 @@ def _dropped(part):
     return empty.sum(axis=(0, 2)) / max(exists.sum(), 1)
 
 
-def _drift(before, now):
-    """Returns how far the centroids of each head moved, in lengths of a token, float (N,)."""
+def _drift(previous, path, now):
+    """Returns how far the centroids of each head moved, in lengths of a token, float (N,); None where they are new."""
+    before = previous.centroids.get(path)
+    if before is None:
+        return None
+    if before.shape != now.shape:
+        raise ValueError(
+            "`previous` must be a report of the same model. "
+            f"Received: centroids of shape {before.shape} at {path}, which has {now.shape} now."
+        )
     return np.linalg.norm(now - before, axis=-1).mean(axis=-1) / np.sqrt(now.shape[-1])
 
 
@@ -195,9 +203,11 @@ def _heads_of(part, numbers, pattern, sides, dropped, drift):
                 for row, is_token in zip(clusters[:, index], exists, strict=True)
             ]
         )
-        total = max(counts.sum(), 1)
+        total = counts.sum()
+        if total == 0:
+            raise ValueError(f"`batch` must have tokens that are no padding. Received: none for {part.layer.name}.")
         shares = counts.sum(axis=0) / total
-        nats = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)))
+        nats = 0 - np.sum(shares * np.log(np.where(shares > 0, shares, 1)))
         yield RoutedHead(
             layer=part.layer.path or part.layer.name,
             head=head,

@@ -90,8 +90,8 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         given = inspect.signature(run).bind(x, *args, **kwargs).arguments
         if given.get("validation_data") is not None or given.get("validation_split"):
             raise ValueError(
-                "`validation_data` must be None, since its text would go into the memory: evaluate a `StatefulModel` of "
-                "its own around the same model. Received: data to validate with."
+                "`validation_data` must be None, since its text would go into the memory: evaluate a `StatefulModel` "
+                "of its own around the same model. Received: data to validate with."
             )
         self._check_rows(x, given.get("batch_size") or KERAS_BATCH_SIZE)
         return super()._with_checked(run, x, *args, **kwargs)

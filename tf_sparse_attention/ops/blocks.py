@@ -51,7 +51,7 @@ def larger(one: Size, other: Size) -> Size:
     """Returns the larger of two sizes."""
     if ops.is_tensor(one) or ops.is_tensor(other):
         return ops.maximum(one, other)
-    return max(one, other) if are_known(one, other) else _jax_core().max_dim(one, other)
+    return _chosen(max, one, other)
 
 
 def at_least_zero(number: Size) -> Size:
@@ -61,16 +61,13 @@ def at_least_zero(number: Size) -> Size:
 
 def no_more_than(number: Size, limit: int) -> Size:
     """Returns `min(number, limit)` of a size."""
-    if ops.is_tensor(number):
-        return ops.minimum(number, limit)
-    return min(number, limit) if are_known(number) else _jax_core().min_dim(number, limit)
+    return ops.minimum(number, limit) if ops.is_tensor(number) else _chosen(min, number, limit)
 
 
-def _jax_core():
-    """Returns what computes with sizes that JAX does not know while it exports, which cannot be compared."""
-    import jax.core
-
-    return jax.core
+def _chosen(choose, one, other):
+    """Returns the larger or smaller of two sizes; those that JAX does not know while it exports choose themselves."""
+    one, other = (other, one) if isinstance(one, int) else (one, other)
+    return choose(one, other) if isinstance(one, int) else getattr(one, choose.__name__)(other)
 
 
 def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:

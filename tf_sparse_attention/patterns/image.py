@@ -34,7 +34,7 @@ class ImageBlocks(Pattern):
             `First(k) | ImageBlocks(width, num_first=k)`. Default 0.
 
     Raises:
-        ValueError: for a wrong argument, and for calls of more positions than the image has.
+        ValueError: for a wrong argument, and for calls known to have more positions than the image.
     """
 
     width: int

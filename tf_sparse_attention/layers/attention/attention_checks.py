@@ -41,7 +41,7 @@ def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> 
         )
     if max_distance is not None and position not in ("relative", "relative_2d"):
         raise ValueError(
-            "`max_distance` must be None unless `position` is 'relative'. "
+            "`max_distance` must be None unless `position` is 'relative' or 'relative_2d'. "
             f"Received: max_distance={max_distance}, position={position!r}."
         )
 
