@@ -31,6 +31,7 @@ from tf_sparse_attention.patterns import (
     ImageBlocks,
     Nearest,
     Stride,
+    Successors,
     Summary,
     Window,
 )
@@ -207,6 +208,21 @@ CASES = {
     "lsh_chunks_separate": Case(
         lsh(selection="chunks", num_rounds=2, share_qk=False, position="rotary"), causal=False, packs=False
     ),
+    "successors": Case(routing(position="relative", use_successor_values=True)),
+    "successors_token_distance": Case(routing(position="relative", distance="token", use_successor_values=True)),
+    "successors_separate": Case(routing(share_qk=False, position="rotary", use_successor_values=True)),
+    "successors_random": Case(
+        routing(selection="random", share_qk=False, position="relative", use_successor_values=True), packs=False
+    ),
+    "successors_lsh": Case(lsh(num_rounds=2, position="relative", use_successor_values=True)),
+    "successors_window": Case(local(window=4, position="alibi", use_successor_values=True)),
+    "successors_span": Case(
+        local(window=5, use_successor_values=True, adaptive_span={"ramp": 2, "initial": 0.3}, position="relative")
+    ),
+    "successors_beside": Case(sparse(Window(3) | Successors(Nearest(3, 4)), position="relative", share_qk=True)),
+    "successors_of_two_kinds": Case(
+        sparse(Successors(Window(3)) | Successors(Nearest(3, 4)) | Successors(Hashed(4, 3)), position="rotary")
+    ),
     "random": Case(routing(selection="random", position="alibi"), packs=False),
     "top_k": Case(routing(position="relative"), causal=False, packs=False),
     "top_k_separate": Case(
@@ -255,6 +271,8 @@ OF_EACH_KIND = (
     "all",
     "nearest",
     "lsh_chunks",
+    "successors",
+    "successors_beside",
 )
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")

@@ -15,6 +15,7 @@ from tf_sparse_attention.patterns import (
     ImageBlocks,
     Nearest,
     Stride,
+    Successors,
     Summary,
     Union,
     Window,
@@ -37,7 +38,7 @@ def common(draw, num_heads=FEW_HEADS, **own):
 
 @st.composite
 def local(draw):
-    own = {"window": draw(REACH), "adaptive_span": draw(SPAN)}
+    own = {"window": draw(REACH), "adaptive_span": draw(SPAN), "use_successor_values": draw(st.booleans())}
     blocks = {"block_size": draw(BLOCK), "num_blocks_before": draw(st.integers(0, 3))}
     blocks |= {"num_blocks_after": draw(st.none() | st.integers(0, 3))}
     return layers.LocalAttention, common(draw) | draw(st.sampled_from([own, blocks]))
@@ -115,6 +116,8 @@ def routing(draw, selections=(None, "nearest", "random")):
     if own["selection"] == "hash":
         own["num_clusters"] = 2 ** draw(st.integers(1, 3))
     shared = common(draw) | NORMALIZED
+    if draw(st.booleans()) and own["mask_self"] is not False and not set(selections) & {"top_k"}:
+        own["use_successor_values"] = True
     distances = ["rank", "token"] if shared["position"] == "relative" else ["rank"]
     return layers.RoutingAttention, shared | own | {"distance": draw(st.sampled_from(distances))}
 
@@ -128,7 +131,9 @@ def of_all_tokens():
 def lsh(draw, selection="band"):
     own = {"num_buckets": 2 * draw(st.integers(1, 4)), "bucket_size": draw(REACH), "selection": selection}
     own |= {"num_rounds": draw(st.integers(1, 3)), "share_qk": draw(st.booleans())}
-    return layers.LSHAttention, common(draw) | own | {"mask_self": draw(st.sampled_from([None, True, False]))}
+    own["use_successor_values"] = selection == "band" and draw(st.booleans())
+    hides = st.sampled_from([None, True] if own["use_successor_values"] else [None, True, False])
+    return layers.LSHAttention, common(draw) | own | {"mask_self": draw(hides)}
 
 
 def chunks():
@@ -157,6 +162,7 @@ def leaves(draw):
         lambda: ImageBlocks(draw(st.integers(2, 9)), (2, 3), (1, 1), (1, 0)),
         lambda: Nearest(small, size),
         lambda: Hashed(2 * draw(st.integers(1, 3)), size),
+        lambda: Successors(draw(st.sampled_from([Window(size), Nearest(small, size), Hashed(2 * small, size)]))),
     ]
     return draw(st.sampled_from(kinds))()
 

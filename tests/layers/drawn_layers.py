@@ -47,7 +47,8 @@ def compare_drawn(kind, wanted, lengths=LENGTHS):
 def compare_one(layer_class, arguments, num_queries, num_keys, causal, masks, seed):
     """Compares one layer and one call."""
     layer, inputs = layer_class(**arguments | {"seed": seed}), [normal(2, num_queries, SIZE, seed=seed)]
-    num_keys = num_queries if layer.share_qk else num_keys
+    num_keys = num_queries if layer.share_qk or layer.reads_successors else num_keys
+    causal = causal or layer.reads_successors
     if num_keys != num_queries:
         inputs.append(normal(2, num_keys, SIZE, seed=seed + 1))
     layer.build(*(x.shape for x in inputs))

@@ -11,6 +11,7 @@ from tf_sparse_attention.patterns import (
     ImageBlocks,
     Nearest,
     Stride,
+    Successors,
     Summary,
     Window,
 )
@@ -32,8 +33,10 @@ def of_head(pattern, index):
     raise ValueError(f"`index` must be that of a head of `pattern`. Received: pattern={pattern!r}.")
 
 
-def visible(pattern, lengths, causal, groups, segments):
+def visible(pattern, lengths, causal, groups, segments, successors=False):
     """Returns which keys a head sees, bool (T, S), before padding and documents are left out.
+
+    What parts show with the values of successors is another result than what the others show.
 
     Args:
         pattern: a pattern without `Heads`.
@@ -42,12 +45,20 @@ def visible(pattern, lengths, causal, groups, segments):
         groups: for each leaf the groups of queries and of keys, with None for tokens that do not exist and another
             group for each document.
         segments: int (T,), the document of each token; None where nothing is packed.
+        successors: which of the two.
     """
-    leaves = zip(pattern.leaves(), groups, strict=True)
-    return np.any([_leaf(leaf, lengths, causal, own, segments) for leaf, own in leaves], axis=0)
+    leaves = [
+        pair for pair in zip(pattern.leaves(), groups, strict=True) if isinstance(pair[0], Successors) == successors
+    ]
+    seen = [np.zeros(lengths, bool), *(_leaf(leaf, lengths, causal, own, segments) for leaf, own in leaves)]
+    return np.any(seen, axis=0)
 
 
 def _leaf(leaf, lengths, causal, groups, segments):
+    if isinstance(leaf, Successors):
+        if isinstance(leaf.pattern, Window):
+            return definitions.earlier_window(*lengths, leaf.pattern.size)
+        return definitions.earlier(*groups, _size_of(leaf.pattern))[0]
     if isinstance(leaf, Window):
         return definitions.window(*lengths, leaf.size, causal)
     if isinstance(leaf, Blocks):
@@ -61,13 +72,16 @@ def _leaf(leaf, lengths, causal, groups, segments):
         around = leaf.before, leaf.after
         return definitions.image_blocks(*lengths, leaf.width, leaf.block_shape, *around, causal, leaf.order)
     if isinstance(leaf, Nearest | Hashed):
-        size = leaf.cluster_size if isinstance(leaf, Nearest) else leaf.bucket_size
-        return definitions.bands(*groups, size, causal)[0]
+        return definitions.bands(*groups, _size_of(leaf), causal)[0]
     allowed = np.zeros(lengths, bool)
     for i in range(lengths[0]):
         for j in range(min(i + 1, lengths[1]) if causal else lengths[1]):
             allowed[i, j] = _near(leaf, i, j, segments)
     return allowed
+
+
+def _size_of(leaf):
+    return leaf.cluster_size if isinstance(leaf, Nearest) else leaf.bucket_size
 
 
 def _near(leaf, i, j, segments):

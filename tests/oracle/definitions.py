@@ -127,6 +127,45 @@ def bands(query_groups, key_groups, size, causal):
     return allowed, apart
 
 
+def earlier(query_groups, key_groups, size):
+    """Returns the last `size` keys of a query's group at positions before it, and how far apart they rank.
+
+    Args:
+        query_groups: list of T groups, anything hashable; None is a token that does not exist.
+        key_groups: list of S groups.
+        size: keys.
+
+    Returns:
+        Pair of bool (T, S) and int (T, S): how many ranks before the query's a key is, that of the last one -1.
+    """
+    allowed = np.zeros((len(query_groups), len(key_groups)), bool)
+    apart = np.zeros(allowed.shape, int)
+    for i, group in enumerate(query_groups):
+        if group is None:
+            continue
+        members = [j for j, other in enumerate(key_groups) if other == group]
+        past = [j for j in members if j < i]
+        allowed[i, past[-size:]] = True
+        apart[i, members] = np.arange(len(members)) - len(past)
+    return allowed, apart
+
+
+def earlier_window(num_queries, num_keys, size):
+    """Returns the last `size` positions before each, bool (T, S): 0 < i - j <= size."""
+    allowed = np.zeros((num_queries, num_keys), bool)
+    for i in range(num_queries):
+        allowed[i, max(i - size, 0) : i] = True
+    return allowed
+
+
+def followed(exists, segments):
+    """Returns which tokens exist and are followed by one of their document that does too, bool (T,)."""
+    found = np.zeros(len(exists), bool)
+    for j in range(len(exists) - 1):
+        found[j] = exists[j] and exists[j + 1] and (segments is None or segments[j] == segments[j + 1])
+    return found
+
+
 def chunks(query_rounds, key_rounds, size):
     """Returns how often a query sees a key in chunks of the sorted tokens (Kitaev et al. 2020), int (T, S).
 

@@ -142,6 +142,8 @@ def _attend_head(head):
 
 def _local_pattern(head):
     layer, lengths = head.layer, (len(head.query), len(head.key))
+    if layer.window is not None and layer.use_successor_values:
+        return definitions.earlier_window(*lengths, layer.window) & _reads_successors(head)
     if layer.window is not None:
         return definitions.window(*lengths, layer.window, head.causal)
     before = 1 if layer.num_blocks_before is None else layer.num_blocks_before
@@ -160,6 +162,16 @@ def _local(head):
     share = _share(head)
     # A factor in the softmax is its logarithm in the scores, save where it is zero.
     return _by_positions(head, _local_pattern(head) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+
+
+def _reads_successors(head):
+    """Gives each key the value of the token after it, and returns which keys have one, bool (S,)."""
+    head.value = _next_values(head)
+    return definitions.followed(head.key_exists, head.segments)
+
+
+def _next_values(head):
+    return np.concatenate([head.value[1:], np.zeros_like(head.value[:1])])
 
 
 def _share(head):
@@ -298,6 +310,10 @@ def _counts_of_rounds(head, tokens_apart):
         [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
         for rotation in head.weights["rotations"][:, head.index]
     ]
+    if layer.use_successor_values:
+        followed = _reads_successors(head)
+        found = [definitions.earlier(*groups, layer.bucket_size) for groups in rounds]
+        return [(seen & followed, apart) for seen, apart in found]
     if layer.selection == "band":
         return [definitions.bands(*groups, layer.bucket_size, head.causal) for groups in rounds]
     counts = definitions.chunks(*zip(*rounds, strict=True), layer.bucket_size)
@@ -349,16 +365,35 @@ def _part_of_head(head):
     return "merged" if layer.heads == "merged" else ("local", "far")[layer.layer_index % 2], head.index
 
 
-def _by_positions(head, pattern, extra=0.0, mask_self=False):
-    """Returns attention with true distances and scaled scores under a pattern, once the call's masks are in it."""
-    pattern = pattern & head.allowed & head.key_exists
+def _by_positions(head, pattern, extra=0.0, mask_self=False, next_pattern=None):
+    """Returns attention with true distances and scaled scores under a pattern, once the call's masks are in it.
+
+    In the same softmax `next_pattern` says which keys a query sees with the values of the tokens after them.
+    """
+    masked = head.allowed & head.key_exists
     if head.segments is not None:
-        pattern = pattern & (head.segments[:, None] == head.segments[None, :])
-    positions = np.arange(len(head.query)), np.arange(len(head.key))
+        masked = masked & (head.segments[:, None] == head.segments[None, :])
+    pattern, positions = pattern & masked, (np.arange(len(head.query)), np.arange(len(head.key)))
+    if next_pattern is not None:
+        return _of_both_values(head, positions, pattern, next_pattern & masked, mask_self)
     if mask_self:
         pattern = definitions.without_self(pattern, *positions)
     scale = head.layer.key_dim**-0.5
     return (*_attend(head, *positions, pattern, _apart(*positions), scale, extra), pattern)
+
+
+def _of_both_values(head, positions, pattern, next_pattern, mask_self):
+    next_pattern = next_pattern & definitions.followed(head.key_exists, head.segments)
+    queries, keys = positions[0], np.tile(positions[1], 2)
+    pattern = np.concatenate([pattern, next_pattern], 1)
+    head.value, head.key = np.concatenate([head.value, _next_values(head)]), np.concatenate([head.key] * 2)
+    if mask_self:
+        pattern = definitions.without_self(pattern, queries, keys)
+    own = _attend(
+        head, queries, keys, pattern, _apart(queries, keys), head.layer.key_dim**-0.5, rows=np.arange(len(keys))
+    )
+    output, weights, pattern = own[0], *(np.split(x, 2, 1) for x in (own[1], pattern))
+    return output, sum(weights), pattern[0] | pattern[1]
 
 
 def _routing(head):
@@ -376,9 +411,11 @@ def _sparse(head):
     pattern, index, first_leaf = compositions.of_head(head.layer.pattern, head.index)
     groups = [_groups_of_leaf(head, leaf, first_leaf + i, index) for i, leaf in enumerate(pattern.leaves())]
     lengths = len(head.query), len(head.key)
-    seen = compositions.visible(pattern, lengths, head.causal, groups, head.segments)
+    seen, seen_before = (
+        compositions.visible(pattern, lengths, head.causal, groups, head.segments, kind) for kind in (False, True)
+    )
     mask_self = head.layer.share_qk if head.layer.mask_self is None else head.layer.mask_self
-    return _by_positions(head, seen, mask_self=mask_self)
+    return _by_positions(head, seen, mask_self=mask_self, next_pattern=seen_before if seen_before.any() else None)
 
 
 def _groups_of_leaf(head, leaf, number, index):
@@ -388,7 +425,7 @@ def _groups_of_leaf(head, leaf, number, index):
     sides = [(_normalize(x), exists) for x, exists in _sides(head)]
     if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no group
         sides = [(x, head.query_exists & head.key_exists) for x, _ in sides]
-    if isinstance(leaf, Hashed):
+    if isinstance(leaf.rule, Hashed):
         return [_buckets(head, x, exists, head.weights[f"axes_{number}"][index]) for x, exists in sides]
     centroids = head.weights[f"clusters_{number}/centroids"][index]
     return [_named(head, np.argmax(x @ centroids.T, axis=1), exists) for x, exists in sides]
@@ -410,12 +447,12 @@ CASES = {
 
 
 def _nearest(head, selection, mask_self):
-    pattern, ranks_apart = definitions.bands(
-        _groups(head, selection, head.query, head.query_exists),
-        _groups(head, selection, head.key, head.key_exists),
-        head.layer.cluster_size,
-        head.causal,
-    )
+    groups = [_groups(head, selection, *side) for side in _sides(head)]
+    if head.layer.use_successor_values:
+        pattern, ranks_apart = definitions.earlier(*groups, head.layer.cluster_size)
+        pattern = pattern & _reads_successors(head)
+    else:
+        pattern, ranks_apart = definitions.bands(*groups, head.layer.cluster_size, head.causal)
     pattern = pattern & head.allowed
     positions = np.arange(len(head.query)), np.arange(len(head.key))
     if mask_self:
@@ -468,13 +505,13 @@ def _of_all_tokens(head, mask_self):
     return output / count, probabilities / count, seen
 
 
-def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0):
+def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0, rows=None):
     """Returns attention between the tokens at two lists of positions; `apart` is what the table of distances is for.
 
-    `extra` is added to the scores.
+    `extra` is added to the scores. The rows of keys and values are `rows`, None where they are those of the positions.
     """
-    layer, tokens_apart = head.layer, _apart(queries, keys)
-    query, key, value = scale * head.query[queries], head.key[keys], head.value[keys]
+    layer, tokens_apart, rows = head.layer, _apart(queries, keys), keys if rows is None else rows
+    query, key, value = scale * head.query[queries], head.key[rows], head.value[rows]
     bias, tables = 0.0, {}
     if layer.position == "alibi":
         bias = -attention.slopes(layer.num_heads)[head.index] * np.abs(tokens_apart)

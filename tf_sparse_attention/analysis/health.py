@@ -151,7 +151,9 @@ def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list
             [(range(part.layer.num_heads), pattern, part.layer.groupers[0], *tokens)]
         )
     else:
-        leaves = ((at, leaf.pattern, *rest) for at, leaf, *rest in leaves_with_groupers(part.layer, pattern, *tokens))
+        leaves = (
+            (at, leaf.pattern.rule, *rest) for at, leaf, *rest in leaves_with_groupers(part.layer, pattern, *tokens)
+        )
     return [
         (at, own, grouper, [_clusters(grouper, x, mask) for x, mask in zip(sides, masks, strict=True)])
         for at, own, grouper, *sides in leaves

@@ -27,6 +27,7 @@ class Arrangement:
             arrangement that sorts tokens, key minus query rank. None where groups differ in it.
         is_exact: whether every pair side by side is one that the pattern's rule allows, so that it need not be asked.
         keeps_token_masks: whether padding and other documents are left out already.
+        lead: keys before the position of the first query, -1 where key j is at position j + 1.
         sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
     """
 
@@ -35,6 +36,7 @@ class Arrangement:
     is_exact = False
     keeps_token_masks = False
     sorts_tokens = False
+    lead: int = 0
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         """Returns the queries in groups: (..., T, ...) to (..., G, t, ...)."""
@@ -63,7 +65,8 @@ class Arrangement:
             period: by how many positions both may be moved without a change of the rule; None: by none. An arrangement
                 whose groups lie so far apart returns NumPy constants, so that masks are constants too.
         """
-        return self.pairs()
+        queries, keys = self.pairs()
+        return queries, keys - self.lead if self.lead else keys
 
     def inside(self) -> Tensor | None:
         """Returns where a key slot is inside the sequence, bool broadcastable to (B, N, G, 1, s); None: everywhere."""

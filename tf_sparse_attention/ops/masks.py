@@ -39,6 +39,17 @@ class TokenMasks(NamedTuple):
         return self._replace(attention_mask=mask_of_heads(self.attention_mask, heads))
 
 
+def has_successor(masks: TokenMasks) -> Tensor | None:
+    """Returns which tokens there are that one of their document follows, bool (B, S); None: all but the last."""
+    conditions = []
+    if masks.key_mask is not None:
+        conditions += [masks.key_mask[:, :-1], masks.key_mask[:, 1:]]
+    if masks.key_segments is not None:
+        conditions.append(masks.key_segments[:, :-1] == masks.key_segments[:, 1:])
+    followed = merge(*conditions)
+    return None if followed is None else ops.pad(followed, [(0, 0), (0, 1)])
+
+
 def merge(*masks: Tensor | None) -> Tensor | None:
     """Returns the logical and of all masks that are not None, or None. NumPy masks stay constants among themselves."""
     constants = [np.asarray(mask) for mask in masks if isinstance(mask, CONSTANT)]

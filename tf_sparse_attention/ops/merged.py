@@ -29,17 +29,25 @@ class MergedOrder(NamedTuple):
     query_slots: Tensor
 
 
-def merge_orders(query_groups: Tensor, key_groups: Tensor) -> MergedOrder:
-    """Returns the `MergedOrder` of queries (B, N, T) and keys (B, N, S) by their groups."""
+def merge_orders(query_groups: Tensor, key_groups: Tensor, queries_first: bool = False) -> MergedOrder:
+    """Returns the `MergedOrder` of queries (B, N, T) and keys (B, N, S) by their groups.
+
+    Args:
+        query_groups: int32 (B, N, T).
+        key_groups: int32 (B, N, S).
+        queries_first: whether a query comes before the key of its position, and so does not see it.
+    """
     batch, heads, num_queries = shape(query_groups)
     num_keys = shape(key_groups)[-1]
     length = larger(num_queries, num_keys)
-    pairs = ops.stack([_lengthen(key_groups, length), _lengthen(query_groups, length)], axis=-1)
-    # Interleaved like this, a stable sort by group leaves the key of a position before its query.
+    pairs = [_lengthen(query_groups, length), _lengthen(key_groups, length)]
+    pairs = ops.stack(pairs if queries_first else pairs[::-1], axis=-1)
+    # Interleaved like this, a stable sort by group leaves the key of a position before its query, or after it.
     order, inverse = stable_order(ops.reshape(pairs, (batch, heads, 2 * length)))
-    is_query = order % 2 == 1
+    of_queries = 0 if queries_first else 1
+    is_query = order % 2 == of_queries
     last_key = ops.cumsum(ops.cast(ops.logical_not(is_query), "int32"), axis=-1) - 1
-    query_slots = ops.reshape(inverse, (batch, heads, length, 2))[:, :, :num_queries, 1]
+    query_slots = ops.reshape(inverse, (batch, heads, length, 2))[:, :, :num_queries, of_queries]
     return MergedOrder(order // 2, is_query, last_key, query_slots)
 
 
@@ -125,26 +133,27 @@ class MergedGrid(Arrangement):
         batch: B, an integer or a scalar tensor.
         band: keys of a group that a query sees on a side, counting the one at its position.
         causal: whether later keys are hidden.
+        lead: 0, or -1 where a query sees the keys before its position alone, see `Arrangement`.
     """
 
     keeps_token_masks = True
     sorts_tokens = True
 
-    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool) -> None:
+    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
         query_groups, key_groups = (x["group"] for x in known)
         (_, heads, self._num_queries), num_keys = shape(query_groups), shape(key_groups)[-1]
         self._known = known
         self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, heads, num_keys)}
         query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
         key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
-        self._merged = merge_orders(query_groups, key_groups)
+        self._merged = merge_orders(query_groups, key_groups, queries_first=lead < 0)
         self._blocks = KeyBlocks.around(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
         self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
         # Those of queries are of the last key at or before them. (..., t, 1) and (..., 1, s)
         self._query_ranks = self._blocks.slots(self._merged.last_key, -1)[..., None]
         self._key_ranks = self._blocks.ranks()[..., None, :]
-        self.key_length = num_keys
+        self.key_length, self.lead = num_keys, lead
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:

@@ -37,6 +37,11 @@ class Distances(NamedTuple):
     pairs: Callable[[], tuple[Tensor, Tensor]] | None = None
     image_blocks: tuple[tuple[int, int], tuple[tuple[int, int], ...]] | None = None
 
+    def moved(self, by: int) -> Self:
+        """Returns the distances of keys whose slots lie so many positions further than their places say."""
+        offsets, ranks = (None if x is None else x + by for x in (self.offsets, self.ranks))
+        return self._replace(offsets=offsets, ranks=ranks)
+
 
 class NoPosition:
     """Attention that does not know positions; also the base of the other three."""

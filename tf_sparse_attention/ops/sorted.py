@@ -20,22 +20,23 @@ class SortedGrid(Arrangement):
         batch: B, an integer or a scalar tensor.
         band: keys of a group that a query sees on a side, counting itself.
         causal: whether later keys are hidden.
+        lead: 0, or -1 where a query sees the keys before its own alone, see `Arrangement`.
     """
 
     keeps_token_masks = True
     sorts_tokens = True
 
-    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool) -> None:
+    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
         groups = known[0]["group"]
         _, heads, length = shape(groups)
         self._known, self._sizes = known, (batch, heads, length)
         groups = ops.broadcast_to(groups, self._sizes)
         self._order, self._inverse = stable_order(groups)
         self._groups = take_numbers(groups, self._order)
-        self._grid = window_grid(length, length, band, causal)
+        self._grid = window_grid(length, length, band, causal, lead)
         # Rows by identity: those of queries that are keys too are sorted once.
         self._sorted: dict[int, tuple[Tensor, Tensor]] = {}
-        self.key_length = length
+        self.key_length, self.lead = length, lead
         self.offsets = self._grid.offsets
 
     def _sort(self, x, axis):
@@ -73,5 +74,7 @@ class SortedGrid(Arrangement):
             {"group": self._grid.keys(groups_of_keys(self._groups), -1)[..., None, :], "rank": key_ranks},
         )
 
-    def row_has_key(self) -> Tensor:
+    def row_has_key(self) -> Tensor | None:
+        if self.lead:
+            return None
         return self._grid.queries(self._groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself

@@ -17,6 +17,7 @@ from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Pattern, Union
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.stride import Dilated, Stride
+from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import First, Summary
 from tf_sparse_attention.patterns.window import Window
 
@@ -39,6 +40,7 @@ __all__ = [
     "Place",
     "Ring",
     "Stride",
+    "Successors",
     "Summary",
     "Union",
     "Window",

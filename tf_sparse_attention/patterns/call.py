@@ -23,7 +23,8 @@ class Call(NamedTuple):
         query_length: T.
         key_length: S.
         causal: whether later keys are hidden.
-        num_memory: keys before the position of the first query, an integer: those of earlier text.
+        num_memory: keys before the position of the first query, an integer: those of earlier text; -1 where key j is at
+            position j + 1, see `Successors`.
         starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
     """
 

@@ -40,6 +40,9 @@ class Pattern:
         causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
         max_length: the most positions that a sequence may have; None: any number.
         parts: the patterns that a composition is made of.
+        has_successors: whether `Successors` can be made of it: whether its arrangement takes keys that are a position
+            later, with a `num_memory` of -1.
+        reads_next: whether the value of a key is that of the token after it, see `Successors`.
 
     Example:
         A window that sees every second position; see `docs/adding_a_pattern.md`.
@@ -67,6 +70,8 @@ class Pattern:
 
     in_span = True
     can_join = True
+    has_successors = False
+    reads_next = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
         @property
@@ -162,6 +167,11 @@ class Pattern:
     def cache_unsupported_reason(self) -> str | None:
         """Returns why the pattern cannot decode with a cache, as text; None if it can."""
         return None if self.cache() is not None else f"{type(self).__name__} has no cache"
+
+    @property
+    def rule(self) -> "Pattern":
+        """The pattern whose rule and groups it has: itself, unless it is made of another one."""
+        return self
 
     def leaves(self) -> "list[Pattern]":
         """Returns the patterns that are no compositions, in order."""

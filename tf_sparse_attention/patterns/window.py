@@ -28,6 +28,7 @@ class Window(Pattern):
     size: int
     period = 1
     takes_memory = True
+    has_successors = True
 
     def __post_init__(self) -> None:
         checks.check_count("size", self.size)

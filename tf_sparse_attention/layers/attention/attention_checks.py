@@ -69,14 +69,29 @@ def check_shapes(query_shape: Shape, value_shape: Shape, key_shape: Shape) -> No
     _check_batch(query_shape, value_shape, key_shape)
 
 
-def check_sources(layer: str, value: Tensor | None, key: Tensor | None, has_keys: bool) -> None:
-    """Raises a `ValueError` for a key without a value, and for a value where queries serve as keys."""
+def check_sources(layer: Any, value: Tensor | None, key: Tensor | None) -> None:
+    """Raises a `ValueError` for a key without a value, and for a value that a layer does not take."""
     if key is not None and value is None:
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
-    if value is not None and not has_keys:
+    if value is not None and layer.share_qk:
         raise ValueError(
             "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
-            f"share_qk=False to {layer}. Received: a value other than the query."
+            f"share_qk=False to {type(layer).__name__}. Received: a value other than the query."
+        )
+    if value is not None and layer.reads_successors:
+        raise ValueError(
+            "`value` and `key` must be None, or `query` itself, with the values of successors, which are those of the "
+            "own sequence. Received: a value other than the query."
+        )
+
+
+def check_successors(use_successor_values: bool, mask_self: bool | None = None) -> None:
+    """Raises a `ValueError` for `use_successor_values` beside what makes no sense with it."""
+    checks.check_switch("use_successor_values", use_successor_values)
+    if use_successor_values and mask_self is False:
+        raise ValueError(
+            "`mask_self` must be None or True with `use_successor_values`, by which no token sees itself. "
+            "Received: mask_self=False."
         )
 
 

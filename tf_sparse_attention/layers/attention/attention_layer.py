@@ -239,7 +239,7 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
-        attention_checks.check_sources(type(self).__name__, value, key, not self.share_qk)
+        attention_checks.check_sources(self, value, key)
         value = query if value is None else value
         keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
         return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)

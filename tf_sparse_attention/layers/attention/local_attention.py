@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.patterns.blocks import Blocks
@@ -39,6 +40,8 @@ class LocalAttention(AttentionLayer):
             with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean
             span in the loss, default 1e-7) and "initial" (share of the window at first, default 0).
             None: all of the window.
+        use_successor_values: whether a token sees the last `window` earlier tokens, itself never, each with the value
+            of the token after it (`tsa.patterns.Successors`), in causal self-attention. Default False.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
@@ -64,6 +67,7 @@ class LocalAttention(AttentionLayer):
         window: int | None = None,
         sliding_window: int | None = None,
         adaptive_span: bool | dict[str, float] | None = None,
+        use_successor_values: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
@@ -89,11 +93,15 @@ class LocalAttention(AttentionLayer):
                 "`key_block_size` must be None where `window` is given. "
                 f"Received: window={window}, key_block_size={key_block_size}."
             )
+        attention_checks.check_successors(use_successor_values)
+        if use_successor_values and window is None:
+            raise ValueError("`window` must be given with `use_successor_values`. Received: window=None.")
         self.block_size = block_size
         self.key_block_size = key_block_size
         self.num_blocks_before = num_blocks_before
         self.num_blocks_after = num_blocks_after
         self.window = window
+        self.use_successor_values = use_successor_values
         self.adaptive_span = checked_span(adaptive_span, window)
 
     def build(
@@ -117,7 +125,7 @@ class LocalAttention(AttentionLayer):
                 f"Received: use_causal_mask=True, key_block_size={self.key_block_size}."
             )
         if self.window is not None:
-            return Window(computed_window(self))
+            return self.with_successors(Window(computed_window(self)))
         before = 1 if self.num_blocks_before is None else self.num_blocks_before
         return Blocks(self.block_size, before, self.num_blocks_after, self.key_block_size)
 
@@ -125,5 +133,6 @@ class LocalAttention(AttentionLayer):
         return super().attention_options(causal)._replace(span=span_of_call(self, training))
 
     def get_config(self) -> Config:
-        names = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size", "window", "adaptive_span")
+        names: tuple[str, ...] = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size")
+        names += ("window", "adaptive_span", "use_successor_values")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -52,6 +52,7 @@ class LSHAttention(AttentionLayer):
         share_qk: whether queries serve as keys, made to length 1. No key projection exists then. Default True.
         mask_self: whether a token sees itself only when it sees nothing else in any round. None: where queries serve as
             keys, since a token would otherwise see little but itself.
+        use_successor_values: as in `RoutingAttention`, with "band". Default False.
         **kwargs: the other arguments of `AttentionLayer`. `position="relative"` goes by rank in the bucket, in chunks
             by token, as the others do. `seed` draws the axes too.
 
@@ -76,6 +77,7 @@ class LSHAttention(AttentionLayer):
         selection: str = "band",
         share_qk: bool = True,
         mask_self: bool | None = None,
+        use_successor_values: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
@@ -86,12 +88,18 @@ class LSHAttention(AttentionLayer):
         if num_buckets % 2:
             raise ValueError(f"`num_buckets` must be even. Received: num_buckets={num_buckets}.")
         checks.check_choice("selection", selection, SELECTIONS)
+        attention_checks.check_successors(use_successor_values, mask_self)
+        if use_successor_values and selection != "band":
+            raise ValueError(
+                f"`selection` must be 'band' with `use_successor_values`. Received: selection={selection!r}."
+            )
         self.num_buckets = num_buckets
         self.bucket_size = bucket_size
         self.num_rounds = num_rounds
         self.selection = selection
         self.share_qk = share_qk
         self.mask_self = mask_self
+        self.use_successor_values = use_successor_values
         self.seed = drawn_seed(self.seed)
 
     def build(
@@ -111,7 +119,8 @@ class LSHAttention(AttentionLayer):
                 HashedChunk(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)
             ]
         else:
-            rounds = [Hashed(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)]
+            hashed = (Hashed(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds))
+            rounds = [self.with_successors(each) for each in hashed]
         return rounds[0] if len(rounds) == 1 else Union(tuple(rounds), count_each=True)
 
     @property
@@ -146,5 +155,6 @@ class LSHAttention(AttentionLayer):
         return [ChunkedRounds(queries, keys, self.bucket_size)] * self.num_rounds
 
     def get_config(self) -> Config:
-        names = ("num_buckets", "bucket_size", "num_rounds", "selection", "share_qk", "mask_self")
+        names: tuple[str, ...] = ("num_buckets", "bucket_size", "num_rounds", "selection", "share_qk", "mask_self")
+        names += ("use_successor_values",)
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

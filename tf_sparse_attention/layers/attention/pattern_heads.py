@@ -17,6 +17,7 @@ from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import AttentionOptions, attend_pattern
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
 from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
 
 # Queries, keys (None where queries serve as keys) and values, heads first; and what else a layer projects.
@@ -32,6 +33,8 @@ class PatternHeads(AttentionCache):
     share_qk = False  # whether queries serve as keys, so that no key projection exists
     # Whether a token sees itself only if it sees nothing else; None: where queries serve as keys.
     mask_self: bool | None = False
+    # Whether a key has the value of the token after it, see `Successors`; also where a pattern says so by itself.
+    use_successor_values = False
     # For each leaf of a pattern that goes by content what assigns tokens to its groups.
     groupers: Sequence[Grouper | None] = ()
 
@@ -56,7 +59,16 @@ class PatternHeads(AttentionCache):
         hides = self.share_qk if self.mask_self is None else self.mask_self
         return AttentionOptions(self.position_encoding, hide_self="unless_alone" if hides else None)
 
+    def with_successors(self, pattern: Pattern) -> Pattern:
+        """Returns a pattern, with the values of successors if the layer says so."""
+        return Successors(pattern) if self.use_successor_values else pattern
+
     # What follows from the pattern.
+
+    @property
+    def reads_successors(self) -> bool:
+        """Whether a part of the pattern has the values of successors: causal self-attention alone."""
+        return self.can_be_causal and any(leaf.reads_next for leaf in self.make_pattern(causal=True).leaves())
 
     @property
     def can_be_causal(self) -> bool:

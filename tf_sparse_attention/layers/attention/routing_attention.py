@@ -60,6 +60,10 @@ class RoutingAttention(AttentionLayer):
             exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest".
         mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
             and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
+        use_successor_values: whether a token sees the last `cluster_size` earlier tokens of its cluster, itself never,
+            each with the value of the token after it, as an induction head does: "where I was before, what came
+            next" (`tsa.patterns.Successors`). In causal self-attention with "nearest", which None then means, or
+            "random". Default False.
         distance: of position "relative": "rank" (default), between ranks in the cluster, as published; or "token", in
             positions, on the scores alone: about twice the cost of the layer.
         ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
@@ -95,6 +99,7 @@ class RoutingAttention(AttentionLayer):
         selection: str | None = None,
         share_qk: bool = True,
         mask_self: bool | None = None,
+        use_successor_values: bool = False,
         distance: str = "rank",
         ema_decay: float = Nearest.ema_decay,
         commitment_loss: float = Nearest.commitment_loss,
@@ -110,6 +115,7 @@ class RoutingAttention(AttentionLayer):
         self.selection = selection
         self.share_qk = share_qk
         self.mask_self = mask_self
+        self.use_successor_values = use_successor_values
         self.seed = drawn_seed(self.seed)
         self.distance = distance
         self.ema_decay = ema_decay
@@ -177,12 +183,12 @@ class RoutingAttention(AttentionLayer):
 
     def selection_of(self, causal: bool) -> str:
         """Returns the selection of causal calls, or of those that are not."""
-        return self.selection or ("nearest" if causal else "top_k")
+        return self.selection or ("nearest" if causal or self.use_successor_values else "top_k")
 
     def make_pattern(self, causal: bool) -> Pattern:
         sizes = self.num_clusters, self.cluster_size
         if self.selection_of(causal) not in OF_ALL_TOKENS:
-            return Nearest(*sizes)
+            return self.with_successors(Nearest(*sizes))
         by_rank = self.share_qk or self.reproduce_reference  # the same as by position where queries are the keys
         return BestOfCluster(*sizes, by_rank, extra_count=0.01 if self.reproduce_reference else 0.0)
 
@@ -245,9 +251,9 @@ class RoutingAttention(AttentionLayer):
             return "queries serve as keys"
         if self.selection is None:
             return "with selection=None cross-attention selects by 'top_k' among all queries"
-        return self.cache_unsupported_reason
+        return super().cross_cache_unsupported_reason or self.cache_unsupported_reason
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance")
-        names += ("ema_decay", "commitment_loss", "revive_after", "reproduce_reference")
+        names += ("use_successor_values", "ema_decay", "commitment_loss", "revive_after", "reproduce_reference")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

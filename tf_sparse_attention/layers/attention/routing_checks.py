@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention.attention_checks import check_successors
 from tf_sparse_attention.types import Tensor
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections that look at the whole sequence
@@ -26,6 +27,12 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         )
     checks.check_switch("share_qk", arguments["share_qk"])
     checks.check_optional_switch("mask_self", arguments["mask_self"])
+    check_successors(arguments["use_successor_values"], arguments["mask_self"])
+    if arguments["use_successor_values"] and arguments["selection"] in OF_ALL_TOKENS:
+        raise ValueError(
+            "`selection` must be None, 'nearest' or 'random' with `use_successor_values`. "
+            f"Received: selection={arguments['selection']!r}."
+        )
     checks.check_switch("reproduce_reference", arguments["reproduce_reference"])
     checks.check_rate("ema_decay", arguments["ema_decay"])
     checks.check_not_negative("commitment_loss", arguments["commitment_loss"])

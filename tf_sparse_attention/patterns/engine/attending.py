@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.attend import Attended, Dropout, attend, attend_shared_keys, combine_attended, score_dtype
 from tf_sparse_attention.ops.groups import with_self_bias
-from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks, has_successor, merge, negate, pick_pairs
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
@@ -16,6 +16,7 @@ from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads, split_heads
 from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.successors import next_ones
 from tf_sparse_attention.types import Tensor
 
 
@@ -64,6 +65,12 @@ class Inputs(NamedTuple):
             masks = self.masks.of_heads(as_slice(plan.heads))
             parts.append(Inputs(query, key, value, self.known, masks, self.options.of_heads(plan.heads)))
         return parts
+
+    def of_next(self) -> "Inputs":
+        """Returns the inputs with each key's value that of the next token, where there is one of its document."""
+        options = self.options._replace(hide_self=None)  # which is later than all that are seen
+        masks = self.masks._replace(key_mask=has_successor(self.masks))
+        return self._replace(value=next_ones(self.value, -2), masks=masks, options=options)
 
 
 def attend_pattern(
@@ -141,6 +148,7 @@ def _attend_leaf(
     leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
 ) -> Attended:
     arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
+    inputs = inputs.of_next() if leaf.pattern.reads_next else inputs
     if isinstance(arrangements, Arrangement):
         return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
     runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
@@ -163,7 +171,7 @@ def attend_arranged(
     Returns:
         An `Attended`, in the order of the sequence.
     """
-    distances = arrangement.distances()
+    distances = arrangement.distances().moved(arrangement.lead) if leaf.pattern.reads_next else arrangement.distances()
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
     masks, (position, span, hide_self, _) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
@@ -210,8 +218,9 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     if inputs.options.hide_self == "always":
         conditions.append(negate(arrangement.own_key()))
     conditions.append(arrangement.inside())
-    if not arrangement.keeps_token_masks:
-        conditions += _token_masks(arrangement, masks)
+    if arrangement.keeps_token_masks:  # but for the tokens that have no successor
+        masks = masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_next else None, query_segments=None)
+    conditions += _token_masks(arrangement, masks)
     if masks.attention_mask is not None:  # else the positions would be gathered for nothing
         positions = arrangement.query_positions(), arrangement.key_positions()
         conditions.append(pick_pairs(masks.attention_mask, *positions))

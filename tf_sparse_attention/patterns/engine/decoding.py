@@ -84,11 +84,15 @@ def decode_pattern(
     turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
     plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
-        entry = cache[entry_name(leaf)]
+        entry, (query_groups, key_groups), is_kept = cache[entry_name(leaf)], groups[leaf.index], kept
+        if leaf.pattern.reads_next:  # the key of the token before comes with the value of this one
+            last = {"last_key": own_key} if key_groups is None else {"last_key": own_key, "last_group": key_groups}
+            own_key, key_groups = entry["last_key"], entry.get("last_group")
+            entry, is_kept = {**entry, **last}, merge(kept, index[:, None] > 0)
         if leaf.pattern.by_content:
-            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], *groups[leaf.index], kept)
+            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], query_groups, key_groups, is_kept)
             entry = {**entry, "count": count}
-        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, kept)
+        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, is_kept)
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
@@ -148,18 +152,20 @@ def _attend_leaf(
     tokens = key.position - own.position[..., None]
     conditions = [cached.exists, _rule(leaf, places, cached), tokens <= 0 if causal else None]
     conditions += [negate(_rule(other, places, cached)) for other in leaf.excluded]
-    if options.hide_self == "always":
+    lead = -1 if leaf.pattern.reads_next else 0  # a key is at the position of its value
+    hide_self = None if lead else options.hide_self
+    if hide_self == "always":
         conditions.append(tokens != 0)
     span = options.span if leaf.pattern.in_span else None
     ranks = key.rank - own.rank[..., None] if leaf.pattern.by_content else tokens
     distances = Distances(
-        ranks=of_pairs(ranks),
-        tokens=of_pairs(tokens),
-        pairs=lambda: (own.position[:, :, None, None, None], key.position[:, :, None, None]),
+        ranks=of_pairs(ranks + lead),
+        tokens=of_pairs(tokens + lead),
+        pairs=lambda: (own.position[:, :, None, None, None], key.position[:, :, None, None] + lead),
     )
     query = query[:, :, None]  # (B, n, 1, 1, H)
     bias = options.position.score_bias(query, distances)
-    if options.hide_self == "unless_alone":
+    if hide_self == "unless_alone":
         bias = with_self_bias(bias, distances.tokens == 0)
     attended = attend(
         query,

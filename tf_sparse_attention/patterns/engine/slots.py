@@ -3,6 +3,8 @@
 A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1" ..: "key" (B, n, S, H), turned by
 positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`, and where content decides "count"
 int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in the groups of leaf i.
+Where values are those of successors a key is at the position of its value; "last_key" (B, n, 1, H) and "last_group"
+(B, n, 1) are of the last token, whose successor is the next one.
 """
 
 import functools
@@ -18,6 +20,7 @@ from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
 from tf_sparse_attention.patterns.engine.plan import Leaf, leaves_with_heads, plan_heads
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.successors import after_one
 from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
@@ -73,6 +76,10 @@ def empty_cache(
                     entry[f"{name}_{each.index}"] = ops.zeros((batch_size, heads, slots), dtype="int32")
             if leaf.pattern.by_content:
                 entry["count"] = ops.zeros((batch_size, heads, leaf.pattern.num_groups), dtype="int32")
+            if leaf.pattern.reads_next:
+                entry["last_key"] = ops.zeros((batch_size, heads, 1, sizes[0]), dtype=dtype)
+                if leaf.pattern.by_content:
+                    entry["last_group"] = ops.zeros((batch_size, heads, 1), dtype="int32")
             cache[entry_name(leaf)] = entry
     return cache
 
@@ -124,16 +131,30 @@ def fill_cache(
     exists = tokens < lengths[:, None, None]
     cache, known = dict(cache), {}
     for leaf, own_key, own_value in leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value):
-        entry = cache[entry_name(leaf)]
+        entry, own_groups = cache[entry_name(leaf)], groups[leaf.index]
+        if leaf.pattern.reads_next:
+            entry = {**entry, **_last_of(own_key, own_groups, lengths, entry["key"].dtype)}
+            own_key = after_one(own_key, 0, -2)
+            own_groups = None if own_groups is None else after_one(own_groups, leaf.pattern.num_groups)
         if leaf.pattern.by_content:
-            group = ops.where(exists, groups[leaf.index], leaf.pattern.num_groups)
+            group = ops.where(exists, own_groups, leaf.pattern.num_groups)
             count = group_counts(group, leaf.pattern.num_groups)
             known[leaf.index] = {"group": group, "rank": _ranks_in_groups(group, count)}
             entry = {**entry, "count": count}
         place = Place(tokens, 0, known.get(leaf.index, {}))
         positions = cache_policy(leaf).held(place, lengths, shape(entry["key"])[2])
+        if leaf.pattern.reads_next:  # no token comes before the first
+            positions = ops.where(positions > 0, positions, -1)
         cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, group_columns(leaf, known))
     return cache
+
+
+def _last_of(key: Tensor, groups: Tensor | None, lengths: Tensor, dtype: DType) -> Entry:
+    """Returns "last_key" and, where content decides, "last_group" of keys (B, n, T, H) and groups (B, n, T)."""
+    batch, heads = shape(key)[:2]
+    at = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (batch, heads, 1))
+    last = {"last_key": ops.cast(take_positions(key, at), dtype)}
+    return last if groups is None else {**last, "last_group": take_numbers(groups, at)}
 
 
 def group_columns(leaf: Leaf, known: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, self_only_when_alone
+from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, merge, self_only_when_alone
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import AttentionOptions
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, as_slice, join_heads, plan_heads
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
 
@@ -48,7 +48,7 @@ def _dense_heads(
 ) -> Tensor:
     """Returns what the heads of a plan see, (B, n, T, S)."""
     sizes = call.batch, len(plan.heads), call.query_length, call.key_length
-    leaves = [leaf.pattern.dense(call, known[leaf.index]) for leaf in plan.leaves]
+    leaves = [_dense_leaf(leaf, call, known, masks) for leaf in plan.leaves]
     if len(leaves[0].shape) > 4:
         return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, options.hide_self), sizes)
     if options.span is not None:
@@ -59,6 +59,15 @@ def _dense_heads(
         ]
     seen = ops.convert_to_tensor(functools.reduce(ops.logical_or, leaves))
     return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), options.hide_self, call.num_memory)
+
+
+def _dense_leaf(leaf: Leaf, call: Call, known: Sequence[Known], masks: TokenMasks) -> Tensor:
+    """Returns what a leaf shows, broadcastable to (B, n, T, S), without the masks of a call but for successors."""
+    seen = leaf.pattern.dense(call, known[leaf.index])
+    if not leaf.pattern.reads_next:
+        return seen
+    followed = has_successor(masks)
+    return seen if followed is None else merge(seen, followed[:, None, None])
 
 
 def _of_several_softmaxes(seen: Tensor, masks: TokenMasks, hide_self: str | None) -> Tensor:
