@@ -1,6 +1,7 @@
 """Keys with the values of the tokens that came after them."""
 
 import dataclasses
+from typing import cast
 
 import keras
 from keras import ops
@@ -82,7 +83,8 @@ class Successors(Pattern):
     def describe(self, known: Known) -> Numbers | None:
         if known is None:
             return None
-        queries, keys = self.pattern.describe((known[0], {"group": after_one(known[1]["group"], NO_GROUP)}))
+        later = known[0], {"group": after_one(known[1]["group"], NO_GROUP)}
+        queries, keys = cast(Numbers, self.pattern.describe(later))
         return queries, {name: next_ones(x, -1) for name, x in keys.items()}
 
     def dense(self, call: Call, known: Known = None) -> Tensor:

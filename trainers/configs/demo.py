@@ -14,28 +14,30 @@ import ml_collections
 
 from trainers.configs import base
 
-LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 32, "window": 128, "position": "rotary"}
+LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 32, "window": 64, "position": "rotary"}
 ROUTING = {
     "layer": "RoutingAttention",
     "num_heads": 2,
     "key_dim": 32,
-    "num_clusters": 8,
+    "num_clusters": 16,
     "cluster_size": 64,
-    "position": "rotary",
+    "use_successor_values": True,
 }
 VARIANTS = ("mixed", "local", "tiny")
 
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
-    """Returns the configuration; "local" has local heads only, "tiny" is for tests."""
+    """Returns the configuration; "local" has local heads only and as many weights, "tiny" is for tests."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
-    config.data.update(sequence_length=512, batch_size=4)
-    config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
+    config.data.update(tokenizer="subword", vocabulary="runs/demo.subwords", sequence_length=1024, batch_size=4)
+    # Routed heads have no projection of keys; what that saves is in the feed-forward layers.
+    intermediate = 512 if variant == "local" else 536
+    config.model.update(num_layers=2, hidden_dim=128, intermediate_dim=intermediate, tie_embeddings=True)
     config.model.attention = [{**LOCAL, "num_heads": 4}] if variant == "local" else [dict(LOCAL), dict(ROUTING)]
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50)
-    config.train.update(num_steps=2000, log_every=100, evaluate_every=500, checkpoint_every=500, evaluation_windows=64)
+    config.train.update(num_steps=1500, log_every=100, evaluate_every=500, checkpoint_every=500, evaluation_windows=64)
     config.train.illustrate = True
     if variant == "tiny":
         _shrink(config)
@@ -44,7 +46,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
 
 def _shrink(config):
     """Makes the configuration one of seconds, with dropout and without compiling."""
-    config.data.update(sequence_length=64, batch_size=2)
+    config.data.update(tokenizer="bytes", vocabulary=None, sequence_length=64, batch_size=2)
     config.model.update(num_layers=2, hidden_dim=16, intermediate_dim=32, dropout=0.1)
     config.model.attention = [
         {**LOCAL, "num_heads": 1, "key_dim": 8, "window": 16},
