@@ -123,6 +123,11 @@ PICTURES = {
         ),
         ("random clusters", lambda: RoutingAttention(**ROUTED, selection="random"), True, 0),
     ],
+    "successors": [
+        ("nearest: last 8 tokens of the cluster", lambda: routed(selection="nearest"), True, 0),
+        ("successor values: of the 8 before it", lambda: routed(mask_self=None, use_successor_values=True), True, 0),
+        ("a window's: the 8 before it", lambda: LocalAttention(**HEAD, window=8, use_successor_values=True), True, 0),
+    ],
     "hashing": [
         ("band: last 8 tokens of the bucket", lambda: LSHAttention(**HASHED), True, 0),
         ("band, two rounds", lambda: LSHAttention(**HASHED, num_rounds=2), True, 0),
@@ -132,6 +137,7 @@ PICTURES = {
 }
 
 
+GROUPED = ("routing", "successors", "hashing")  # pictures whose groups have colours
 # Panels of clustered attention: caption and what approximates the weights, drawn for the same kernels.
 CLUSTERED = [
     ("every query by itself", {"num_clusters": LENGTH, "num_bits": 256}),
@@ -145,7 +151,9 @@ def main(folder=FOLDER):
     draw_overview(folder / "patterns.png")
     draw_clustered(folder / "pictures" / "clustered.png")
     for name, panels in PICTURES.items():
-        draw_panels(folder / "pictures" / f"{name}.png", panels, show_groups=name in ("routing", "hashing"))
+        draw_panels(
+            folder / "pictures" / f"{name}.png", panels, show_groups=name in ("routing", "successors", "hashing")
+        )
 
 
 def draw_panels(path, panels, show_groups):

@@ -12,7 +12,7 @@ import numpy as np
 from tests.cases import Case
 from tests.contracts import SIZE, built, normal, to_numpy
 from tf_sparse_attention import layers
-from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Summary, Window
+from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Successors, Summary, Window
 
 HEADS = {"num_heads": 2, "key_dim": 4}
 POSITIONS = ("relative", "rotary", "alibi", "relative_2d", "rotary_2d")
@@ -41,6 +41,8 @@ ROWS = [
      "routing, nearest, separate queries and keys"),
     ("`RoutingAttention`, nearest, shared", layer("RoutingAttention", **ROUTED, selection="nearest"),
      "routing, nearest, position None"),
+    ("`RoutingAttention`, successor values", layer("RoutingAttention", **ROUTED, use_successor_values=True),
+     "routing, nearest, successor values"),
     ("`RoutingAttention`, top_k", layer("RoutingAttention", **ROUTED, selection="top_k", share_qk=False),
      "routing, top_k"),
     ("`LSHAttention`, band", layer("LSHAttention", **HASHED, share_qk=False), "hashing (LSH), band"),
@@ -55,6 +57,7 @@ ROWS = [
     ("`Stride(4)`, `Summary(4, 1)`", sparse(Stride(4) | Summary(4, 1)), None),
     ("`Window(4) \\| Nearest(3, 4)`", sparse(Window(4) | Nearest(3, 4)), None),
     ("`Window(4) \\| Hashed(4, 4)`", sparse(Window(4) | Hashed(4, 4)), None),
+    ("`Window(4) \\| Successors(Nearest(3, 4))`", sparse(Window(4) | Successors(Nearest(3, 4))), None),
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ CASES = {
     "routing, nearest, relative by token": {
         "attention": [{**ROUTING, "position": "relative", "distance": "token"}],
     },
+    "routing, nearest, successor values": {"attention": [{**ROUTING, "use_successor_values": True}]},
     "local and routing, three blocks": {
         "attention": [{**LOCAL, "position": "rotary"}, ROUTING],
         "num_layers": 3,

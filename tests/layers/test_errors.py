@@ -13,15 +13,18 @@ from tf_sparse_attention.layers import (
     GridEmbedding,
     LocalAttention,
     LocalAttention2D,
+    LSHAttention,
     MixedAttention,
     RoutingAttention,
     SinusoidalEmbedding,
     SoftmaxFeedForward,
+    SparseAttention,
     SwappedAttention,
     TransformerBlock,
 )
 from tf_sparse_attention.layers.parts.masks import check_attention_mask
 from tf_sparse_attention.models import StatefulModel
+from tf_sparse_attention.patterns import Nearest, Successors, Window
 
 
 def local(**own):
@@ -124,6 +127,27 @@ FURTHER_ARGUMENTS = [
         lambda: routing(distance="token", position="rotary"),
         "`distance` must be 'rank' unless `position` is 'relative'; the others go by token. "
         "Received: distance='token', position='rotary'.",
+    ),
+    (
+        lambda: routing(use_successor_values=True, selection="top_k"),
+        "`selection` must be None, 'nearest' or 'random' with `use_successor_values`. Received: selection='top_k'.",
+    ),
+    (
+        lambda: routing(use_successor_values=True, mask_self=False),
+        "`mask_self` must be None or True with `use_successor_values`, by which no token sees itself. "
+        "Received: mask_self=False.",
+    ),
+    (
+        lambda: routing(use_successor_values=None),
+        "`use_successor_values` must be True or False. Received: use_successor_values=None.",
+    ),
+    (
+        lambda: local(use_successor_values=True),
+        "`window` must be given with `use_successor_values`. Received: window=None.",
+    ),
+    (
+        lambda: LSHAttention(2, 4, num_buckets=2, bucket_size=4, use_successor_values=True, selection="chunks"),
+        "`selection` must be 'band' with `use_successor_values`. Received: selection='chunks'.",
     ),
     (lambda: FeedForward(8, use_bias=1), "`use_bias` must be True or False. Received: use_bias=1."),
     (
@@ -348,3 +372,23 @@ def test_a_typing_error_in_a_name_suggests_the_right_one(make, right):
 def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
     with pytest.raises(ValueError, match="Unrecognized keyword arguments"):
         LocalAttention(2, 4, colour="red")
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda layer, x: layer(x), "`use_causal_mask` must be True with the values of successors"),
+        (lambda layer, x: layer.attention_pattern(x), "`use_causal_mask` must be True with the values of successors"),
+        (
+            lambda layer, x: layer(x, x + 1, use_causal_mask=True),
+            "`value` and `key` must be None, or `query` itself, with the values of successors",
+        ),
+        (lambda layer, x: layer.init_cross_cache(x), "the values of successors are those of the own sequence"),
+    ],
+)
+def test_successor_values_are_for_causal_self_attention(run, message):
+    for pattern in (Successors(Window(3)), Window(2) | Successors(Nearest(2, 3))):
+        layer = SparseAttention(2, 4, pattern)
+        layer.build((None, None, 8))
+        with pytest.raises(ValueError, match=message):
+            run(layer, keras.ops.ones((1, 5, 8)))

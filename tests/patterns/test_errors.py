@@ -5,7 +5,18 @@ import pytest
 
 from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import SparseAttention
-from tf_sparse_attention.patterns import First, Hashed, Heads, ImageBlocks, InTurn, Nearest, Pattern, Union, Window
+from tf_sparse_attention.patterns import (
+    First,
+    Hashed,
+    Heads,
+    ImageBlocks,
+    InTurn,
+    Nearest,
+    Pattern,
+    Successors,
+    Union,
+    Window,
+)
 
 WRONG = [
     (Window, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
@@ -35,6 +46,14 @@ WRONG = [
     (Hashed, {"num_buckets": 4, "bucket_size": 4, "round": -1}, "`round` must be an integer of at least 0. Received: "),
     (patterns.Ring, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
     (patterns.PhaseRings, {"stride": 0}, "`stride` must be a positive integer. Received: stride=0."),
+    (Successors, {"pattern": First(2)}, "`pattern` must be a Window, or one in which content decides, as Nearest or "),
+    (Successors, {"pattern": Window(2) | Nearest(3, 2)}, "`pattern` must be a Window, or one in which content decides"),
+    (
+        Successors,
+        {"pattern": Successors(Window(2))},
+        "`pattern` must be a Window, or one in which content decides, as ",
+    ),
+    (Successors, {"pattern": 3}, "`pattern` must be a Window, or one in which content decides, as Nearest or Hashed; "),
     (Union, {"parts": Window(2)}, "`parts` must be two patterns or more. Received: parts=Window(size=2)."),
     (Union, {"parts": [Window(2)]}, "`parts` must be two patterns or more. Received: parts=(Window(size=2),)."),
     (Union, {"parts": [Window(2), 3]}, "`parts` must be patterns. Received: 3."),
