@@ -39,21 +39,34 @@ $(READY): pyproject.toml $(LOCK)
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# The subwords of the demo's text, found once.
+$(RUNS)/demo.subwords: | $(READY)
+	$(RUN) -m trainers.vocabulary --config=$(DEMO) --size=2000 --output=$@
+
 .PHONY: demo
-demo: $(READY) ## Train, evaluate, sample from and export a routing language model (10 minutes on 2 cores)
-	$(RUN) -m trainers.train --config=$(DEMO) --workdir=$(RUNS)/demo
+demo: $(READY) $(RUNS)/demo.subwords ## Train, evaluate, sample from and export a routing language model (10 minutes on 2 cores)
+	$(RUN) -m trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo --split=test
+	@echo "With local heads only, in as many weights and steps: $(DEMO_LOCAL_SCORE) bits per byte (make demo-compare)"
 	$(RUN) -m trainers.generate --workdir=$(RUNS)/demo
 	$(RUN) -m trainers.export --workdir=$(RUNS)/demo
 
 .PHONY: demo-compare
-demo-compare: $(READY) ## Train the demo model with and without routed heads and print both scores
-	$(RUN) -m trainers.train --config=$(DEMO) --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.train --config=$(DEMO):local --workdir=$(RUNS)/demo-local
+demo-compare: $(READY) $(RUNS)/demo.subwords ## Train the demo model with and without routed heads and print both scores
+	$(RUN) -m trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
+	$(RUN) -m trainers.train --config=$(DEMO):local --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo-local
 	@echo "Local and routed heads:"
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo --split=test
 	@echo "Local heads only:"
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
+
+.PHONY: quality
+quality: $(READY) ## Train small models of several kinds of heads on real text and print what they are worth
+	$(RUN) -m benchmarks.quality --set=quick
+
+.PHONY: quality-full
+quality-full: $(READY) ## The whole study, in hours; TEXTS="--text=books=FOLDER --text=wiki_xml=FILE"
+	$(RUN) -m benchmarks.quality --set=full $(TEXTS)
 
 .PHONY: test
 test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)

@@ -1,6 +1,6 @@
 """Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
-And what decoding keeps of a text, and how clusters and spans are used.
+And what decoding keeps of a text, and how clusters and spans are used, and what each head is worth.
 """
 
 from tf_sparse_attention.analysis.cache_sizes import CacheSize, CacheSizes, cache_sizes
@@ -12,6 +12,7 @@ from tf_sparse_attention.analysis.causality import (
     causality_report,
 )
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
+from tf_sparse_attention.analysis.head_importance import HeadImportance, HeadLoss, head_importance
 from tf_sparse_attention.analysis.health import Health, RoutedHead, Spans, health
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.spans import draw_spans
@@ -23,6 +24,8 @@ __all__ = [
     "CausalityError",
     "CausalityReport",
     "HeadDivergence",
+    "HeadImportance",
+    "HeadLoss",
     "Health",
     "Leak",
     "RoutedHead",
@@ -36,6 +39,7 @@ __all__ = [
     "draw_spans",
     "draw_weights",
     "head_divergence",
+    "head_importance",
     "health",
     "word_routes",
 ]

@@ -6,8 +6,8 @@ import math
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.analysis.attention_layers import attention_layers
 from tf_sparse_attention.deprecation import renamed
-from tf_sparse_attention.layers import AttentionLayer
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 
 
@@ -99,18 +99,10 @@ def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1
     checks.check_count("batch_size", batch_size)
     if hasattr(target, "cache_unsupported_reason"):
         check_has_cache(target)
-    found = {id(layer): layer for layer in _attention_layers(target)}
+    found = attention_layers(target)
     if not found:
         raise ValueError(f"`target` must have attention layers of this library. Received: {target.name} without.")
-    return CacheSizes([_size(layer, max_length, batch_size) for layer in found.values()], max_length, batch_size)
-
-
-def _attention_layers(layer):
-    """Returns the attention layers in a layer in the order of their creation; Keras alone reverses it."""
-    if isinstance(layer, AttentionLayer):
-        return [layer]
-    inner = layer._flatten_layers(recursive=False, include_self=False)
-    return [found for part in inner for found in _attention_layers(part)]
+    return CacheSizes([_size(layer, max_length, batch_size) for layer in found], max_length, batch_size)
 
 
 class _EmptyCache(keras.Operation):

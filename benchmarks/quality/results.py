@@ -1,0 +1,75 @@
+"""The file of results, a line a cell, and the tables made of it."""
+
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FILE = pathlib.Path(__file__).with_name("results.jsonl")
+COLUMNS = {"loss": 3, "bits_per_byte": 3, "far": 2, "near": 2, "new": 2}  # with decimals
+
+
+class Cell(NamedTuple):
+    """One model to train: a text, tokens in a window, the kind of heads, steps, and the seed."""
+
+    text: str
+    length: int
+    kind: str
+    steps: int
+    seed: int
+
+    @property
+    def config(self) -> str:
+        """The name of its configuration, see `config.get_config`."""
+        return f"{self.text}-{self.length}-{self.kind}-{self.steps}"
+
+
+def read(path: pathlib.Path = FILE) -> dict[Cell, dict[str, Any]]:
+    """Returns the results by cell, those of the last line where a cell has several."""
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {Cell(**line.pop("cell")): line for line in lines}
+
+
+def append(cell: Cell, result: dict[str, Any], path: pathlib.Path = FILE) -> None:
+    """Adds the result of a cell."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"cell": cell._asdict(), **result}) + "\n")
+
+
+def tables(cells: Sequence[Cell], results: dict[Cell, dict[str, Any]]) -> str:
+    """Returns a Markdown table for each text, length and number of steps; cells that were not run are "-".
+
+    A figure is the mean over the seeds, in brackets half the distance of the two that are furthest apart.
+    """
+    groups = dict.fromkeys((cell.text, cell.length, cell.steps) for cell in cells)
+    parts = []
+    for group in groups:
+        own = [cell for cell in cells if (cell.text, cell.length, cell.steps) == group]
+        text, length, steps = group
+        parts += [f"{text}, windows of {length:,} tokens, {steps:,} steps", "", *_table(own, results), ""]
+    return "\n".join(parts)
+
+
+def _table(cells, results):
+    names = [name.replace("_", " ") for name in COLUMNS]
+    lines = [f"| heads | seeds | weights | processor s | {' | '.join(names)} |", "|---" * (4 + len(names)) + "|"]
+    for kind in dict.fromkeys(cell.kind for cell in cells):
+        found = [results[cell] for cell in cells if cell.kind == kind and cell in results]
+        if not found:
+            lines.append(f"| {kind} | 0 {'| - ' * (2 + len(names))}|")
+            continue
+        weights = f"{found[0]['weights'] / 1e3:.0f}k"
+        figures = [_with_spread([each[name] for each in found], digits) for name, digits in COLUMNS.items()]
+        seconds = _with_spread([each["processor_seconds"] for each in found], 0)
+        lines.append(f"| {kind} | {len(found)} | {weights} | {seconds} | {' | '.join(figures)} |")
+    return lines
+
+
+def _with_spread(values: Iterable[float], digits: int) -> str:
+    values = list(values)
+    spread = "" if len(values) < 2 else f" ({np.ptp(values) / 2:.{digits}f})"
+    return f"{np.mean(values):.{digits}f}{spread}"

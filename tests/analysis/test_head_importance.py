@@ -1,0 +1,62 @@
+"""What each head is worth: the loss with its rows of the output projection at zero."""
+
+import keras
+import numpy as np
+import pytest
+
+from tf_sparse_attention.analysis import head_importance
+from tf_sparse_attention.models import Backbone, LanguageModel, language_model_loss
+
+PARTS = [
+    {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 5},
+    {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 2, "cluster_size": 4, "seed": 0}
+    | {"use_successor_values": True},
+]
+
+
+def model_and_batches():
+    model = LanguageModel(Backbone(20, 2, 8, PARTS, intermediate_dim=8, name="text"))
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.standard_normal(weight.shape))
+    batches = [random.integers(1, 20, (2, 12)) for _ in range(2)]
+    return model, [(ids, np.roll(ids, -1, axis=1)) for ids in batches]
+
+
+def loss_of(model, batches):
+    return np.mean([float(language_model_loss()(targets, model(ids))) for ids, targets in batches])
+
+
+def test_a_head_is_worth_what_its_rows_of_the_output_projection_are():
+    model, batches = model_and_batches()
+    found, whole = head_importance(model, batches), loss_of(model, batches)
+    assert found.loss == pytest.approx(whole, abs=1e-6)
+    assert [(head.kind, head.head) for head in found.heads] == [("local", 0), ("local", 1), ("routing", 0)] * 2
+    layers = [part for block in model.backbone.blocks for part in block.attention.parts]
+    heads = [(layer, head) for layer in layers for head in range(layer.num_heads)]
+    for (layer, head), row in zip(heads, found.heads, strict=True):
+        kernel = layer._attention_output.kernel
+        kept = keras.ops.convert_to_numpy(kernel).copy()
+        kernel.assign(kept * (np.arange(layer.num_heads) != head)[:, None, None])
+        assert row.layer == layer.path
+        assert row.rise == pytest.approx(loss_of(model, batches) - whole, abs=1e-5)
+        kernel.assign(kept)
+    assert max(abs(head.rise) for head in found.heads) > 0.01
+    assert loss_of(model, batches) == whole  # nothing is left behind
+    assert "| text/block_1/attention/routing_1 | routing | " in str(found) and "Loss with all heads" in str(found)
+
+
+def test_another_loss_and_weights_beside_the_targets():
+    model, batches = model_and_batches()
+    given = [(ids, targets, np.ones(ids.shape)) for ids, targets in batches]
+    found = head_importance(model, given, loss=lambda targets, outputs: keras.ops.mean(outputs))
+    assert found.loss == pytest.approx(np.mean([float(keras.ops.mean(model(ids))) for ids, _ in batches]), abs=1e-5)
+
+
+def test_what_is_no_model_of_ours_or_no_batch_is_an_error():
+    model, batches = model_and_batches()
+    with pytest.raises(ValueError, match=r"`batches` must be pairs of inputs and targets. Received: none"):
+        head_importance(model, [])
+    plain = keras.Sequential([keras.layers.Embedding(20, 8)])
+    with pytest.raises(ValueError, match="`model` must have attention layers of this library"):
+        head_importance(plain, batches)

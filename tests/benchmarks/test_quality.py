@@ -1,0 +1,78 @@
+"""The study of heads on real text: its categories of tokens, its models of equal size, its file and its tables."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.quality import config, contexts, results
+from benchmarks.quality.__main__ import FULL, QUICK
+from benchmarks.quality.results import Cell
+from tf_sparse_attention.models import Backbone
+from trainers.shared import components
+
+
+def test_a_token_is_far_where_its_context_stood_before_only_beyond_the_reach():
+    random = np.random.default_rng(0)
+    ids, documents = random.integers(0, 4, (3, 60)), np.sort(random.integers(0, 3, (3, 60)))
+    found = contexts.categories(ids, documents, reach=7)
+    for row in range(3):
+        for at in range(60):
+            earlier = [
+                s
+                for s in range(1, at)
+                if list(ids[row, s - 1 : s + 1]) == list(ids[row, at - 1 : at + 1])
+                and len({*documents[row, s - 1 : s + 1], *documents[row, at - 1 : at + 1]}) == 1
+            ]
+            expected = contexts.NONE
+            if earlier:
+                expected = contexts.NEAR if at - max(earlier) <= 7 else contexts.FAR
+            assert found[row, at] == expected
+    assert set(found.ravel()) == {contexts.NONE, contexts.NEAR, contexts.FAR}
+
+
+@pytest.mark.parametrize("length", [1024, 4096])
+def test_all_kinds_have_equally_many_weights(length):
+    counts = {}
+    for kind in (*config.WITHOUT, *config.KINDS):
+        settings = config.get_config(f"python-{length}-{kind}-10").model
+        backbone = components.make_model(config.get_config(f"python-{length}-{kind}-10"), 1987).backbone
+        assert isinstance(backbone, Backbone) and len(settings.attention) <= 2
+        counts[kind] = sum(math.prod(weight.shape) for weight in backbone.trainable_weights)
+    for kind, count in counts.items():
+        assert abs(count / counts["local"] - 1) < 0.01, kind
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("python-1024-local", "TEXT-LENGTH"), ("a-64-sparse-1", "`kind` must be")]
+)
+def test_other_cells_are_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        config.get_config(name)
+
+
+def test_every_cell_has_a_configuration():
+    assert len(set(FULL)) == len(FULL) and set(QUICK) <= set(FULL)
+    for name in {cell.config for cell in FULL}:
+        assert config.get_config(name).train.num_steps in (500, 3000)
+
+
+def test_results_are_kept_a_line_each_and_shown_with_their_spread(tmp_path):
+    figures = {
+        "bits_per_byte": 1.5,
+        "far": 4.0,
+        "near": 3.0,
+        "new": 5.0,
+        "weights": 653_000,
+        "processor_seconds": 130.0,
+    }
+    cells = [Cell("python", 1024, kind, 500, seed) for kind in ("local", "nearest") for seed in (0, 1)]
+    for cell, loss in zip(cells, (3.5, 3.7), strict=False):
+        results.append(cell, {"loss": loss, **figures}, tmp_path / "file")
+    read = results.read(tmp_path / "file")
+    assert [read[cell]["loss"] for cell in cells[:2]] == [3.5, 3.7] and len(read) == 2
+    lines = results.tables(cells, read).splitlines()
+    assert lines[0] == "python, windows of 1,024 tokens, 500 steps"
+    local = "| local | 2 | 653k | 130 (0) | 3.600 (0.100) | 1.500 (0.000) | 4.00 (0.00) | 3.00 (0.00) | 5.00 (0.00) |"
+    assert local in lines and "| nearest | 0 | - | - | - | - | - | - | - |" in lines
+    assert results.read(tmp_path / "none") == {}

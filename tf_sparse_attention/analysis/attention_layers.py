@@ -1,0 +1,17 @@
+"""The attention layers of a model."""
+
+import keras
+
+from tf_sparse_attention.layers import AttentionLayer
+
+
+def attention_layers(layer: keras.layers.Layer) -> list[AttentionLayer]:
+    """Returns the attention layers of this library in a layer, in the order of their creation, which Keras reverses."""
+    return list({id(found): found for found in _inside(layer)}.values())
+
+
+def _inside(layer):
+    if isinstance(layer, AttentionLayer):
+        return [layer]
+    inner = layer._flatten_layers(recursive=False, include_self=False)
+    return [found for part in inner for found in _inside(part)]

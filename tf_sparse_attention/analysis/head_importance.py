@@ -1,0 +1,118 @@
+"""How much each head is worth: the loss of a model without it."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.analysis.attention_layers import attention_layers
+from tf_sparse_attention.analysis.causality.target import replaced
+from tf_sparse_attention.models.metrics import language_model_loss
+from tf_sparse_attention.types import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadLoss:
+    """What a model loses with one head.
+
+    Attributes:
+        layer: path of its attention layer.
+        head: number of the head in that layer, from 0.
+        kind: of the layer: "local", "routing" ...
+        rise: of the loss where the head gives zeros; less than 0 where the model is better without.
+    """
+
+    layer: str
+    head: int
+    kind: str
+    rise: float
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadImportance:
+    """What a model loses with each of its heads; as text, a table.
+
+    Attributes:
+        heads: list of `HeadLoss`.
+        loss: of the whole model, the mean over the batches.
+    """
+
+    heads: list[HeadLoss]
+    loss: float
+
+    def table(self) -> str:
+        """Returns a Markdown table, a row a layer, the rise of the loss without each of its heads in order."""
+        lines = ["| layer | heads | rise of the loss without each |", "|---|---|---|"]
+        for layer in dict.fromkeys(head.layer for head in self.heads):
+            own = [head for head in self.heads if head.layer == layer]
+            lines.append(f"| {layer} | {own[0].kind} | {', '.join(f'{head.rise:+.3f}' for head in own)} |")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n\nLoss with all heads: {self.loss:.3f}"
+
+
+def head_importance(
+    model: keras.Model, batches: Iterable[Any], loss: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> HeadImportance:
+    """Returns how much the loss of a model rises without each of its heads, on some batches.
+
+    A head is left out by zeros in place of what it gives; the model is not trained again (Michel et al. 2019, "Are
+    sixteen heads really better than one?"). Heads that do the same work can each seem worth little.
+
+    Cost: for each head a call of the model with every batch.
+
+    Args:
+        model: Keras model with attention layers of this library.
+        batches: pairs (inputs, targets), as `fit` takes them; what else a batch has is not used.
+        loss: function of targets and outputs to a scalar. None: `tsa.models.language_model_loss()`.
+
+    Returns:
+        A `HeadImportance`; `print` shows the table.
+
+    Raises:
+        ValueError: for a model without attention layers of this library, and where there is no batch.
+
+    Example:
+        >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
+        >>> model = LanguageModel(Backbone(258, 1, 16, [part], intermediate_dim=64, name="text"))
+        >>> ids = np.arange(1, 41).reshape(2, 20)
+        >>> print(head_importance(model, [(ids, ids)]))  # doctest: +ELLIPSIS
+        | layer | heads | rise of the loss without each |
+        |---|---|---|
+        | text/block_0/attention/local_0 | local | ...
+    """
+    loss = language_model_loss() if loss is None else loss
+    pairs = [(inputs, targets) for inputs, targets, *_ in batches]
+    if not pairs:
+        raise ValueError("`batches` must be pairs of inputs and targets. Received: none.")
+    layers = attention_layers(model)
+    if not layers:
+        raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without.")
+
+    def mean_loss():
+        losses = [loss(ops.convert_to_tensor(targets), model(inputs, training=False)) for inputs, targets in pairs]
+        return float(np.mean([ops.convert_to_numpy(ops.mean(each)) for each in losses]))
+
+    whole, heads = mean_loss(), []
+    for layer in layers:
+        kind = type(layer).__name__.removesuffix("Attention").lower()
+        for head in range(layer.num_heads):
+            with replaced([(layer, "compute_attention", _without(layer, head))]):
+                heads.append(HeadLoss(layer.path or layer.name, head, kind, mean_loss() - whole))
+    return HeadImportance(heads, whole)
+
+
+def _without(layer, head):
+    """Returns `compute_attention` of a layer with zeros in place of what one of its heads gives."""
+    compute = layer.compute_attention
+    kept = (np.arange(layer.num_heads) != head)[:, None, None]
+
+    def compute_others(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        output, weights = compute(*args, **kwargs)
+        return ops.where(kept, output, 0), weights
+
+    return compute_others
