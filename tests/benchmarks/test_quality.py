@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.quality import config, contexts, results
+from benchmarks.quality import config, contexts, lines, results
 from benchmarks.quality.__main__ import FULL, QUICK
 from benchmarks.quality.results import Cell
 from tf_sparse_attention.models import Backbone
@@ -76,3 +76,19 @@ def test_results_are_kept_a_line_each_and_shown_with_their_spread(tmp_path):
     local = "| local | 2 | 653k | 130 (0) | 3.600 (0.100) | 1.500 (0.000) | 4.00 (0.00) | 3.00 (0.00) | 5.00 (0.00) |"
     assert local in lines and "| nearest | 0 | - | - | - | - | - | - | - |" in lines
     assert results.read(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1\n    y = f(2)\nz", (2, 2)),
+        ("x = (1,\n  2)\ny\n", (1, 1)),  # the last one does not count
+        ('x = "no end\ny = 1\nz', (2, 1)),
+        ("x = (1\ny = 1\nz = 2\nlast", (3, 2)),  # a bracket that nothing closes
+        ('"""Text\nof lines"""\nlast', (1, 1)),
+        ("x = 5 $ 3\nlast", (1, 0)),
+        ("", (0, 0)),
+    ],
+)
+def test_logical_lines_that_python_reads_are_counted(text, expected):
+    assert lines.count_lines(text) == expected

@@ -1,0 +1,63 @@
+"""How many lines of what a model writes are Python: `python -m benchmarks.quality.lines --workdir=runs/demo`.
+
+Samples as `python -m trainers.generate` draws them, and counts their complete logical lines and those that Python's
+`tokenize` reads without an error.
+"""
+
+import argparse
+import io
+import tokenize
+
+NUM_SAMPLES, NUM_TOKENS = 8, 400
+
+
+def count_lines(text: str) -> tuple[int, int]:
+    """Returns how many complete logical lines a text has, and how many of them `tokenize` reads.
+
+    A line that opens a bracket or a string which nothing closes is one that it does not read; the last line, which may
+    be cut off, does not count.
+    """
+    lines = [line for line in text.splitlines()[:-1] if line.strip()]
+    complete = read = first = 0
+    while first < len(lines):
+        ends = (end for end in range(first + 1, len(lines) + 1) if _is_read("\n".join(lines[first:end])) is not None)
+        end = next(ends, None)
+        complete += 1
+        read += end is not None and bool(_is_read("\n".join(lines[first:end])))
+        first = first + 1 if end is None else end
+    return complete, read
+
+
+def _is_read(line):
+    """Returns whether `tokenize` reads a logical line; None where it goes on."""
+    try:
+        kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline)]
+    except tokenize.TokenError:
+        return None
+    except SyntaxError:  # of the indentation inside of it
+        return False
+    return tokenize.ERRORTOKEN not in kinds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", required=True, help="folder of the run")
+    options = parser.parse_args()
+
+    import tf_sparse_attention as tsa
+    from trainers.shared import workdir
+
+    settings = workdir.load_config(options.workdir).generate
+    model, tokenizer = workdir.load_model(options.workdir), workdir.load_tokenizer(options.workdir)
+    strategy = tsa.generation.Sampling(temperature=settings.temperature, top_p=settings.top_p)
+    counts = []
+    for seed in range(NUM_SAMPLES):
+        text = model.generate("import os\n", NUM_TOKENS, strategy, tokenizer, seed=seed)
+        counts.append(count_lines(text))
+        print(text, f"--- {counts[-1][1]} of {counts[-1][0]} lines", sep="\n")
+    complete, read = map(sum, zip(*counts, strict=True))
+    print(f"{read} of {complete} complete logical lines are read by tokenize: {read / max(complete, 1):.0%}")
+
+
+if __name__ == "__main__":
+    main()
