@@ -11,6 +11,7 @@ from tf_sparse_attention.analysis.causality import (
     assert_causal,
     causality_report,
 )
+from tf_sparse_attention.analysis.cost import Cost, LayerCost, cost
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
 from tf_sparse_attention.analysis.head_importance import HeadImportance, HeadLoss, head_importance
 from tf_sparse_attention.analysis.health import Health, RoutedHead, Spans, health
@@ -23,10 +24,12 @@ __all__ = [
     "CacheSizes",
     "CausalityError",
     "CausalityReport",
+    "Cost",
     "HeadDivergence",
     "HeadImportance",
     "HeadLoss",
     "Health",
+    "LayerCost",
     "Leak",
     "RoutedHead",
     "Spans",
@@ -35,6 +38,7 @@ __all__ = [
     "assert_causal",
     "cache_sizes",
     "causality_report",
+    "cost",
     "draw_pattern",
     "draw_spans",
     "draw_weights",

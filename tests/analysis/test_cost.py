@@ -1,0 +1,114 @@
+"""What attention costs: matrix products as written down by hand, and as XLA counts them."""
+
+import json
+import textwrap
+
+import keras
+import pytest
+
+from tests.oracle.layers import CASES
+from tf_sparse_attention.analysis import cost
+from tf_sparse_attention.analysis.products import Product, products
+from tf_sparse_attention.layers import LocalAttention, RoutingAttention
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+PART = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
+
+DENSE = keras.layers.Dense(6)
+DENSE.build((None, 4, 5))
+
+
+def built(layer, size=16):
+    layer.build((None, None, size))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "operations", "num_numbers"),
+    [
+        (keras.ops.matmul, [(3, 4, 5), (3, 5, 6)], 2 * 3 * 4 * 5 * 6, 60 + 90 + 72),
+        (
+            lambda x, y: keras.ops.einsum("btd,dnh->bnth", x, y),
+            [(2, 7, 5), (5, 3, 4)],
+            2 * 2 * 7 * 5 * 12,
+            70 + 60 + 168,
+        ),
+        (lambda x, y: keras.ops.matmul(x, keras.ops.transpose(y)), [(4, 5), (6, 5)], 2 * 4 * 5 * 6, 20 + 30 + 24),
+        (DENSE, [(2, 4, 5)], 2 * 8 * 5 * 6, 40 + 30 + 48),
+    ],
+)
+def test_products_are_counted_with_what_they_read_and_write(function, shapes, operations, num_numbers):
+    assert products(function, shapes, ["float32"] * len(shapes)) == [Product(operations, 4 * num_numbers)]
+
+
+def test_local_attention_costs_its_projections_and_its_slots():
+    layer, length = built(LocalAttention(2, 8, window=64)), 4096
+    slots = 32 * (2 + 1)  # blocks of 32 queries beside their own keys and those of two blocks
+    projections, pairs = 4 * length * 16 * 16, length * slots * 2 * (8 + 8)
+    assert cost(layer, length).operations == 2 * (projections + pairs)
+    assert cost(layer, 2 * length).operations == 2 * cost(layer, length).operations
+
+
+def test_a_model_has_a_row_for_each_attention_and_one_for_the_rest():
+    model = LanguageModel(Backbone(258, 2, 16, [PART], intermediate_dim=64), tie_embeddings=True)
+    found = cost(model, 1024)
+    assert [row.kind for row in found.rows] == ["LocalAttention", "LocalAttention", ""]
+    assert found.rows[0].operations == cost(built(LocalAttention(2, 8, window=64)), 1024).operations
+    assert found.rows[-1].operations == 2 * 1024 * (2 * 2 * 16 * 64 + 16 * 258)  # feed-forward layers and logits
+    assert found.operations == sum(row.operations for row in found.rows) and "| all | |" in str(found)
+    inputs = keras.Input((None, 16))
+    functional = keras.Model(inputs, keras.layers.Dense(4)(LocalAttention(2, 8, window=64)(inputs)))
+    found = cost(functional, 1024)
+    assert found.rows[-1].operations == 2 * 1024 * 16 * 4
+    assert found.rows[0].operations > cost(built(LocalAttention(2, 8, window=64)), 1024).operations  # of both sides
+
+
+def test_xla_counts_a_little_more_on_jax(run_jax):
+    code = """
+        import json, jax
+        from tf_sparse_attention.analysis import cost
+        from tf_sparse_attention.layers import LocalAttention, RoutingAttention
+        from tests.analysis.test_cost import built
+        routing = RoutingAttention(2, 8, 16, 64, use_successor_values=True, seed=0)
+        results = []
+        for layer in (built(LocalAttention(2, 8, window=64)), built(routing)):
+            spec = jax.ShapeDtypeStruct((1, 4096, 16), "float32")
+            lowered = jax.jit(lambda x: layer(x, use_causal_mask=True)).lower(spec)
+            of_xla, own = lowered.cost_analysis(), cost(layer, 4096)
+            results.append([of_xla["flops"] / own.operations, of_xla["bytes accessed"] / own.num_bytes])
+        print(json.dumps(results))
+    """
+    for operations, num_bytes in json.loads(run_jax(textwrap.dedent(code))):
+        assert 1 <= operations < 1.3  # those of sums, exponentials and comparisons are in its count too
+        assert num_bytes >= 1  # as are copies, before anything is fused
+
+
+def test_both_backends_count_the_same(run_jax):
+    layer = built(RoutingAttention(2, 8, 4, 16, selection="nearest", seed=0))
+    code = """
+        from tf_sparse_attention.analysis import cost
+        from tf_sparse_attention.layers import RoutingAttention
+        from tests.analysis.test_cost import built
+        print(cost(built(RoutingAttention(2, 8, 4, 16, selection="nearest", seed=0)), 512).rows[0].operations)
+    """
+    assert int(run_jax(textwrap.dedent(code))) == cost(layer, 512).operations
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(kind.__name__ for kind in CASES))
+def test_every_layer_has_a_cost_that_grows_no_faster_than_its_pattern(name):
+    from tests.cases import CASES as LAYERS
+
+    layer = next(case.make() for case in LAYERS.values() if type(case.make()).__name__ == name)
+    layer.build((None, None, 8))
+    costs = [cost(layer, length).operations for length in (256, 512)]
+    assert 1.5 < costs[1] / costs[0] < (4 if name in ("StridedAttention", "FixedAttention") else 2.6)
+
+
+def test_what_cannot_be_counted_is_an_error():
+    with pytest.raises(ValueError, match="`target` must be built"):
+        cost(LocalAttention(2, 8, window=64), 8)
+    inputs = [keras.Input((None, 16)), keras.Input((None, 16))]
+    model = keras.Model(inputs, LocalAttention(2, 8, block_size=4, key_block_size=4)(*inputs))
+    with pytest.raises(ValueError, match="`target` must be an attention layer, a language model, or a functional"):
+        cost(model, 8)

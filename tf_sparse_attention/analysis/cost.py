@@ -1,0 +1,135 @@
+"""What attention costs at a length: operations and bytes of its matrix products."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.analysis.attention_layers import attention_layers
+from tf_sparse_attention.analysis.causality.target import replaced
+from tf_sparse_attention.analysis.products import products
+from tf_sparse_attention.layers import AttentionLayer
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCost:
+    """The matrix products of one layer, in a forward pass of one sequence.
+
+    Attributes:
+        layer: path of the layer; "other layers" of what is no attention.
+        kind: name of its class.
+        operations: multiplications and additions.
+        num_bytes: what the products read and write.
+    """
+
+    layer: str
+    kind: str
+    operations: int
+    num_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """The costs of all layers; as text, a table.
+
+    Attributes:
+        rows: list of `LayerCost`.
+        length: T, tokens.
+    """
+
+    rows: list[LayerCost]
+    length: int
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of all layers."""
+        return sum(row.operations for row in self.rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all layers read and write."""
+        return sum(row.num_bytes for row in self.rows)
+
+    def table(self) -> str:
+        """Returns a Markdown table, a row a layer, and their sum."""
+        lines = [f"| layer | kind | million operations at {self.length:,} | megabytes |", "|---" * 4 + "|"]
+        for row in self.rows:
+            lines.append(f"| {row.layer} | {row.kind} | {row.operations / 1e6:,.1f} | {row.num_bytes / 1e6:,.1f} |")
+        lines.append(f"| all | | {self.operations / 1e6:,.1f} | {self.num_bytes / 1e6:,.1f} |")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def cost(target: keras.layers.Layer, length: int) -> Cost:
+    """Returns what a forward pass over one sequence costs, counted in its program; nothing is run.
+
+    Matrix products alone: projections, scores, weighted sums, scores of centroids, feed-forward layers, logits, as they
+    are computed, slots that a mask hides included. Sorts and gathers are not in it.
+
+    Args:
+        target: an attention layer of this library, built, or a model with such layers.
+        length: T, tokens.
+
+    Returns:
+        A `Cost`; `print` shows the table.
+
+    Raises:
+        ValueError: for a layer that is not built, a model whose inputs are not one sequence, and on a backend other
+            than TensorFlow and JAX.
+
+    Example:
+        >>> layer = LocalAttention(2, 8, window=64, name="near")
+        >>> layer.build((None, None, 16))
+        >>> print(cost(layer, length=4096))
+        | layer | kind | million operations at 4,096 | megabytes |
+        |---|---|---|---|
+        | near | LocalAttention | 33.6 | 10.5 |
+        | all | | 33.6 | 10.5 |
+    """
+    checks.check_count("length", length)
+    if not target.built:
+        raise ValueError(f"`target` must be built: call it, or `build` it. Received: {target.name}, which is not.")
+    if isinstance(target, AttentionLayer):
+        return Cost([_row(target, length, target.can_be_causal and target.causal_selection)], length)
+    calls: list[tuple[AttentionLayer, bool]] = []
+    with replaced([(layer, "compute_attention", _noting(layer, calls)) for layer in attention_layers(target)]):
+        whole = products(lambda x: target(x, training=False), *_inputs_of(target, length))
+    rows = [_row(layer, length, causal) for layer, causal in calls]
+    operations = sum(each.operations for each in whole) - sum(row.operations for row in rows)
+    num_bytes = sum(each.num_bytes for each in whole) - sum(row.num_bytes for row in rows)
+    return Cost([*rows, LayerCost("other layers", "", operations, num_bytes)], length)
+
+
+def _noting(layer, calls):
+    """Returns `compute_attention` of a layer that notes whether a call is causal."""
+    compute = layer.compute_attention
+
+    def compute_and_note(heads: Any, masks: Any, causal: bool, *others: Any, **named: Any) -> Any:
+        calls.append((layer, causal))
+        return compute(heads, masks, causal, *others, **named)
+
+    return compute_and_note
+
+
+def _row(layer, length, causal):
+    found = products(
+        lambda x: layer(x, use_causal_mask=causal, training=False), [(1, length, layer.num_features)], ["float32"]
+    )
+    totals = (sum(numbers) for numbers in zip(*found, strict=True))
+    return LayerCost(layer.path or layer.name, type(layer).__name__, *totals)
+
+
+def _inputs_of(target: Any, length: int) -> tuple[list[tuple[int, ...]], list[str]]:
+    """Returns the shape and dtype of the one input of a model."""
+    if hasattr(target, "vocabulary_size"):
+        return [(1, length)], ["int32"]
+    given = keras.tree.flatten(getattr(target, "inputs", None) or [])
+    if len(given) != 1 or len(given[0].shape) not in (2, 3):
+        raise ValueError(
+            "`target` must be an attention layer, a language model, or a functional model of one sequence. "
+            f"Received: {target.name}."
+        )
+    return [(1, length, *given[0].shape[2:])], [keras.backend.standardize_dtype(given[0].dtype)]

@@ -1,0 +1,87 @@
+"""The matrix products of a computation, counted in its program: what is run is nothing."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+
+class Product(NamedTuple):
+    """One matrix product, or as many of equal shape as a program has in a batch.
+
+    Attributes:
+        operations: multiplications and additions, 2 m n k a matrix.
+        num_bytes: of the factors and the result.
+    """
+
+    operations: int
+    num_bytes: int
+
+
+def products(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> list[Product]:
+    """Returns the matrix products of a function.
+
+    Args:
+        function: of tensors; it is traced, not run.
+        shapes: of its arguments.
+        dtypes: likewise.
+
+    Raises:
+        ValueError: for a backend other than TensorFlow and JAX.
+    """
+    backend = keras.backend.backend()
+    if backend not in COUNTS:
+        raise ValueError(f"The backend must be tensorflow or jax, whose programs can be read. Received: {backend}.")
+    # By name: the backend is already loaded by Keras, and this file must not import the one that is not in use.
+    return list(COUNTS[backend](importlib.import_module(backend), function, shapes, dtypes))
+
+
+def _of_tensorflow(tf, function, shapes, dtypes):
+    specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+    for operation in graph.get_operations():
+        if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum") and len(operation.inputs) == 2:
+            first, second = operation.inputs
+            yield _product(first, second, operation.outputs[0], _size_summed(operation))
+
+
+def _size_summed(operation):
+    """Returns k of a product of TensorFlow, the size that it sums over."""
+    first, second = (tuple(x.shape) for x in operation.inputs)
+    if operation.type != "Einsum":
+        transposed = [name for name in ("transpose_a", "adj_x") if name in operation.node_def.attr]
+        return first[-2 if operation.get_attr(transposed[0]) else -1]
+    factors, result = operation.get_attr("equation").decode().split("->")
+    sizes: dict[str, int] = {}
+    for letters, shape in zip(factors.split(","), (first, second), strict=True):
+        sizes |= dict(zip(letters[::-1], shape[::-1], strict=False))  # an ellipsis stands in front
+    return int(np.prod([sizes[letter] for letter in sizes if letter not in result and letter != "."]))
+
+
+def _of_jax(jax, function, shapes, dtypes):
+    specs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    yield from _of_jaxpr(jax.make_jaxpr(function)(*specs).jaxpr)
+
+
+def _of_jaxpr(jaxpr):
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (summed, _), _ = equation.params["dimension_numbers"]
+            first, second = (each.aval for each in equation.invars)
+            size = int(np.prod([first.shape[axis] for axis in summed]))
+            yield _product(first, second, equation.outvars[0].aval, size)
+        for inner in equation.params.values():
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from _of_jaxpr(inner)
+
+
+def _product(first, second, result, size_summed):
+    arrays = [(int(np.prod(x.shape)), keras.backend.standardize_dtype(x.dtype)) for x in (first, second, result)]
+    return Product(2 * arrays[-1][0] * size_summed, sum(count * BYTES[dtype] for count, dtype in arrays))
+
+
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4}
+COUNTS = {"tensorflow": _of_tensorflow, "jax": _of_jax}
