@@ -34,6 +34,7 @@ class RoutedHead:
         dropped: share of the tokens that attend to nothing, so that the head gives them zeros.
         drift: how far a centroid moved since the report before, in lengths of a token, the mean; None where there is
             none.
+        shares: of the tokens that each cluster has, in the order of the clusters.
     """
 
     layer: str
@@ -46,6 +47,7 @@ class RoutedHead:
     overfull: float
     dropped: float
     drift: float | None
+    shares: tuple[float, ...] = dataclasses.field(repr=False, default=())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,4 +223,5 @@ def _heads_of(part, numbers, pattern, sides, dropped, drift):
             overfull=float(counts[counts > size].sum() / total),
             dropped=float(dropped[head]),
             drift=None if drift is None else float(drift[index]),
+            shares=tuple(shares.tolist()),
         )

@@ -40,10 +40,7 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
         tokenizer: the tokenizer that it is trained with.
         text: a text, of which the first words are taken.
     """
-    try:
-        import matplotlib.figure  # noqa: F401  # not pyplot, which would choose a screen
-    except ImportError:
-        logging.log_first_n(logging.INFO, "No pictures: matplotlib is not installed (extra `plot`).", 1)
+    if not has_matplotlib():
         return
     if spans_in(model):
         yield "spans", _drawn((5, 3), lambda axes: tsa.analysis.draw_spans(model, axes=axes))
@@ -53,6 +50,54 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
             head = min(route.head for route in routes.routes if route.layer == layer)
             draw = functools.partial(routes.draw, layer, head)
             yield f"routes/layer_{layer}_head_{head}", _drawn((8, 3), lambda axes, draw=draw: draw(axes=axes))
+
+
+def health_of(
+    model: keras.Model, ids: np.ndarray, previous: tsa.analysis.Health | None = None
+) -> tsa.analysis.Health | None:
+    """Returns how a model uses its clusters and spans on a text, ids (T,); None where it has neither."""
+    if not spans_in(model) and not any(isinstance(layer, Centroids) for layer in model._flatten_layers()):
+        return None
+    return tsa.analysis.health(model, np.asarray(ids, "int32")[None], previous)
+
+
+def health_scalars(report: tsa.analysis.Health) -> dict[str, float]:
+    """Returns the means over the heads of each routed layer: "routing/PATH/dead", a share, "overfull" and so on."""
+    scalars: dict[str, float] = {}
+    for layer in dict.fromkeys(head.layer for head in report.heads):
+        own = [head for head in report.heads if head.layer == layer]
+        values = {name: [getattr(head, name) for head in own] for name in ("overfull", "dropped", "drift")}
+        values["dead"] = [head.dead / head.num_clusters for head in own]
+        path = layer.split("/", 1)[-1]  # without the name of the model, as other scalars have it
+        known = {name: found for name, found in values.items() if None not in found}
+        scalars |= {f"routing/{path}/{name}": float(np.mean(found)) for name, found in known.items()}
+    return scalars
+
+
+def cluster_pictures(report: tsa.analysis.Health) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields a picture for each routed layer: the shares of tokens that the clusters of each head have, by size."""
+    if not has_matplotlib():
+        return
+    for layer in dict.fromkeys(head.layer for head in report.heads):
+        own = [head for head in report.heads if head.layer == layer]
+
+        def draw(axes, own=own):
+            for head in own:
+                axes.plot(sorted(head.shares, reverse=True), drawstyle="steps-mid", label=f"head {head.head}")
+            axes.set(xlabel="clusters, by size", ylabel="share of the tokens", ylim=(0, None))
+            axes.legend(frameon=False)
+
+        yield f"clusters/{layer.split('/', 1)[-1]}", _drawn((5, 3), draw)
+
+
+def has_matplotlib() -> bool:
+    """Whether pictures can be drawn; says once where not."""
+    try:
+        import matplotlib.figure  # noqa: F401  # not pyplot, which would choose a screen
+    except ImportError:
+        logging.log_first_n(logging.INFO, "No pictures: matplotlib is not installed (extra `plot`).", 1)
+        return False
+    return True
 
 
 def _drawn(size, draw):

@@ -117,6 +117,7 @@ class Run:
                 data.sequence_length,
             )
         self._validation: tsa.data.TokenStore | None = None
+        self._health: tsa.analysis.Health | None = None  # the report before, from which drift is measured
         if train.evaluate_every:
             self._validation = tsa.data.open_token_store(source, self.tokenizer, data.validation_split)
         logging.info("%s: %d tokens to train on, %d a step", source.name, store.num_tokens, self._tokens_per_step)
@@ -239,11 +240,18 @@ class Run:
             self._illustrate(step, outputs)
 
     def _illustrate(self, step, outputs):
-        """Shows what the model is like: a text of its own, and pictures of routes and of spans."""
+        """Shows what the model is like: a text of its own, the use of its clusters, pictures of routes and of spans."""
         first = self._validation.document(0)  # type: ignore[union-attr]  # there is one where it evaluates
         text = self.tokenizer.detokenize(first[: self.config.data.sequence_length])
         pictures = dict(illustrations.pictures(self.model, self.tokenizer, text))
         texts = {}
+        self._health = illustrations.health_of(self.model, first[: self.config.data.sequence_length], self._health)
+        if self._health is not None:
+            texts["health"] = str(self._health)
+            pictures |= illustrations.cluster_pictures(self._health)
+            scalars = illustrations.health_scalars(self._health)
+            for writer in outputs if scalars else ():
+                writer.write(step, scalars)
         if self.config.model.causal:
             texts["sample"] = illustrations.sample_text(self.model, self.tokenizer, self.config.generate)
         for writer in outputs:

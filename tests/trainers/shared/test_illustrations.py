@@ -31,12 +31,33 @@ def test_spans_and_the_routes_of_each_layer_are_drawn_where_there_are_any(parts,
         assert picture.dtype == "uint8" and picture.shape[2] == 4 and picture[..., :3].std() > 1
 
 
+def test_the_use_of_clusters_is_reported_and_drawn():
+    model, ids = model_of(SPAN, ROUTING), np.arange(1, 61)
+    report = illustrations.health_of(model, ids)
+    scalars = illustrations.health_scalars(report)
+    own = [head for head in report.heads if head.layer.endswith("block_1/attention/routing_1")]
+    assert len(own) == 2 and all(sum(head.shares) == pytest.approx(1) for head in own)
+    assert scalars["routing/block_1/attention/routing_1/dead"] == np.mean([head.dead / 2 for head in own])
+    assert scalars["routing/block_0/attention/routing_1/overfull"] > 0 and len(scalars) == 6
+    scalars = illustrations.health_scalars(illustrations.health_of(model, ids, report))
+    assert scalars["routing/block_1/attention/routing_1/drift"] == 0
+    names, drawn = zip(*illustrations.cluster_pictures(report), strict=True)
+    assert names == ("clusters/block_0/attention/routing_1", "clusters/block_1/attention/routing_1")
+    assert all(picture[..., :3].std() > 1 for picture in drawn)
+    assert illustrations.health_of(model_of({**SPAN, "adaptive_span": False}), ids) is None
+
+
 def test_a_run_shows_them_at_each_evaluation_and_learns_the_same(finished, make_tiny_config, tmp_path):
     config = make_tiny_config()
     config.train.illustrate = True
     model = training.train(config, tmp_path).model
     shown = [(step, value.tag) for step, value in summaries(tmp_path / workdir.TENSORBOARD / "validation")]
+    expected = {"sample", "health", "routes/layer_0_head_0", "clusters/block_0/attention/routing_0", "bits_per_byte"}
     for step in (4, 8):
-        assert {tag for at, tag in shown if at == step} >= {"sample", "routes/layer_0_head_0", "bits_per_byte"}
+        assert {tag for at, tag in shown if at == step} >= expected
+    reports = [(step, value.tag) for step, value in summaries(tmp_path / workdir.TENSORBOARD / "train")]
+    path = "routing/block_0/attention/routing_0"
+    assert {(at, f"{path}/{name}") for at in (4, 8) for name in ("dead", "overfull", "dropped")} <= set(reports)
+    assert (8, f"{path}/drift") in reports and (4, f"{path}/drift") not in reports  # from one report to the next
     for own, other in zip(model.get_weights(), finished[1].model.get_weights(), strict=True):
         np.testing.assert_array_equal(own, other)
