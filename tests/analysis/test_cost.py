@@ -9,7 +9,7 @@ import pytest
 from tests.oracle.layers import CASES
 from tf_sparse_attention.analysis import cost
 from tf_sparse_attention.analysis.products import Product, products
-from tf_sparse_attention.layers import LocalAttention, RoutingAttention
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 PART = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
@@ -47,6 +47,8 @@ def test_local_attention_costs_its_projections_and_its_slots():
     projections, pairs = 4 * length * 16 * 16, length * slots * 2 * (8 + 8)
     assert cost(layer, length).operations == 2 * (projections + pairs)
     assert cost(layer, 2 * length).operations == 2 * cost(layer, length).operations
+    both = built(MixedAttention([LocalAttention(2, 8, window=64), LocalAttention(2, 8, window=64)]))
+    assert cost(both, length).operations == 2 * cost(layer, length).operations
 
 
 def test_a_model_has_a_row_for_each_attention_and_one_for_the_rest():

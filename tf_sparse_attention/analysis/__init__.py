@@ -17,6 +17,7 @@ from tf_sparse_attention.analysis.head_importance import HeadImportance, HeadLos
 from tf_sparse_attention.analysis.health import Health, RoutedHead, Spans, health
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.spans import draw_spans
+from tf_sparse_attention.analysis.suggest import Choice, Suggestion, suggest
 from tf_sparse_attention.analysis.word_routes import WordRoute, WordRoutes, word_routes
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "CacheSizes",
     "CausalityError",
     "CausalityReport",
+    "Choice",
     "Cost",
     "HeadDivergence",
     "HeadImportance",
@@ -33,6 +35,7 @@ __all__ = [
     "Leak",
     "RoutedHead",
     "Spans",
+    "Suggestion",
     "WordRoute",
     "WordRoutes",
     "assert_causal",
@@ -45,6 +48,7 @@ __all__ = [
     "head_divergence",
     "head_importance",
     "health",
+    "suggest",
     "word_routes",
 ]
 __dir__ = __all__.copy  # without the modules inside

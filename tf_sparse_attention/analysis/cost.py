@@ -9,7 +9,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_layers import attention_layers
 from tf_sparse_attention.analysis.causality.target import replaced
 from tf_sparse_attention.analysis.products import products
-from tf_sparse_attention.layers import AttentionLayer
+from tf_sparse_attention.layers import AttentionLayer, MixedAttention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +92,9 @@ def cost(target: keras.layers.Layer, length: int) -> Cost:
     checks.check_count("length", length)
     if not target.built:
         raise ValueError(f"`target` must be built: call it, or `build` it. Received: {target.name}, which is not.")
-    if isinstance(target, AttentionLayer):
-        return Cost([_row(target, length, target.can_be_causal and target.causal_selection)], length)
+    if isinstance(target, AttentionLayer | MixedAttention):
+        parts = attention_layers(target)
+        return Cost([_row(part, length, part.can_be_causal and part.causal_selection) for part in parts], length)
     calls: list[tuple[AttentionLayer, bool]] = []
     with replaced([(layer, "compute_attention", _noting(layer, calls)) for layer in attention_layers(target)]):
         whole = products(lambda x: target(x, training=False), *_inputs_of(target, length))

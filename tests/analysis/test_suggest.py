@@ -1,0 +1,53 @@
+"""Heads to begin with: their sizes by the rule, what they cost, and that a model can be made of them."""
+
+import numpy as np
+import pytest
+
+from tf_sparse_attention.analysis import assert_causal, cost, suggest
+from tf_sparse_attention.layers import LocalAttention
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+
+@pytest.mark.parametrize(
+    ("length", "window", "clusters"), [(1024, 64, 16), (2048, 128, 16), (8192, 256, 32), (50, 50, 1), (1, 1, 1)]
+)
+def test_windows_and_clusters_grow_with_the_root_of_the_length(length, window, clusters):
+    found = suggest(length, num_heads=5, key_dim=8)
+    local, routed = found.attention
+    assert (local["num_heads"], routed["num_heads"]) == (3, 2)
+    assert (local["window"], routed["cluster_size"], routed["num_clusters"]) == (window, window, clusters)
+    first = found.choices[0]
+    assert (first.window, first.num_clusters) == (window, clusters)
+    assert all(each.window in (window, window // 2, 2 * window, 1) for each in found.choices)
+    assert all(each.window <= length for each in found.choices)
+
+
+def test_the_costs_are_those_of_the_layers():
+    found = suggest(2048, num_heads=4, key_dim=16, hidden_dim=48)
+    dense = LocalAttention(4, 16, window=2048)
+    dense.build((None, None, 48))
+    backbone = Backbone(100, 1, 48, found.attention, intermediate_dim=8)
+    own = [row for row in cost(LanguageModel(backbone), 2048).rows if row.kind]
+    assert found.choices[0].operations == sum(row.operations for row in own)
+    assert found.choices[0].share_of_dense == found.choices[0].operations / cost(dense, 2048).operations < 0.4
+    smaller, larger = found.choices[1:]
+    assert smaller.operations < found.choices[0].operations < larger.operations
+    assert "| 128 | 16 | " in str(found) and "use_successor_values" in str(found)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_model_is_made_of_them(causal):
+    parts = suggest(200, num_heads=2, key_dim=4, causal=causal).attention
+    model = LanguageModel(Backbone(30, 1, 8, parts, intermediate_dim=8, causal=causal))
+    assert model(np.ones((1, 200), "int32")).shape == (1, 200, 30)
+    if causal:
+        assert_causal(model, sequence_length=200)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [((0, 2), "sequence_length"), ((8, 1), "num_heads"), ((8, 2, 0), "key_dim"), ((8, 2, 4, None, 1), "causal")],
+)
+def test_a_wrong_argument_is_named(arguments, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        suggest(*arguments)

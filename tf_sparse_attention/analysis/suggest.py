@@ -1,0 +1,125 @@
+"""Which heads to begin with at a length, and what they cost."""
+
+import dataclasses
+import math
+from typing import Any
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.analysis.cost import cost
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+
+SMALLEST = 64  # keys that a query sees; blocks are hardly cheaper with fewer
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Local heads beside routed ones of one size, and what they cost.
+
+    Attributes:
+        window: positions that a local head sees, and keys of its cluster that a routed one does.
+        num_clusters: of a routed head.
+        operations: of the matrix products of one layer over one sequence, see `cost`.
+        share_of_dense: the same as a share of dense attention's.
+    """
+
+    window: int
+    num_clusters: int
+    operations: int
+    share_of_dense: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggestion:
+    """What to begin with; as text, the choices with their costs, and the parts of the first.
+
+    Attributes:
+        attention: list of dictionaries, the argument `attention` of `tsa.models.Backbone`.
+        choices: list of `Choice`: what `attention` has, then half and twice of it.
+        sequence_length: T.
+    """
+
+    attention: list[dict[str, Any]]
+    choices: list[Choice]
+    sequence_length: int
+
+    def table(self) -> str:
+        """Returns a Markdown table, a row a choice."""
+        name = f"million operations at {self.sequence_length:,}"
+        lines = [f"| window, cluster_size | num_clusters | {name} | of dense |", "|---" * 4 + "|"]
+        for each in self.choices:
+            figures = f"{each.operations / 1e6:,.0f} | {each.share_of_dense:.2f}"
+            lines.append(f"| {each.window} | {each.num_clusters} | {figures} |")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.table(), "", *map(str, self.attention)])
+
+
+def suggest(
+    sequence_length: int, num_heads: int, key_dim: int = 64, hidden_dim: int | None = None, causal: bool = True
+) -> Suggestion:
+    """Returns heads to begin with: one half local, the other routed, in clusters as large as the window.
+
+    A query sees the power of two from 2 sqrt(T) on, at least 64, in its window and in its cluster, and there are
+    T / cluster_size clusters, so that the tokens of equally large clusters are all seen: as published at 8,192 (window
+    and clusters of 256, 32 clusters; Roy et al. 2021, section 5). In a causal model routed heads have the values of
+    successors. `tsa.analysis.health` says after some training whether the clusters are used.
+
+    Args:
+        sequence_length: T, tokens.
+        num_heads: of a layer.
+        key_dim: size of a head. Default 64.
+        hidden_dim: size of the inputs of a layer. None: `num_heads` times `key_dim`.
+        causal: whether later tokens are hidden. Default True.
+
+    Returns:
+        A `Suggestion`; `print` shows it.
+
+    Raises:
+        ValueError: for a wrong argument, and on a backend other than TensorFlow and JAX.
+
+    Example:
+        >>> print(suggest(sequence_length=8192, num_heads=8).table())  # doctest: +ELLIPSIS
+        | window, cluster_size | num_clusters | million operations at 8,192 | of dense |
+        |---|---|---|---|
+        | 256 | 32 | ...
+    """
+    checks.check_count("sequence_length", sequence_length)
+    checks.check_count("num_heads", num_heads, minimum=2)
+    checks.check_count("key_dim", key_dim)
+    checks.check_optional_count("hidden_dim", hidden_dim)
+    checks.check_switch("causal", causal)
+    size = max(SMALLEST, 2 ** math.ceil(math.log2(2 * math.sqrt(sequence_length))))
+    size = min(size, sequence_length)
+    features = num_heads * key_dim if hidden_dim is None else hidden_dim
+    dense = _operations(LocalAttention(num_heads, key_dim, window=sequence_length), features, sequence_length)
+    choices = []
+    for own in dict.fromkeys((size, max(size // 2, 1), min(2 * size, sequence_length))):
+        parts = _parts(sequence_length, num_heads, key_dim, own, causal)
+        layer = MixedAttention([_layer(part, key_dim) for part in parts])
+        operations = _operations(layer, features, sequence_length)
+        choices.append(Choice(own, _clusters(sequence_length, own), operations, operations / dense))
+    return Suggestion(_parts(sequence_length, num_heads, key_dim, size, causal), choices, sequence_length)
+
+
+def _clusters(length, size):
+    return max(round(length / size), 1)
+
+
+def _parts(length, num_heads, key_dim, size, causal):
+    """Returns the parts of a layer as `Backbone` takes them."""
+    local = {"layer": "LocalAttention", "num_heads": num_heads - num_heads // 2, "key_dim": key_dim, "window": size}
+    routed = {"layer": "RoutingAttention", "num_heads": num_heads // 2, "key_dim": key_dim}
+    routed |= {"num_clusters": _clusters(length, size), "cluster_size": size}
+    local["position"] = "rotary" if key_dim % 2 == 0 else "relative"
+    return [local, {**routed, "use_successor_values": True} if causal else {**routed, "selection": "nearest"}]
+
+
+def _layer(part, key_dim):
+    kinds = {"LocalAttention": LocalAttention, "RoutingAttention": RoutingAttention}
+    return kinds[part["layer"]](**{name: value for name, value in part.items() if name != "layer"})
+
+
+def _operations(layer, features, length):
+    layer.build((None, None, features))
+    return cost(layer, length).operations
