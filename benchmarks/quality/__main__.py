@@ -31,6 +31,7 @@ FULL = [
 ]
 SETS = {"quick": QUICK, "full": FULL}
 VOCABULARY_SIZE = 2000
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "quality.md"
 
 
 def run_cell(cell: Cell, folder: pathlib.Path, path: str | None) -> dict:
@@ -72,18 +73,30 @@ def main() -> None:
     parser.add_argument("--text", action="append", default=[], metavar="NAME=PATH", help="where a text is")
     parser.add_argument("--kinds", nargs="*", help="of the set these alone")
     parser.add_argument("--folder", default="runs/quality", help="of the runs")
+    parser.add_argument("--results", default=results.FILE, type=pathlib.Path, help="another file: all is run again")
     parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
+    parser.add_argument("--write", action="store_true", help="write the tables of the full set to docs/quality.md")
     options = parser.parse_args()
     paths = {"python": None, **dict(pair.split("=", 1) for pair in options.text)}
     cells = [cell for cell in SETS[options.set] if not options.kinds or cell.kind in options.kinds]
     for cell in [] if options.show else cells:
-        if cell in results.read():
+        if cell in results.read(options.results):
             continue
         if cell.text not in paths:
             print(f"left out: {cell.config}, for which --text={cell.text}=PATH is not given", flush=True)
             continue
-        results.append(cell, run_cell(cell, pathlib.Path(options.folder), paths[cell.text]))
-    print(results.tables(cells, results.read()))
+        found = run_cell(cell, pathlib.Path(options.folder), paths[cell.text])
+        results.append(cell, found, options.results)
+    print(results.tables(cells, results.read(options.results)))
+    if options.write:
+        PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def page_with_tables(page: str) -> str:
+    """Returns docs/quality.md with the tables of all cells."""
+    begin, end = "<!-- quality -->\n", "<!-- /quality -->"
+    head, _, rest = page.partition(begin)
+    return f"{head}{begin}{results.tables(FULL, results.read())}{end}{rest.partition(end)[2]}"
 
 
 if __name__ == "__main__":

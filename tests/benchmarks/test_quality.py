@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import config, contexts, lines, results
-from benchmarks.quality.__main__ import FULL, QUICK
+from benchmarks.quality.__main__ import FULL, PAGE, QUICK, page_with_tables
 from benchmarks.quality.results import Cell
 from tf_sparse_attention.models import Backbone
 from trainers.shared import components
@@ -55,6 +55,12 @@ def test_every_cell_has_a_configuration():
     assert len(set(FULL)) == len(FULL) and set(QUICK) <= set(FULL)
     for name in {cell.config for cell in FULL}:
         assert config.get_config(name).train.num_steps in (500, 3000)
+
+
+def test_the_page_shows_what_the_file_has():
+    page = PAGE.read_text(encoding="utf-8")
+    assert page_with_tables(page) == page  # python -m benchmarks.quality --show --write
+    assert "| local |" in page and "wiki_xml, windows of 1,024 tokens, 500 steps" in page
 
 
 def test_results_are_kept_a_line_each_and_shown_with_their_spread(tmp_path):
