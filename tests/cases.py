@@ -272,7 +272,6 @@ OF_EACH_KIND = (
     "nearest",
     "lsh_chunks",
     "successors",
-    "successors_beside",
 )
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")

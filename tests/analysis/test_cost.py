@@ -85,7 +85,7 @@ def test_xla_counts_a_little_more_on_jax(run_jax):
         assert num_bytes >= 1  # as are copies, before anything is fused
 
 
-def test_both_backends_count_the_same(run_jax):
+def test_jax_counts_the_same_as_tensorflow(run_jax):
     layer = built(RoutingAttention(2, 8, 4, 16, selection="nearest", seed=0))
     code = """
         from tf_sparse_attention.analysis import cost

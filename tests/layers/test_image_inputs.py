@@ -129,6 +129,7 @@ def test_a_program_for_any_length_refuses_more_pixels_than_blocks_in_their_order
         program(x)
 
 
+@pytest.mark.full
 def test_images_of_any_height_are_exported_by_jax(run_jax):
     code = """
         import jax, numpy as np
