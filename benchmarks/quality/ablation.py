@@ -10,15 +10,11 @@ def main() -> None:
     parser.add_argument("--workdir", required=True, help="folder of the run")
     options = parser.parse_args()
 
-    import tf_sparse_attention as tsa
-    from trainers.shared import components, workdir
+    from benchmarks.quality.held_out import open_held_out  # imports TensorFlow
+    from tf_sparse_attention.analysis import head_importance
 
-    config = workdir.load_config(options.workdir)
-    tokenizer, source = workdir.load_tokenizer(options.workdir), components.make_text_source(config)
-    store = tsa.data.open_token_store(source, tokenizer, "test")
-    names = ("batch_size", "sequence_length", "use_packing")
-    batches = tsa.data.evaluation_batches(store, **{name: config.data[name] for name in names}, max_windows=NUM_WINDOWS)
-    print(tsa.analysis.head_importance(workdir.load_model(options.workdir), batches))
+    model, _, batches = open_held_out(options.workdir, max_windows=NUM_WINDOWS)
+    print(head_importance(model, batches))
 
 
 if __name__ == "__main__":

@@ -18,15 +18,13 @@ INTERMEDIATE, UNITS_OF_KEYS = 512, 32
 
 
 def _routing(**own):
-    return lambda clusters: (
-        {"layer": "RoutingAttention", **HEADS, "num_clusters": clusters, **own} | {"cluster_size": CLUSTER_SIZE}
-    )
+    sizes = {"layer": "RoutingAttention", **HEADS, "cluster_size": CLUSTER_SIZE}
+    return lambda clusters: {**sizes, "num_clusters": clusters, **own}
 
 
 def _lsh(**own):
-    return lambda clusters: (
-        {"layer": "LSHAttention", **HEADS, "num_buckets": clusters, **own} | {"bucket_size": CLUSTER_SIZE}
-    )
+    sizes = {"layer": "LSHAttention", **HEADS, "bucket_size": CLUSTER_SIZE}
+    return lambda clusters: {**sizes, "num_buckets": clusters, **own}
 
 
 # What stands beside the two local heads, a function of the number of clusters.

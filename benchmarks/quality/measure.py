@@ -7,9 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-import tf_sparse_attention as tsa
 from benchmarks.quality import contexts
-from trainers.shared import components, workdir
+from benchmarks.quality.held_out import open_held_out
 
 QUARTERS = 4
 
@@ -26,13 +25,10 @@ def measure(folder: str | os.PathLike, reach: int, split: str = "test") -> dict[
         Dictionary: "loss" in nats a token, "bits_per_byte", "new", "near" and "far" (nats of the tokens of a category),
         "share_far" (of the tokens), "quarters" (nats by quarter of the window), "weights" (trainable numbers).
     """
-    config = workdir.load_config(folder)
-    source, tokenizer = components.make_text_source(config), workdir.load_tokenizer(folder)
-    store, model = tsa.data.open_token_store(source, tokenizer, split), workdir.load_model(folder)
-    sizes = {name: config.data[name] for name in ("batch_size", "sequence_length", "use_packing")}
+    model, store, batches = open_held_out(folder, split)
     model.compile(loss=None)
     sums, counts = np.zeros((2, len(contexts.NAMES), QUARTERS))
-    for inputs, targets, weights in tsa.data.evaluation_batches(store, **sizes):
+    for inputs, targets, weights in batches:
         nats = keras.ops.convert_to_numpy(model.predict_on_batch({**inputs, "targets": targets}))
         weights, ids = weights.numpy(), inputs["token_ids"].numpy()
         kinds = contexts.categories(ids, inputs["segment_ids"].numpy(), reach)

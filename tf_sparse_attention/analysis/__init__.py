@@ -1,6 +1,6 @@
 """Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
-And what decoding keeps of a text, and how clusters and spans are used, and what each head is worth.
+And what decoding keeps of a text, how clusters and spans are used, what each head is worth, and what attention costs.
 """
 
 from tf_sparse_attention.analysis.cache_sizes import CacheSize, CacheSizes, cache_sizes

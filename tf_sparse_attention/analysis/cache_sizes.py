@@ -7,6 +7,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_layers import attention_layers
+from tf_sparse_attention.analysis.dtype_sizes import bytes_of
 from tf_sparse_attention.deprecation import renamed
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 
@@ -121,7 +122,7 @@ def _size(layer, max_length, batch_size):
     cache = _EmptyCache(layer, max_length, batch_size).symbolic_call(keras.KerasTensor((1,)))
     num_bytes, num_slots = 0, 0
     for path, tensor in _leaves(cache):
-        num_bytes += math.prod(tensor.shape) * _bytes_of(tensor.dtype)
+        num_bytes += math.prod(tensor.shape) * bytes_of(tensor.dtype)
         if path[-1] == "key":
             num_slots += tensor.shape[1] * tensor.shape[2] / layer.num_heads
     name = layer.path or layer.name
@@ -133,10 +134,6 @@ def _leaves(cache, path=()):
     if not isinstance(cache, dict):
         return [(path, cache)]
     return [leaf for name, inner in cache.items() for leaf in _leaves(inner, (*path, name))]
-
-
-def _bytes_of(dtype):
-    return {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4}[keras.backend.standardize_dtype(dtype)]
 
 
 def _format_number(number):

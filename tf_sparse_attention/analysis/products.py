@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from tf_sparse_attention.analysis.dtype_sizes import bytes_of
+
 
 class Product(NamedTuple):
     """One matrix product, or as many of equal shape as a program has in a batch.
@@ -79,9 +81,9 @@ def _of_jaxpr(jaxpr):
 
 
 def _product(first, second, result, size_summed):
-    arrays = [(int(np.prod(x.shape)), keras.backend.standardize_dtype(x.dtype)) for x in (first, second, result)]
-    return Product(2 * arrays[-1][0] * size_summed, sum(count * BYTES[dtype] for count, dtype in arrays))
+    counts = [int(np.prod(x.shape)) for x in (first, second, result)]
+    sizes = [bytes_of(x.dtype) for x in (first, second, result)]
+    return Product(2 * counts[-1] * size_summed, sum(count * size for count, size in zip(counts, sizes, strict=True)))
 
 
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4}
 COUNTS = {"tensorflow": _of_tensorflow, "jax": _of_jax}

@@ -6,7 +6,8 @@ from typing import Any
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.cost import cost
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.layers import LocalAttention
+from tf_sparse_attention.models.attention_parts import make_attention, part_of
 
 SMALLEST = 64  # keys that a query sees; blocks are hardly cheaper with fewer
 
@@ -95,8 +96,8 @@ def suggest(
     dense = _operations(LocalAttention(num_heads, key_dim, window=sequence_length), features, sequence_length)
     choices = []
     for own in dict.fromkeys((size, max(size // 2, 1), min(2 * size, sequence_length))):
-        parts = _parts(sequence_length, num_heads, key_dim, own, causal)
-        layer = MixedAttention([_layer(part, key_dim) for part in parts])
+        parts = [part_of(part) for part in _parts(sequence_length, num_heads, key_dim, own, causal)]
+        layer = make_attention(parts, index=0, seed=None, dtype=None)  # as a `Backbone` makes it
         operations = _operations(layer, features, sequence_length)
         choices.append(Choice(own, _clusters(sequence_length, own), operations, operations / dense))
     return Suggestion(_parts(sequence_length, num_heads, key_dim, size, causal), choices, sequence_length)
@@ -113,11 +114,6 @@ def _parts(length, num_heads, key_dim, size, causal):
     routed |= {"num_clusters": _clusters(length, size), "cluster_size": size}
     local["position"] = "rotary" if key_dim % 2 == 0 else "relative"
     return [local, {**routed, "use_successor_values": True} if causal else {**routed, "selection": "nearest"}]
-
-
-def _layer(part, key_dim):
-    kinds = {"LocalAttention": LocalAttention, "RoutingAttention": RoutingAttention}
-    return kinds[part["layer"]](**{name: value for name, value in part.items() if name != "layer"})
 
 
 def _operations(layer, features, length):

@@ -1,0 +1,31 @@
+"""The model of a run and its held-out text in windows."""
+
+import os
+from typing import Any, NamedTuple
+
+import tf_sparse_attention as tsa
+from trainers.shared import components, workdir
+
+
+class HeldOut(NamedTuple):
+    """What a run's model is scored on.
+
+    Attributes:
+        model: the `LanguageModel` of the run, not compiled.
+        store: the `TokenStore` of the split.
+        batches: (inputs, targets, weights) of its windows, as the run had them.
+    """
+
+    model: Any
+    store: Any
+    batches: Any
+
+
+def open_held_out(folder: str | os.PathLike, split: str = "test", max_windows: int | None = None) -> HeldOut:
+    """Returns the `HeldOut` of a work folder, of all windows or of some, evenly spread."""
+    config = workdir.load_config(folder)
+    source, tokenizer = components.make_text_source(config), workdir.load_tokenizer(folder)
+    store = tsa.data.open_token_store(source, tokenizer, split)
+    sizes = {name: config.data[name] for name in ("batch_size", "sequence_length", "use_packing")}
+    batches = tsa.data.evaluation_batches(store, **sizes, max_windows=max_windows)
+    return HeldOut(workdir.load_model(folder), store, batches)

@@ -1,0 +1,12 @@
+"""How many bytes a number of a dtype has."""
+
+from typing import Any
+
+import keras
+
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4}
+
+
+def bytes_of(dtype: Any) -> int:
+    """Returns the bytes of one number of a dtype, as arrays of the backend have it."""
+    return BYTES[keras.backend.standardize_dtype(dtype)]
