@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -51,6 +52,7 @@ def pytest_sessionstart(session):
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
         )
         _keep_kernels()
+    _delete_weights_at_once()
 
 
 def _keep_kernels():
@@ -61,6 +63,19 @@ def _keep_kernels():
     from tensorflow.python.eager import context
 
     context.pywrap_tfe.TFE_ContextClearCaches = lambda handle: None
+
+
+def _delete_weights_at_once():
+    """Lets a layer give up weights without a look of the collector after each, which takes longer than the rest."""
+    import keras
+
+    delete = keras.layers.Layer.__delattr__
+
+    def without_a_look(self, name):
+        with mock.patch("gc.collect"):
+            delete(self, name)
+
+    keras.layers.Layer.__delattr__ = without_a_look
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -42,7 +42,7 @@ LAYERS = {
     "factorized": (lambda: layers.SparseAttention(HEADS, 16, FACTORIZED), True, 4),
 }
 # What both backends trace by default: each way to arrange tokens.
-BY_DEFAULT = ("window", "raster", "strided", "fixed", "nearest", "separate", "top_k", "lsh", "clustered", "routed")
+BY_DEFAULT = ("window", "raster", "strided", "fixed", "separate", "lsh", "clustered", "routed")
 
 
 def dense_attention():

@@ -33,7 +33,7 @@ def test_a_layer_that_cannot_hide_later_tokens_says_so(case):
         layer(normal(2, 13, SIZE), use_causal_mask=True)
 
 
-@every_layer(can_be_causal=True)
+@every_layer(by_default=(*OF_EACH_CLASS, "lsh_chunks", "successors"), can_be_causal=True)
 def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(case):
     layer = built(case)
     assert layer.can_be_causal

@@ -9,6 +9,8 @@ from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer, marks
 from tests.contracts import CLOSE, SIZE, assert_close, built, call, normal, to_numpy
 
 EXACT = 1e-12  # rounding of float64
+# One of each class, but those that arrange tokens as another does.
+COMPILED = [name for name in OF_EACH_CLASS if name not in ("strided_merged", "global_window_relative", "fixed", "lsh")]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 
@@ -42,29 +44,32 @@ def with_gradients(test):
         for name, case in CASES.items()
     ]
     quick = [
-        pytest.param(case, results, "float32", id=name, marks=marks(name, OF_EACH_CLASS))
-        for name, case in CASES.items()
+        pytest.param(case, results, "float32", id=name, marks=marks(name, COMPILED)) for name, case in CASES.items()
     ]
     return pytest.mark.parametrize(("case", "run", "dtype"), quick + slow)(test)
 
 
 @with_gradients
-def test_a_graph_of_unknown_batch_and_length_equals_eager(case, run, dtype):
+def test_a_graph_of_unknown_batch_and_length_equals_eager_with_xla_and_without(case, run, dtype):
     layer = built(case, dtype=dtype)
     signature = [tf.TensorSpec((None, None, SIZE), dtype), tf.TensorSpec((None, None), "bool")]
     graph = tf.function(lambda *inputs: run(case, layer, *inputs), input_signature=signature)
     for length in (1, 7, 65):
         x = tf.constant(normal(2, length, SIZE), dtype)
         mask = tf.constant(np.arange(length) < np.array([[length], [2]]))
-        assert_same(graph(x, mask), run(case, layer, x, mask))
+        expected = run(case, layer, x, mask)
+        assert_same(graph(x, mask), expected)
+    # XLA makes a program of each length. It fuses sums of products and orders them as it likes.
+    compiled = tf.function(graph.get_concrete_function(), jit_compile=True)
+    assert_same(compiled(x, mask), expected)
 
 
+@pytest.mark.full
 @with_gradients
 def test_xla_equals_eager(case, run, dtype):
     layer, x = built(case, dtype=dtype), tf.constant(normal(2, 33, SIZE), dtype)
     mask = tf.constant(np.arange(33) < np.array([[33], [8]]))
     compiled = tf.function(lambda x: run(case, layer, x, mask), jit_compile=True)
-    # XLA fuses sums of products and orders them as it likes.
     assert_same(compiled(x), run(case, layer, x, mask))
 
 

