@@ -20,6 +20,13 @@ from benchmarks.quality.results import Cell
 SEEDS = (0, 1)
 MAIN = ("local", "random", "nearest", "successors")
 OTHERS = ("strided", "lsh", "top_k", "dense", "random_successors", "lsh_successors", "window_successors")
+# Successor values changed in one thing each.
+CHANGES = (
+    *("one_routed", "three_routed", "in_the_first_layer", "in_the_last_layer", "added", "gate", "one_softmax"),
+    *("temperature_1", "temperature_half", "temperature_root", "no_commitment", "more_commitment", "faster_centroids"),
+    *("half_the_clusters", "twice_the_clusters", "half_the_size", "twice_the_size"),
+    *("rotary", "rank_distance", "token_distance", "shifted_keys", "convolved_keys"),
+)
 QUICK = [Cell("python", 1024, kind, 500, seed) for kind in MAIN for seed in SEEDS]
 FULL = [
     *QUICK,
@@ -29,7 +36,8 @@ FULL = [
     *(Cell("python", length, kind, 3000, seed) for length in (1024, 2048) for kind in MAIN for seed in SEEDS),
     *(Cell("python", 4096, kind, 500, seed) for kind in MAIN for seed in SEEDS),
 ]
-SETS = {"quick": QUICK, "full": FULL}
+DECIDES = [Cell("python", 1024, kind, 500, seed) for kind in ("local", "successors", *CHANGES) for seed in SEEDS]
+SETS = {"quick": QUICK, "decides": DECIDES, "full": FULL}
 VOCABULARY_SIZE = 2000
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "quality.md"
 
@@ -72,13 +80,18 @@ def main() -> None:
     parser.add_argument("--set", choices=SETS, default="quick", help="which cells")
     parser.add_argument("--text", action="append", default=[], metavar="NAME=PATH", help="where a text is")
     parser.add_argument("--kinds", nargs="*", help="of the set these alone")
+    parser.add_argument("--seeds", nargs="*", type=int, help="of the set these alone")
     parser.add_argument("--folder", default="runs/quality", help="of the runs")
     parser.add_argument("--results", default=results.FILE, type=pathlib.Path, help="another file: all is run again")
     parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
-    parser.add_argument("--write", action="store_true", help="write the tables of the full set to docs/quality.md")
+    parser.add_argument("--write", action="store_true", help="write the tables of the sets to docs/quality.md")
     options = parser.parse_args()
     paths = {"python": None, **dict(pair.split("=", 1) for pair in options.text)}
-    cells = [cell for cell in SETS[options.set] if not options.kinds or cell.kind in options.kinds]
+    cells = [
+        cell
+        for cell in SETS[options.set]
+        if cell.kind in (options.kinds or [cell.kind]) and cell.seed in (options.seeds or [cell.seed])
+    ]
     for cell in [] if options.show else cells:
         if cell in results.read(options.results):
             continue
@@ -94,9 +107,11 @@ def main() -> None:
 
 def page_with_tables(page: str) -> str:
     """Returns docs/quality.md with the tables of all cells."""
-    begin, end = "<!-- quality -->\n", "<!-- /quality -->"
-    head, _, rest = page.partition(begin)
-    return f"{head}{begin}{results.tables(FULL, results.read())}{end}{rest.partition(end)[2]}"
+    for name in ("full", "decides"):
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        head, _, rest = page.partition(begin)
+        page = f"{head}{begin}{results.tables(SETS[name], results.read())}{end}{rest.partition(end)[2]}"
+    return page
 
 
 if __name__ == "__main__":

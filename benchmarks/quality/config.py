@@ -13,8 +13,8 @@ TOKENS_IN_A_STEP = 4096
 REACH = NUM_LAYERS * (WINDOW - 1)  # of the local windows of all layers together
 HEADS = {"num_heads": 2, "key_dim": 32}
 LOCAL = {"layer": "LocalAttention", **HEADS, "window": WINDOW, "position": "rotary"}
-# A unit of a feed-forward layer has 2 HIDDEN_DIM + 1 weights; a projection of keys of two heads has as many as 32.
-INTERMEDIATE, UNITS_OF_KEYS = 512, 32
+INTERMEDIATE = 512  # of "local", whose projections all others' are compared with
+WITHOUT_KEYS = ("RoutingAttention", "LSHAttention")  # queries serve as keys there, unless told otherwise
 
 
 def _routing(**own):
@@ -27,33 +27,117 @@ def _lsh(**own):
     return lambda clusters: {**sizes, "num_buckets": clusters, **own}
 
 
+def _successors(**own):
+    return _routing(use_successor_values=True, **own)
+
+
+def _variant(name, **own):
+    """Returns a part with a layer of `variants.py`, as Keras writes it."""
+    names = {"module": "benchmarks.quality.variants", "class_name": name, "registered_name": f"quality>{name}"}
+    sizes = {**HEADS, "cluster_size": CLUSTER_SIZE, "name": name.lower()}
+
+    def part(clusters):
+        from benchmarks.quality import variants  # noqa: F401  # imports TensorFlow; its classes are then known
+
+        return {**names, "config": {**sizes, "num_clusters": clusters, **own}}
+
+    return part
+
+
 # What stands beside the two local heads, a function of the number of clusters.
 KINDS = {
     "random": _routing(selection="random"),
     "lsh": _lsh(),
     "nearest": _routing(selection="nearest"),
     "top_k": _routing(selection="top_k"),  # as published, not causal
-    "successors": _routing(use_successor_values=True),
-    "random_successors": _routing(use_successor_values=True, selection="random"),
+    "successors": _successors(),
+    "random_successors": _successors(selection="random"),
     "lsh_successors": _lsh(use_successor_values=True),
     "window_successors": lambda clusters: {
         "layer": "LocalAttention", **HEADS, "window": CLUSTER_SIZE, "use_successor_values": True
     },
+    "no_commitment": _successors(commitment_loss=0.0),
+    "more_commitment": _successors(commitment_loss=0.01),
+    "faster_centroids": _successors(ema_decay=0.9),
+    "half_the_clusters": lambda clusters: _successors()(clusters // 2),
+    "twice_the_clusters": lambda clusters: _successors()(clusters * 2),
+    "half_the_size": _successors(cluster_size=CLUSTER_SIZE // 2),
+    "twice_the_size": _successors(cluster_size=CLUSTER_SIZE * 2),
+    "rank_distance": _successors(position="relative"),
+    "token_distance": _successors(position="relative", distance="token"),
+    "rotary": _successors(position="rotary"),
+    "temperature_1": _variant("LearnedTemperature", use_successor_values=True, start=1.0),
+    "temperature_half": _variant("LearnedTemperature", use_successor_values=True, start=0.5),
+    "temperature_root": _variant("LearnedTemperature", use_successor_values=True, start=HEADS["key_dim"] ** -0.5),
+    "gate": _variant("Gated", use_successor_values=True),
+    "shifted_keys": _variant("ShiftedKeys", selection="nearest", share_qk=False),
+    "convolved_keys": _variant("ConvolvedKeys", selection="nearest", share_qk=False),
 }  # fmt: skip
-WITHOUT = ("local", "strided", "dense")  # kinds of one layer alone
 
 
-def parts_of(kind: str, length: int) -> list[dict]:
-    """Returns the parts of the attention of each block."""
-    if kind == "local":
-        return [{**LOCAL, "num_heads": 4}]
-    if kind == "dense":
-        return [{**LOCAL, "num_heads": 4, "window": length}]
-    if kind == "strided":  # half of the heads see the window, the others every 64th key
-        return [{"layer": "StridedAttention", "num_heads": 4, "key_dim": 32, "stride": WINDOW, "position": "rotary"}]
-    if kind not in KINDS:
-        raise ValueError(f"`kind` must be one of {', '.join([*WITHOUT, *KINDS])}. Received: kind={kind}.")
-    return [dict(LOCAL), KINDS[kind](length // CLUSTER_SIZE)]
+def _one_softmax(clusters):
+    """Returns heads that see their window and, as successors, their cluster, in one softmax."""
+    nearest = {"num_clusters": clusters, "cluster_size": CLUSTER_SIZE}
+    patterns = [_pattern("Window", size=WINDOW), _pattern("Successors", pattern=_pattern("Nearest", **nearest))]
+    union = _pattern("Union", parts=patterns)
+    return {
+        "layer": "SparseAttention", **HEADS, "num_heads": 4, "pattern": union, "share_qk": True, "position": "rotary"
+    }  # fmt: skip
+
+
+def _pattern(name, **own):
+    return {
+        "module": "tf_sparse_attention.patterns", "class_name": name, "config": own,
+        "registered_name": f"tf_sparse_attention>{name}",
+    }  # fmt: skip
+
+
+def _heads(part, num_heads):
+    return {**part, "num_heads": num_heads}
+
+
+# The parts of the attention of each block, functions of the length of the text and the number of clusters.
+WHOLE = {
+    "local": lambda length, clusters: [_heads(LOCAL, 4)],
+    "dense": lambda length, clusters: [{**_heads(LOCAL, 4), "window": length}],
+    # Half of the heads see the window, the others every 64th key.
+    "strided": lambda length, clusters: [
+        {"layer": "StridedAttention", "num_heads": 4, "key_dim": 32, "stride": WINDOW, "position": "rotary"}
+    ],
+    "one_routed": lambda length, clusters: [_heads(LOCAL, 3), _heads(_successors()(clusters), 1)],
+    "three_routed": lambda length, clusters: [_heads(LOCAL, 1), _heads(_successors()(clusters), 3)],
+    "added": lambda length, clusters: [_heads(LOCAL, 4), _successors()(clusters)],
+    "in_the_first_layer": lambda length, clusters: [[LOCAL, _successors()(clusters)], [_heads(LOCAL, 4)]],
+    "in_the_last_layer": lambda length, clusters: [[_heads(LOCAL, 4)], [LOCAL, _successors()(clusters)]],
+    "one_softmax": lambda length, clusters: [_one_softmax(clusters)],
+    **{
+        kind: lambda length, clusters, part=part: [dict(LOCAL), part(clusters)] for kind, part in KINDS.items()
+    },
+}  # fmt: skip
+
+
+def parts_of(kind: str, length: int) -> list:
+    """Returns the parts of the attention of each block, or a list of them for each."""
+    if kind not in WHOLE:
+        raise ValueError(f"`kind` must be one of {', '.join(WHOLE)}. Received: kind={kind}.")
+    return WHOLE[kind](length, length // CLUSTER_SIZE)
+
+
+def _intermediate(parts):
+    """Returns the feed-forward units that make a model as large as "local", whose heads may be other ones."""
+    blocks = parts if isinstance(parts[0], list) else [parts] * NUM_LAYERS
+    local = 4 * 4 * NUM_LAYERS  # projections of one head
+    own = sum(_num_projections(part) for block in blocks for part in block)
+    # A unit has 2 HIDDEN_DIM + 1 weights, a projection 32 HIDDEN_DIM.
+    return INTERMEDIATE + (local - own) * HEADS["key_dim"] // (2 * NUM_LAYERS)
+
+
+def _num_projections(part):
+    own = part.get("config", part)
+    shares = own.get("share_qk", part.get("layer", "RoutingAttention") in WITHOUT_KEYS)
+    # A table of relative positions is as large as a projection of one head; by rank there is one for values too.
+    tables = {"rank": 2, "token": 1}[own.get("distance", "rank")] if own.get("position") == "relative" else 0
+    return own["num_heads"] * (3 if shares else 4) + tables
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
@@ -66,9 +150,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     config = base.get_config()
     config.data.update(tokenizer="subword", sequence_length=length, batch_size=max(TOKENS_IN_A_STEP // length, 1))
     parts = parts_of(kind, length)
-    has_keys = kind in WITHOUT or parts[-1]["layer"] == "LocalAttention"
-    intermediate = INTERMEDIATE + (0 if has_keys else UNITS_OF_KEYS)
-    config.model.update(num_layers=NUM_LAYERS, hidden_dim=HIDDEN_DIM, intermediate_dim=intermediate)
+    config.model.update(num_layers=NUM_LAYERS, hidden_dim=HIDDEN_DIM, intermediate_dim=_intermediate(parts))
     config.model.update(attention=parts, tie_embeddings=True)
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50)
     config.train.update(num_steps=steps, log_every=100, evaluate_every=0, checkpoint_every=250)

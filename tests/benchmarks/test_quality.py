@@ -9,7 +9,6 @@ from benchmarks.quality import config, contexts, lines, results
 from benchmarks.quality.__main__ import FULL, PAGE, QUICK, page_with_tables
 from benchmarks.quality.results import Cell
 from tests.draws import first
-from tf_sparse_attention.models import Backbone
 from trainers.shared import components
 
 
@@ -32,16 +31,20 @@ def test_a_token_is_far_where_its_context_stood_before_only_beyond_the_reach():
     assert set(found.ravel()) == {contexts.NONE, contexts.NEAR, contexts.FAR}
 
 
-@pytest.mark.parametrize("length", first([1024, 4096], 1))
-def test_all_kinds_have_equally_many_weights(length):
-    counts = {}
-    for kind in (*config.WITHOUT, *config.KINDS):
-        settings = config.get_config(f"python-{length}-{kind}-10").model
-        backbone = components.make_model(config.get_config(f"python-{length}-{kind}-10"), 1987).backbone
-        assert isinstance(backbone, Backbone) and len(settings.attention) <= 2
-        counts[kind] = sum(math.prod(weight.shape) for weight in backbone.trainable_weights)
-    for kind, count in counts.items():
-        assert abs(count / counts["local"] - 1) < 0.01, kind
+KINDS = ["one_softmax", "added", "in_the_first_layer", "rank_distance", "gate", "shifted_keys", "successors"]
+
+
+@pytest.mark.parametrize("kind", first([*KINDS, *(kind for kind in config.WHOLE if kind not in KINDS)], len(KINDS)))
+def test_all_kinds_have_as_many_weights_as_local_heads(kind):
+    model = components.make_model(config.get_config(f"python-1024-{kind}-10"), 1987)
+    count = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    assert abs(count / 653_123 - 1) < 0.005  # those of "local"
+
+
+def test_kinds_of_heads_grow_with_the_text():
+    part = config.parts_of("successors", 4096)[1]
+    assert (part["num_clusters"], part["cluster_size"]) == (64, 64)
+    assert config.parts_of("dense", 4096)[0]["window"] == 4096
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""What a model gains by looking ahead: `python -m benchmarks.quality.ahead --workdir=runs/quality/...`.
+
+Scored as usual, all tokens of a window in one pass, the published selection ("top_k") chooses the members of clusters
+among all tokens, later ones too. Here some tokens of each window are also scored as a model that writes has to: in a
+pass of their own whose later tokens are masked, as if the text ended there. Prints both losses of these tokens, nats a
+token, and their difference with its standard error over windows. Of a causal model both are the same.
+"""
+
+import argparse
+import os
+from typing import Any
+
+import keras
+import numpy as np
+
+from benchmarks.quality import variants  # noqa: F401  # the classes of models that are loaded
+from benchmarks.quality.held_out import open_held_out
+
+
+def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Returns the nats of the targets at some places of one window.
+
+    Args:
+        model: a `LanguageModel`.
+        inputs: what it takes besides a padding mask and targets, each (T,): tokens, and their documents.
+        targets: int (T,).
+        places: int (P,), which targets.
+
+    Returns:
+        Float (2, P): in one pass over the whole window, and each with the tokens after it masked.
+    """
+    count, length = len(places), len(targets)
+    given = {name: np.tile(x, (count, 1)) for name, x in {**inputs, "targets": targets}.items()}
+    nats = []
+    for known in (np.ones((count, length), bool), np.arange(length) <= places[:, None]):
+        found = model.predict_on_batch({**given, "padding_mask": known})
+        nats.append(keras.ops.convert_to_numpy(found)[np.arange(count), places])
+    return np.stack(nats)
+
+
+def look_ahead(folder: str | os.PathLike, num_windows: int = 64, num_places: int = 32, seed: int = 0) -> dict[str, Any]:
+    """Returns what the model of a work folder loses when it may not look ahead.
+
+    Args:
+        folder: the work folder of the run.
+        num_windows: of the test split, evenly spread; those that hold less than a full window are left out.
+        num_places: tokens of each window, drawn from its second half.
+        seed: of the draws.
+
+    Returns:
+        Dictionary: "one_pass" and "from_the_past", mean nats, "difference", "standard_error" of the difference over
+        windows, and "tokens".
+    """
+    model, _, batches = open_held_out(folder, "test", num_windows)
+    model.compile(loss=None)
+    random, found = np.random.default_rng(seed), []
+    for inputs, targets, weights in batches:
+        length = targets.shape[1]
+        for row in np.flatnonzero(weights.numpy().all(axis=1)):
+            places = np.sort(random.choice(np.arange(length // 2, length), num_places, replace=False))
+            own = {name: x.numpy()[row] for name, x in inputs.items()}
+            found.append(losses_of(model, own, targets.numpy()[row], places))
+    means = np.mean(found, axis=-1)  # (windows, 2)
+    apart = means[:, 1] - means[:, 0]
+    return {
+        "one_pass": means[:, 0].mean(),
+        "from_the_past": means[:, 1].mean(),
+        "difference": apart.mean(),
+        "standard_error": apart.std(ddof=1) / np.sqrt(len(apart)),
+        "tokens": len(found) * num_places,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", required=True, nargs="+", help="folders of runs")
+    parser.add_argument("--windows", type=int, default=64, help="of the test split (default: %(default)s)")
+    options = parser.parse_args()
+    for folder in options.workdir:
+        found = look_ahead(folder, options.windows)
+        print(
+            f"{folder}: {found['one_pass']:.4f} in one pass, {found['from_the_past']:.4f} from the past alone, ", end=""
+        )
+        print(f"{found['difference']:+.4f} ({found['standard_error']:.4f}), {found['tokens']} tokens", flush=True)
+
+
+if __name__ == "__main__":
+    main()

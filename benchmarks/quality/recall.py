@@ -1,0 +1,114 @@
+"""Recall at lengths beyond training: `python -m benchmarks.quality.recall`.
+
+Models of two layers with the heads of `config.py`, whose local windows are narrow (8, so that both layers reach 14
+positions back), learn tasks in which something has to be found again at lengths of 64 to 256 and are tried up to 2,048.
+A line of `recall.jsonl` is one model: the share of what was asked that it names, by length. What the file has is not
+run again. Prints the tables.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+
+from benchmarks.quality import config
+from benchmarks.quality.needle import VOCABULARY_SIZE, needle
+from benchmarks.quality.tasks import TASKS, Task
+from tf_sparse_attention import models
+
+FILE = pathlib.Path(__file__).with_name("recall.jsonl")
+WINDOW, HIDDEN_DIM = 8, 64
+ALL = {**TASKS, "needle": Task(needle, VOCABULARY_SIZE, (128, 256), (256, 512, 1024, 2048))}
+KINDS = ("local", "random", "nearest", "successors", "random_successors", "dense")
+SEEDS = (0, 1)
+STEPS, TOKENS_IN_A_STEP, LEARNING_RATE = 1500, 4096, 3e-3
+NUM_TESTED = 64  # sequences of each length
+
+
+def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel:
+    """Returns a model with heads of a kind; those that see all see up to `longest` positions back."""
+    parts = [
+        {**part, "window": longest if kind == "dense" else WINDOW} if part["layer"] == "LocalAttention" else part
+        for part in config.parts_of(kind, 1024)
+    ]
+    backbone = models.Backbone(vocabulary_size, config.NUM_LAYERS, HIDDEN_DIM, parts, intermediate_dim=4 * HIDDEN_DIM)
+    return models.LanguageModel(backbone)
+
+
+def train(task: Task, kind: str, seed: int, steps: int = STEPS) -> dict[int, float]:
+    """Returns {length: share of what was asked that is named} of a model trained from a seed."""
+    keras.utils.set_random_seed(seed)
+    model = build(kind, task.vocabulary_size, max(task.test_lengths))
+    schedule = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=LEARNING_RATE, warmup_steps=50)
+    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, clipnorm=1.0)
+    model.compile(optimizer, loss=models.language_model_loss(), jit_compile=True)
+    random = np.random.default_rng([seed, 0])
+    for _, length in zip(range(steps), itertools.cycle(task.train_lengths), strict=False):
+        model.train_on_batch(*task.draw(random, TOKENS_IN_A_STEP // length, length))
+    return {length: accuracy(model, task, length, seed) for length in task.test_lengths}
+
+
+def accuracy(model: models.LanguageModel, task: Task, length: int, seed: int = 0, **settings: Any) -> float:
+    """Returns the share of what is asked in drawn sequences of a length that the model names."""
+    token_ids, targets = task.draw(np.random.default_rng([seed, 1, length]), NUM_TESTED, length, **settings)
+    right = np.concatenate(
+        [_right(model, *pair) for pair in zip(np.split(token_ids, 8), np.split(targets, 8), strict=True)]
+    )
+    return float(right.mean())
+
+
+def _right(model, token_ids, targets):
+    logits = keras.ops.convert_to_numpy(model.predict_on_batch(token_ids))
+    return (logits.argmax(-1) == targets)[targets > 0]
+
+
+def read(path: pathlib.Path = FILE) -> dict[tuple[str, str, int], dict[str, float]]:
+    """Returns {(task, kind, seed): {length: share}}."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return {(each["task"], each["kind"], each["seed"]): each["named"] for each in found}
+
+
+def tables(found: dict[tuple[str, str, int], dict[str, float]]) -> str:
+    """Returns a Markdown table for each task: the lowest and the highest share of the seeds, by length."""
+    parts = []
+    for name, task in ALL.items():
+        heads = " | ".join(f"{length:,}" for length in task.test_lengths)
+        lines = [f"{name.replace('_', ' ')}, learnt from {task.train_lengths[0]} to {task.train_lengths[-1]}", ""]
+        lines += [f"| heads | seeds | {heads} |", "|---" * (2 + len(task.test_lengths)) + "|"]
+        for kind in KINDS:
+            own = [found[name, kind, seed] for seed in SEEDS if (name, kind, seed) in found]
+            spans = [_span([each[str(length)] for each in own]) for length in task.test_lengths]
+            lines.append(f"| {kind} | {len(own)} | {' | '.join(spans)} |")
+        parts += [*lines, ""]
+    return "\n".join(parts)
+
+
+def _span(values):
+    if not values:
+        return "-"
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=list(ALL), default=list(ALL))
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
+    options = parser.parse_args()
+    for name, kind, seed in [] if options.show else itertools.product(options.tasks, options.kinds, SEEDS):
+        if (name, kind, seed) not in read():
+            named = train(ALL[name], kind, seed)
+            with FILE.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"task": name, "kind": kind, "seed": seed, "named": named}) + "\n")
+            print(name, kind, seed, named, flush=True)
+    print(tables(read()))
+
+
+if __name__ == "__main__":
+    main()

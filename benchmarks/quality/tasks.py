@@ -1,0 +1,103 @@
+"""Tasks that need recall: random sequences in which something has to be found again.
+
+Each is drawn at any length, so that a model can be tried on longer ones than it was trained on. Target 0 is not scored.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Examples(NamedTuple):
+    """Sequences, int32 (B, T) each: the tokens, and at each token what has to follow, 0 where nothing is asked."""
+
+    token_ids: np.ndarray
+    targets: np.ndarray
+
+
+class Task(NamedTuple):
+    """A task.
+
+    Attributes:
+        draw: function of a NumPy generator, a number of sequences and their length that returns `Examples`.
+        vocabulary_size: ids, 0 included.
+        train_lengths: what it is learnt from, in turns.
+        test_lengths: what it is tried on.
+    """
+
+    draw: Callable[[np.random.Generator, int, int], Examples]
+    vocabulary_size: int
+    train_lengths: tuple[int, ...]
+    test_lengths: tuple[int, ...]
+
+
+NUM_KEYS = 4096  # of associative recall: keys 1 .. 4095, values 4096 .. 8191
+GAP_POWER = 0.01
+
+
+def associative_recall(random: np.random.Generator, count: int, length: int) -> Examples:
+    """Returns sequences of `length` / 16 pairs (key, value), then each key once more, where its value is asked.
+
+    Keys of a sequence differ. After the pairs each key is asked for at a gap that follows the power law a x^(a - 1),
+    a = 0.01, so most of them soon; what is left is filled with random tokens. "MQAR" of Arora et al. 2023, "Zoology:
+    Measuring and improving recall in efficient language models", section 3 and appendix.
+    """
+    num_pairs = max(length // 16, 1)
+    keys = np.stack([1 + random.choice(NUM_KEYS - 1, num_pairs, replace=False) for _ in range(count)])
+    values = random.integers(NUM_KEYS, 2 * NUM_KEYS, (count, num_pairs))
+    ids = random.integers(1, 2 * NUM_KEYS, (count, length))
+    ids[:, : 2 * num_pairs] = np.stack([keys, values], axis=-1).reshape(count, -1)
+    places = np.arange(1, (length - 2 * num_pairs) // 2 + 1)
+    likely = GAP_POWER * places ** (GAP_POWER - 1)
+    targets = np.zeros((count, length))
+    for row in range(count):
+        gaps = random.choice(places - 1, num_pairs, replace=False, p=likely / likely.sum())
+        at = 2 * num_pairs + 2 * gaps
+        ids[row, at], targets[row, at] = keys[row], values[row]
+    return Examples(ids.astype("int32"), targets.astype("int32"))
+
+
+NUM_LETTERS = 16  # 1 .. 16
+CALL = NUM_LETTERS + 1  # what the token to be recalled comes after, and is asked by
+
+
+def induction(random: np.random.Generator, count: int, length: int) -> Examples:
+    """Returns random letters with one call in the first half and one at the end: what followed the first is asked.
+
+    "Induction heads" of Gu and Dao 2023, "Mamba", section 4.1.2.
+    """
+    ids = random.integers(1, CALL, (count, length))
+    rows, at = np.arange(count), random.integers(0, max(length // 2 - 1, 1), count)
+    ids[rows, at], ids[:, -1] = CALL, CALL
+    targets = np.zeros((count, length))
+    targets[:, -1] = ids[rows, at + 1]
+    return Examples(ids.astype("int32"), targets.astype("int32"))
+
+
+NUM_COPIED = 8
+NOISE, COPY = NUM_LETTERS + 1, NUM_LETTERS + 2
+
+
+def selective_copying(random: np.random.Generator, count: int, length: int) -> Examples:
+    """Returns 8 letters anywhere among noise, then a sign and 8 places in which the letters are asked in their order.
+
+    Each place but the first shows the letter before. "Selective copying" of Gu and Dao 2023, section 4.1.1, with
+    what was copied as the input of the next place, as a language model has it.
+    """
+    noisy = length - NUM_COPIED
+    ids = np.full((count, length), NOISE)
+    at = np.sort(np.stack([random.choice(noisy, NUM_COPIED, replace=False) for _ in range(count)]), axis=1)
+    letters = random.integers(1, NUM_LETTERS + 1, (count, NUM_COPIED))
+    np.put_along_axis(ids, at, letters, axis=1)
+    ids[:, noisy], ids[:, noisy + 1 :] = COPY, letters[:, :-1]
+    targets = np.zeros((count, length))
+    targets[:, noisy:] = letters
+    return Examples(ids.astype("int32"), targets.astype("int32"))
+
+
+TASKS = {
+    "associative_recall": Task(associative_recall, 2 * NUM_KEYS, (64, 128, 256), (256, 512, 1024, 2048)),
+    "induction": Task(induction, CALL + 1, (64, 128, 256), (256, 512, 1024, 2048)),
+    "selective_copying": Task(selective_copying, COPY + 1, (64, 128, 256), (256, 512, 1024, 2048)),
+}

@@ -1,0 +1,72 @@
+"""Routed heads changed in one thing each, to see what decides: temperature, a gate, keys of shifted tokens."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.layers import RoutingAttention
+
+
+@keras.saving.register_keras_serializable(package="quality")
+class LearnedTemperature(RoutingAttention):
+    """Scores of each head are multiplied by a learned number, exp(s), which begins as `start`.
+
+    LN(q) . LN(k), as published, goes up to H, the size of a head; divided by its root, as elsewhere, only up to that.
+    """
+
+    def __init__(self, *args: Any, start: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.start = start
+
+    def build(self, *shapes: Any, **named: Any) -> None:
+        super().build(*shapes, **named)
+        begin = keras.initializers.Constant(math.log(self.start))
+        self._log_scale = self.add_weight(name="log_scale", shape=(self.num_heads, 1, 1), initializer=begin)
+
+    def score_inputs(self, query: Any, key: Any) -> Any:
+        query, key = super().score_inputs(query, key)
+        scale = ops.cast(ops.exp(self._log_scale), query.dtype)
+        return (query * ops.sqrt(scale), None) if key is None else (query * scale, key)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "start": self.start}
+
+
+@keras.saving.register_keras_serializable(package="quality")
+class Gated(RoutingAttention):
+    """What the heads add is multiplied by sigmoid(x w + b), a number for each token."""
+
+    def build(self, *shapes: Any, **named: Any) -> None:
+        super().build(*shapes, **named)
+        self._gate = keras.layers.Dense(1, "sigmoid", name="gate", dtype=self.dtype_policy)
+        self._gate.build((None, None, self.num_features))
+
+    def call(self, query: Any, value: Any = None, key: Any = None, use_causal_mask: bool = False, **given: Any) -> Any:
+        return self._gate(query) * super().call(query, value, key, use_causal_mask=use_causal_mask, **given)
+
+
+@keras.saving.register_keras_serializable(package="quality")
+class ShiftedKeys(RoutingAttention):
+    """Key j is made of the token before, j - 1: what a query finds is what followed. With keys of their own."""
+
+    def keys_of(self, x: Any) -> Any:
+        """Returns the tokens (B, T, D) that keys are made of."""
+        return ops.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+
+    def project(self, query: Any, value: Any = None, key: Any = None) -> Any:
+        return super().project(query, query, self.keys_of(query))
+
+
+@keras.saving.register_keras_serializable(package="quality")
+class ConvolvedKeys(ShiftedKeys):
+    """Keys are made of a learned mean of a token and the three before it, channel by channel, at first of itself."""
+
+    def build(self, *shapes: Any, **named: Any) -> None:
+        super().build(*shapes, **named)
+        self._taps = self.add_weight(name="taps", shape=(4, self.num_features), initializer="zeros")
+
+    def keys_of(self, x: Any) -> Any:
+        shifted = [ops.pad(x, ((0, 0), (count, 0), (0, 0)))[:, : ops.shape(x)[1]] for count in range(4)]
+        return x + sum(ops.cast(self._taps[count], x.dtype) * own for count, own in enumerate(shifted))

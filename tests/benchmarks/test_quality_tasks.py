@@ -1,0 +1,98 @@
+"""The tasks of recall: what is asked is what stood there before, at any length."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.quality import needle, recall, tasks
+from tests.draws import draws
+
+RANDOM = st.integers(0, 2**20).map(np.random.default_rng)
+
+
+@given(random=RANDOM, count=st.integers(1, 3), length=st.sampled_from([16, 63, 64, 200]))
+@draws(10, 100)
+def test_associative_recall_asks_each_key_once_for_its_value(random, count, length):
+    token_ids, targets = tasks.associative_recall(random, count, length)
+    assert token_ids.shape == targets.shape == (count, length) and token_ids.min() > 0
+    num_pairs = max(length // 16, 1)
+    for ids, asked in zip(token_ids, targets, strict=True):
+        pairs = dict(ids[: 2 * num_pairs].reshape(-1, 2).tolist())
+        at = np.flatnonzero(asked)
+        assert len(pairs) == len(at) == num_pairs and at.min() >= 2 * num_pairs
+        assert {ids[place] for place in at} == set(pairs) and max(pairs) < tasks.NUM_KEYS <= min(pairs.values())
+        assert [pairs[ids[place]] for place in at] == asked[at].tolist()
+
+
+@given(random=RANDOM, length=st.integers(4, 200))
+@draws(20, 200)
+def test_induction_asks_what_followed_the_first_call(random, length):
+    token_ids, targets = tasks.induction(random, 3, length)
+    for ids, asked in zip(token_ids, targets, strict=True):
+        first, last = np.flatnonzero(ids == tasks.CALL)
+        assert last == length - 1 and first < length // 2
+        assert np.flatnonzero(asked).tolist() == [last] and asked[last] == ids[first + 1]
+
+
+@given(random=RANDOM, length=st.integers(17, 200))
+@draws(20, 200)
+def test_selective_copying_asks_the_letters_in_their_order(random, length):
+    token_ids, targets = tasks.selective_copying(random, 3, length)
+    for ids, asked in zip(token_ids, targets, strict=True):
+        before = ids[: length - tasks.NUM_COPIED]
+        letters = before[before != tasks.NOISE]
+        assert letters.max() <= tasks.NUM_LETTERS and len(letters) == tasks.NUM_COPIED
+        assert asked[len(before) :].tolist() == letters.tolist() and not asked[: len(before)].any()
+        assert ids[len(before) :].tolist() == [tasks.COPY, *letters[:-1]]
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0, None])
+def test_a_needle_lies_at_its_depth_and_is_asked_for_at_the_end(depth, monkeypatch):
+    monkeypatch.setattr(needle, "_haystack", lambda: np.full(5000, ord("x") + needle.FIRST_BYTE, "int32"))
+    token_ids, targets = needle.needle(np.random.default_rng(0), 4, 200, depth)
+    for ids, asked in zip(token_ids, targets, strict=True):
+        text = bytes((ids - needle.FIRST_BYTE).tolist()).decode()
+        digits = bytes((asked[-needle.NUM_DIGITS :] - needle.FIRST_BYTE).tolist()).decode()
+        hay, question = text.rsplit("\n", 1)
+        assert f"\n{question}{digits[-1]}\n" in hay + "\n" and len(text) == 200
+        assert question.startswith("# ") and question.endswith(f" is {digits[:-1]}")
+        before, after = hay.split(f"\n{question}{digits[-1]}\n") if depth != 1.0 else (hay.split("\n")[0], "")
+        assert set(before + after) == {"x"}
+        if depth is not None:
+            assert len(before) == round(depth * len(before + after))
+        assert not asked[: -needle.NUM_DIGITS].any()
+
+
+class Knowing:
+    """A model that names what is asked in some of the rows."""
+
+    def __init__(self, task, share):
+        self.answers, self.share = {}, share
+        for length in task.test_lengths:
+            ids, targets = task.draw(np.random.default_rng([0, 1, length]), recall.NUM_TESTED, length)
+            self.answers |= {row.tobytes(): answer for row, answer in zip(ids, targets, strict=True)}
+
+    def predict_on_batch(self, token_ids):
+        known = np.stack([self.answers[row.tobytes()] for row in token_ids])
+        known[: round(len(known) * (1 - self.share))] = 0
+        return np.eye(tasks.CALL + 1)[known]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_accuracy_is_the_share_of_what_is_asked_that_is_named(share):
+    task = tasks.TASKS["induction"]._replace(test_lengths=(32,))
+    assert recall.accuracy(Knowing(task, share), task, 32) == share
+
+
+def test_tables_show_what_was_run():
+    shown = recall.tables(recall.read())
+    assert "associative recall, learnt from 64 to 256" in shown and shown.count("| dense |") == len(recall.ALL)
+    found = {("needle", "local", seed): {str(n): 0.1 * seed for n in (256, 512, 1024, 2048)} for seed in (0, 1)}
+    assert "| local | 2 | 0.00 to 0.10 | 0.00 to 0.10 |" in recall.tables(found)
+
+
+@pytest.mark.full
+def test_a_model_of_heads_with_successor_values_learns_induction():
+    task = tasks.TASKS["induction"]._replace(train_lengths=(64,), test_lengths=(64, 128))
+    assert min(recall.train(task, "successors", 0, steps=300).values()) > 0.9
