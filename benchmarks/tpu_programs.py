@@ -127,6 +127,14 @@ def _nearest():
     return layers.RoutingAttention(selection="nearest", **ROUTED)
 
 
+def _successors():
+    return layers.RoutingAttention(use_successor_values=True, **ROUTED)
+
+
+def _successors_separate():
+    return layers.RoutingAttention(use_successor_values=True, share_qk=False, **ROUTED)
+
+
 def _separate():
     return layers.RoutingAttention(selection="nearest", share_qk=False, **ROUTED)
 
@@ -209,6 +217,18 @@ PROGRAMS = {
         "RoutingAttention nearest, separate keys",
         _separate,
         Bounds(11, 0, 5, "two orders and inverses; rows, their positions and groups; blocks of keys; revival"),
+        Bounds(15, 2, 5, "a block of keys or values is read by several blocks of queries, which add up"),
+    ),
+    **_of_layer(
+        "RoutingAttention successors",
+        _successors,
+        Bounds(6, 0, 3, "as nearest: keys are sorted a position late, values come along"),
+        Bounds(9, 0, 3, "as nearest"),
+    ),
+    **_of_layer(
+        "RoutingAttention successors, separate keys",
+        _successors_separate,
+        Bounds(11, 0, 5, "as nearest"),
         Bounds(15, 2, 5, "a block of keys or values is read by several blocks of queries, which add up"),
     ),
     **_of_layer(

@@ -49,7 +49,8 @@ SMALLER = {
         "sequence_length=512": "sequence_length=64",
         "steps_per_epoch=1000": "steps_per_epoch=1",
         "tsa.data.open_source()": "tsa.data.open_source(path=FOLDER, data_dir=FOLDER / 'prepared')",
-        "Backbone(258, 4, 128,": "Backbone(258, 1, 16,",
+        "Backbone(258, 4, 128,": "Backbone(258, 2, 16,",
+        "num_local_layers=3": "num_local_layers=1",
     },
 }
 

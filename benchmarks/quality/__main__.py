@@ -9,6 +9,7 @@ of the set, "-" where nothing was run. Texts other than Python's own source are 
 """
 
 import argparse
+import fnmatch
 import pathlib
 import resource
 import subprocess
@@ -18,25 +19,31 @@ from benchmarks.quality import config, results
 from benchmarks.quality.results import Cell
 
 SEEDS = (0, 1)
-MAIN = ("local", "random", "nearest", "successors")
+MAIN = ("local", "last_random", "last_nearest", "last_successors")
+BOTH = ("random", "nearest", "successors")
 OTHERS = ("strided", "lsh", "top_k", "dense", "random_successors", "lsh_successors", "window_successors")
-# Successor values changed in one thing each.
+# The layers and heads that have successor values; then those of the last layer changed in one thing each.
+PLACES = ("first_successors", "one_routed", "three_routed", "added")
+PLACES += ("last_one_routed", "last_three_routed", "last_four_routed", "last_added")
 CHANGES = (
-    *("one_routed", "three_routed", "in_the_first_layer", "in_the_last_layer", "added", "gate", "one_softmax"),
-    *("temperature_1", "temperature_half", "temperature_root", "no_commitment", "more_commitment", "faster_centroids"),
+    "together",
+    *("nearest", "random_successors", "window_successors", "lsh_successors", "one_cluster"),
+    *("temperature_1", "temperature_half", "temperature_root", "gate", "one_softmax"),
+    *("no_commitment", "more_commitment", "faster_centroids"),
     *("half_the_clusters", "twice_the_clusters", "half_the_size", "twice_the_size"),
     *("rotary", "rank_distance", "token_distance", "shifted_keys", "convolved_keys"),
 )
+CHANGED = ("local", "successors", "last_successors", *PLACES, *(f"last_{kind}" for kind in CHANGES))
 QUICK = [Cell("python", 1024, kind, 500, seed) for kind in MAIN for seed in SEEDS]
 FULL = [
     *QUICK,
-    *(Cell("python", 1024, kind, 500, seed) for kind in OTHERS for seed in SEEDS),
+    *(Cell("python", 1024, kind, 500, seed) for kind in (*BOTH, *OTHERS) for seed in SEEDS),
     *(Cell("python", 2048, kind, 500, seed) for kind in MAIN for seed in SEEDS),
     *(Cell(text, 1024, kind, 500, seed) for text in ("books", "wiki_xml") for kind in MAIN for seed in SEEDS),
     *(Cell("python", length, kind, 3000, seed) for length in (1024, 2048) for kind in MAIN for seed in SEEDS),
     *(Cell("python", 4096, kind, 500, seed) for kind in MAIN for seed in SEEDS),
 ]
-DECIDES = [Cell("python", 1024, kind, 500, seed) for kind in ("local", "successors", *CHANGES) for seed in SEEDS]
+DECIDES = [Cell("python", 1024, kind, 500, seed) for kind in CHANGED for seed in SEEDS]
 SETS = {"quick": QUICK, "decides": DECIDES, "full": FULL}
 VOCABULARY_SIZE = 2000
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "quality.md"
@@ -79,7 +86,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=SETS, default="quick", help="which cells")
     parser.add_argument("--text", action="append", default=[], metavar="NAME=PATH", help="where a text is")
-    parser.add_argument("--kinds", nargs="*", help="of the set these alone")
+    parser.add_argument(
+        "--only", nargs="*", metavar="PATTERN", help="of the set these alone, as python-1024-last_*-500"
+    )
     parser.add_argument("--seeds", nargs="*", type=int, help="of the set these alone")
     parser.add_argument("--folder", default="runs/quality", help="of the runs")
     parser.add_argument("--results", default=results.FILE, type=pathlib.Path, help="another file: all is run again")
@@ -90,7 +99,8 @@ def main() -> None:
     cells = [
         cell
         for cell in SETS[options.set]
-        if cell.kind in (options.kinds or [cell.kind]) and cell.seed in (options.seeds or [cell.seed])
+        if any(fnmatch.fnmatchcase(cell.config, pattern) for pattern in options.only or ["*"])
+        and cell.seed in (options.seeds or [cell.seed])
     ]
     for cell in [] if options.show else cells:
         if cell in results.read(options.results):

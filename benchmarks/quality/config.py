@@ -1,7 +1,8 @@
 """The configuration of one cell, such as --config=benchmarks/quality/config.py:python-1024-successors-500
 
 TEXT-LENGTH-KIND-STEPS: the text is only a name, its path is --config.data.path; the seed is --config.seed. Models of
-two layers with four heads of 32, two of them local (window 64) except in "local" and "dense", of equally many weights.
+two layers with four heads of 32, of equally many weights. Beside the heads of a kind stand two local ones (window 64),
+in "last_KIND" in the last layer alone, whose first has four local ones.
 """
 
 import ml_collections
@@ -58,6 +59,7 @@ KINDS = {
     },
     "no_commitment": _successors(commitment_loss=0.0),
     "more_commitment": _successors(commitment_loss=0.01),
+    "one_cluster": lambda clusters: _successors(cluster_size=clusters * CLUSTER_SIZE)(1),  # all that came before
     "faster_centroids": _successors(ema_decay=0.9),
     "half_the_clusters": lambda clusters: _successors()(clusters // 2),
     "twice_the_clusters": lambda clusters: _successors()(clusters * 2),
@@ -106,21 +108,29 @@ WHOLE = {
     ],
     "one_routed": lambda length, clusters: [_heads(LOCAL, 3), _heads(_successors()(clusters), 1)],
     "three_routed": lambda length, clusters: [_heads(LOCAL, 1), _heads(_successors()(clusters), 3)],
+    "four_routed": lambda length, clusters: [_heads(_successors()(clusters), 4)],
+    "together": lambda length, clusters: [
+        _heads(LOCAL, 1), _heads(_successors(cluster_size=2 * CLUSTER_SIZE, ema_decay=0.9)(clusters), 3)
+    ],
     "added": lambda length, clusters: [_heads(LOCAL, 4), _successors()(clusters)],
-    "in_the_first_layer": lambda length, clusters: [[LOCAL, _successors()(clusters)], [_heads(LOCAL, 4)]],
-    "in_the_last_layer": lambda length, clusters: [[_heads(LOCAL, 4)], [LOCAL, _successors()(clusters)]],
     "one_softmax": lambda length, clusters: [_one_softmax(clusters)],
     **{
         kind: lambda length, clusters, part=part: [dict(LOCAL), part(clusters)] for kind, part in KINDS.items()
     },
 }  # fmt: skip
+LAST, FIRST = "last_", "first_"  # before a kind: in that layer alone, local heads in the other
 
 
 def parts_of(kind: str, length: int) -> list:
     """Returns the parts of the attention of each block, or a list of them for each."""
-    if kind not in WHOLE:
-        raise ValueError(f"`kind` must be one of {', '.join(WHOLE)}. Received: kind={kind}.")
-    return WHOLE[kind](length, length // CLUSTER_SIZE)
+    name = kind.removeprefix(LAST).removeprefix(FIRST)
+    if name not in WHOLE:
+        raise ValueError(
+            f"`kind` must be one of {', '.join(WHOLE)}, after '{LAST}' or '{FIRST}' if in one layer alone. "
+            f"Received: kind={kind}."
+        )
+    parts, local = WHOLE[name](length, length // CLUSTER_SIZE), [_heads(LOCAL, 4)]
+    return [local, parts] if kind.startswith(LAST) else [parts, local] if kind.startswith(FIRST) else parts
 
 
 def _intermediate(parts):

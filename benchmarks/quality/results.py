@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FILE = pathlib.Path(__file__).with_name("results.jsonl")
-COLUMNS = {"loss": 3, "bits_per_byte": 3, "far": 2, "near": 2, "new": 2}  # with decimals
+COLUMNS = {"loss": 3, "bits_per_byte": 3, "far": 2, "near": 2, "new": 2, "quarters": 2}  # with decimals
 
 
 class Cell(NamedTuple):
@@ -63,10 +63,17 @@ def _table(cells, results):
             lines.append(f"| {kind} | 0 {'| - ' * (2 + len(names))}|")
             continue
         weights = f"{found[0]['weights'] / 1e3:.0f}k"
-        figures = [_with_spread([each[name] for each in found], digits) for name, digits in COLUMNS.items()]
+        figures = [_figure([each[name] for each in found], digits) for name, digits in COLUMNS.items()]
         seconds = _with_spread([each["processor_seconds"] for each in found], 0)
         lines.append(f"| {kind} | {len(found)} | {weights} | {seconds} | {' | '.join(figures)} |")
     return lines
+
+
+def _figure(values, digits):
+    """Returns the mean and the spread of numbers, or the means of lists of numbers."""
+    if isinstance(values[0], list):
+        return ", ".join(f"{mean:.{digits}f}" for mean in np.mean(values, axis=0))
+    return _with_spread(values, digits)
 
 
 def _with_spread(values: Iterable[float], digits: int) -> str:

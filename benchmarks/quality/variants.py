@@ -43,8 +43,23 @@ class Gated(RoutingAttention):
         self._gate = keras.layers.Dense(1, "sigmoid", name="gate", dtype=self.dtype_policy)
         self._gate.build((None, None, self.num_features))
 
-    def call(self, query: Any, value: Any = None, key: Any = None, use_causal_mask: bool = False, **given: Any) -> Any:
-        return self._gate(query) * super().call(query, value, key, use_causal_mask=use_causal_mask, **given)
+    def call(
+        self,
+        query: Any,
+        value: Any = None,
+        key: Any = None,
+        query_mask: Any = None,
+        segment_ids: Any = None,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        mask: Any = None,
+        **others: Any,
+    ) -> Any:
+        if any(x is not None and x is not False for x in others.values()):
+            raise ValueError(f"`{type(self).__name__}` takes no other arguments. Received: {[*others]}.")
+        given = {"query_mask": query_mask, "segment_ids": segment_ids, "mask": mask}
+        output = super().call(query, value, key, training=training, use_causal_mask=use_causal_mask, **given)
+        return self._gate(query) * output
 
 
 @keras.saving.register_keras_serializable(package="quality")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.quality import needle, recall, tasks
+from benchmarks.quality import listops, needle, recall, tasks
 from tests.draws import draws
 
 RANDOM = st.integers(0, 2**20).map(np.random.default_rng)
@@ -96,3 +96,33 @@ def test_tables_show_what_was_run():
 def test_a_model_of_heads_with_successor_values_learns_induction():
     task = tasks.TASKS["induction"]._replace(train_lengths=(64,), test_lengths=(64, 128))
     assert min(recall.train(task, "successors", 0, steps=300).values()) > 0.9
+
+
+def test_expressions_have_the_value_that_their_definition_gives():
+    def evaluate(symbols):  # by recursion, from the definition
+        symbol = symbols.pop(0)
+        if symbol not in listops.OPERATORS:
+            return int(symbol)
+        values = []
+        while symbols[0] != "]":
+            values.append(evaluate(symbols))
+        symbols.pop(0)
+        middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+        return {
+            "[MIN": min(values),
+            "[MAX": max(values),
+            "[MED": sum(middle) // len(middle),
+            "[SM": sum(values) % 10,
+        }[symbol]
+
+    assert listops.value_of(["[MAX", "4", "[SM", "3", "9", "1", "]", "[MED", "4", "7", "]", "0", "]"]) == 5
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        symbols = listops.expression(random)
+        assert listops.value_of(symbols) == evaluate([*symbols])
+    ids, values = listops.draw(random, 5)
+    for row, value in zip(ids, values, strict=True):
+        symbols = [listops.SYMBOLS[number] for number in row if number]
+        assert listops.MIN_LENGTH < len(symbols) <= listops.MAX_LENGTH and evaluate([*symbols]) == value
+        assert not row[len(symbols) :].any()
+    assert "| local | " in listops.table({}) and listops.table({("local", 0): {"accuracy": 0.5}}).count("0.500") == 1

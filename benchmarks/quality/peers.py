@@ -1,0 +1,88 @@
+"""The routing transformer of PyTorch on tasks of recall: `python -m benchmarks.quality.peers`.
+
+Needs an environment with `torch` and `routing-transformer` (which brings `local-attention`), and nothing of this one
+but NumPy. A model as large as those of `benchmarks.quality.recall`, two of its four heads local with the same window,
+learns the same sequences; "shifted" has its option `shift_tokens`, by which half of the channels are those of the token
+before. Only tasks in which no answer stands later in the sequence: its clusters choose members among all tokens.
+"""
+
+import argparse
+import itertools
+
+import numpy as np
+
+from benchmarks.quality.tasks import TASKS, Task
+
+NAMES = ("associative_recall", "induction")
+WINDOW, CLUSTER_SIZE, HIDDEN_DIM, NUM_LAYERS = 8, 64, 64, 2
+STEPS, TOKENS_IN_A_STEP, LEARNING_RATE, NUM_TESTED = 1500, 4096, 3e-3, 64
+
+
+def build(task: Task, shift_tokens: bool) -> object:
+    """Returns the peer's language model; a call returns logits and what it adds to the loss."""
+    from routing_transformer import RoutingTransformerLM
+
+    return RoutingTransformerLM(
+        num_tokens=task.vocabulary_size,
+        dim=HIDDEN_DIM,
+        depth=NUM_LAYERS,
+        max_seq_len=max(task.test_lengths),
+        heads=4,
+        dim_head=32,
+        window_size=CLUSTER_SIZE,
+        local_attn_window_size=WINDOW,
+        n_local_attn_heads=2,
+        causal=True,
+        shift_tokens=shift_tokens,
+    )
+
+
+def train(task: Task, shift_tokens: bool, seed: int, steps: int = STEPS) -> dict[int, float]:
+    """Returns {length: share of what was asked that is named} of a model trained from a seed."""
+    import torch
+
+    torch.manual_seed(seed)
+    model = build(task, shift_tokens)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
+    random = np.random.default_rng([seed, 0])
+    for step, length in zip(range(steps), itertools.cycle(task.train_lengths), strict=False):
+        warm, done = min((step + 1) / 50, 1), max(step - 50, 0) / (steps - 50)
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * warm * (1 + np.cos(np.pi * done)) / 2
+        token_ids, targets = (torch.from_numpy(x).long() for x in task.draw(random, TOKENS_IN_A_STEP // length, length))
+        logits, auxiliary = model(token_ids)
+        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0) + auxiliary.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.eval()
+    return {length: accuracy(model, task, length, seed) for length in task.test_lengths}
+
+
+def accuracy(model: object, task: Task, length: int, seed: int) -> float:
+    """Returns the share of what is asked that the model names, in the sequences of `benchmarks.quality.recall`."""
+    import torch
+
+    right = []
+    token_ids, targets = task.draw(np.random.default_rng([seed, 1, length]), NUM_TESTED, length)
+    for ids, asked in zip(np.split(token_ids, 8), np.split(targets, 8), strict=True):
+        with torch.no_grad():
+            logits = model(torch.from_numpy(ids).long())[0].numpy()
+        right.append((logits.argmax(-1) == asked)[asked > 0])
+    return float(np.concatenate(right).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    options = parser.parse_args()
+    for name, shift_tokens, seed in itertools.product(options.tasks, (False, True), options.seeds):
+        found = train(TASKS[name], shift_tokens, seed, options.steps)
+        shares = ", ".join(f"{share:.2f} at {length:,}" for length, share in found.items())
+        print(f"{name}{', shifted' * shift_tokens}, seed {seed}: {shares}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
