@@ -61,6 +61,7 @@ KINDS = {
     "more_commitment": _successors(commitment_loss=0.01),
     "one_cluster": lambda clusters: _successors(cluster_size=clusters * CLUSTER_SIZE)(1),  # all that came before
     "faster_centroids": _successors(ema_decay=0.9),
+    "sooner_revived": _successors(revive_after=10),
     "half_the_clusters": lambda clusters: _successors()(clusters // 2),
     "twice_the_clusters": lambda clusters: _successors()(clusters * 2),
     "half_the_size": _successors(cluster_size=CLUSTER_SIZE // 2),
