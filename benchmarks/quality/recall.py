@@ -22,8 +22,9 @@ from tf_sparse_attention import models
 
 FILE = pathlib.Path(__file__).with_name("recall.jsonl")
 WINDOW, HIDDEN_DIM = 8, 64
-ALL = {**TASKS, "needle": Task(needle, VOCABULARY_SIZE, (128, 256), (256, 512, 1024, 2048))}
-KINDS = ("local", "random", "nearest", "successors", "random_successors", "dense")
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+ALL = {**TASKS, "needle": Task(needle, VOCABULARY_SIZE, (128, 256), (256, 512, 1024, 2048), DEPTHS)}
+KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_successors", "dense")
 SEEDS = (0, 1)
 STEPS, TOKENS_IN_A_STEP, LEARNING_RATE = 1500, 4096, 3e-3
 NUM_TESTED = 64  # sequences of each length
@@ -31,16 +32,23 @@ NUM_TESTED = 64  # sequences of each length
 
 def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel:
     """Returns a model with heads of a kind; those that see all see up to `longest` positions back."""
-    parts = [
-        {**part, "window": longest if kind == "dense" else WINDOW} if part["layer"] == "LocalAttention" else part
-        for part in config.parts_of(kind, 1024)
-    ]
+    window = longest if kind == "dense" else WINDOW
+
+    def narrow(part):
+        if isinstance(part, list):
+            return [narrow(each) for each in part]
+        return {**part, "window": window} if part["layer"] == "LocalAttention" else part
+
+    parts = narrow(config.parts_of(kind, 1024))
     backbone = models.Backbone(vocabulary_size, config.NUM_LAYERS, HIDDEN_DIM, parts, intermediate_dim=4 * HIDDEN_DIM)
     return models.LanguageModel(backbone)
 
 
-def train(task: Task, kind: str, seed: int, steps: int = STEPS) -> dict[int, float]:
-    """Returns {length: share of what was asked that is named} of a model trained from a seed."""
+def train(task: Task, kind: str, seed: int, steps: int = STEPS) -> dict[str, dict[int, Any]]:
+    """Returns what a model trained from a seed names, by length: a share of what was asked.
+
+    Under "named" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
+    """
     keras.utils.set_random_seed(seed)
     model = build(kind, task.vocabulary_size, max(task.test_lengths))
     schedule = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=LEARNING_RATE, warmup_steps=50)
@@ -49,7 +57,13 @@ def train(task: Task, kind: str, seed: int, steps: int = STEPS) -> dict[int, flo
     random = np.random.default_rng([seed, 0])
     for _, length in zip(range(steps), itertools.cycle(task.train_lengths), strict=False):
         model.train_on_batch(*task.draw(random, TOKENS_IN_A_STEP // length, length))
-    return {length: accuracy(model, task, length, seed) for length in task.test_lengths}
+    found = {"named": {length: accuracy(model, task, length, seed) for length in task.test_lengths}}
+    if task.depths:
+        found["by_depth"] = {
+            length: [accuracy(model, task, length, seed, depth=depth) for depth in task.depths]
+            for length in task.test_lengths
+        }
+    return found
 
 
 def accuracy(model: models.LanguageModel, task: Task, length: int, seed: int = 0, **settings: Any) -> float:
@@ -66,15 +80,18 @@ def _right(model, token_ids, targets):
     return (logits.argmax(-1) == targets)[targets > 0]
 
 
-def read(path: pathlib.Path = FILE) -> dict[tuple[str, str, int], dict[str, float]]:
-    """Returns {(task, kind, seed): {length: share}}."""
+def read(path: pathlib.Path = FILE) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Returns {(task, kind, seed): result of `train`}, whose lengths are strings."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = [json.loads(line) for line in lines]
-    return {(each["task"], each["kind"], each["seed"]): each["named"] for each in found}
+    return {(each["task"], each["kind"], each["seed"]): each for each in found}
 
 
-def tables(found: dict[tuple[str, str, int], dict[str, float]]) -> str:
-    """Returns a Markdown table for each task: the lowest and the highest share of the seeds, by length."""
+def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
+    """Returns a Markdown table for each task: the lowest and the highest share of the seeds, by length.
+
+    Where a task has depths, a second one has the means of the seeds by depth.
+    """
     parts = []
     for name, task in ALL.items():
         heads = " | ".join(f"{length:,}" for length in task.test_lengths)
@@ -82,10 +99,21 @@ def tables(found: dict[tuple[str, str, int], dict[str, float]]) -> str:
         lines += [f"| heads | seeds | {heads} |", "|---" * (2 + len(task.test_lengths)) + "|"]
         for kind in KINDS:
             own = [found[name, kind, seed] for seed in SEEDS if (name, kind, seed) in found]
-            spans = [_span([each[str(length)] for each in own]) for length in task.test_lengths]
+            spans = [_span([each["named"][str(length)] for each in own]) for length in task.test_lengths]
             lines.append(f"| {kind} | {len(own)} | {' | '.join(spans)} |")
+        if task.depths:
+            depths = ", ".join(f"{depth:g}" for depth in task.depths)
+            lines += ["", f"The same at depths of {depths}:", "", *lines[2:4]]
+            for kind in KINDS:
+                own = [found[name, kind, seed] for seed in SEEDS if (name, kind, seed) in found]
+                shares = [_means([each["by_depth"][str(length)] for each in own]) for length in task.test_lengths]
+                lines.append(f"| {kind} | {len(own)} | {' | '.join(shares)} |")
         parts += [*lines, ""]
     return "\n".join(parts)
+
+
+def _means(lists):
+    return ", ".join(f"{mean:.2f}" for mean in np.mean(lists, axis=0)) if lists else "-"
 
 
 def _span(values):
@@ -103,10 +131,10 @@ def main() -> None:
     options = parser.parse_args()
     for name, kind, seed in [] if options.show else itertools.product(options.tasks, options.kinds, SEEDS):
         if (name, kind, seed) not in read():
-            named = train(ALL[name], kind, seed)
+            result = {"task": name, "kind": kind, "seed": seed, **train(ALL[name], kind, seed)}
             with FILE.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"task": name, "kind": kind, "seed": seed, "named": named}) + "\n")
-            print(name, kind, seed, named, flush=True)
+                file.write(json.dumps(result) + "\n")
+            print(result, flush=True)
     print(tables(read()))
 
 

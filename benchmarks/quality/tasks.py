@@ -24,12 +24,14 @@ class Task(NamedTuple):
         vocabulary_size: ids, 0 included.
         train_lengths: what it is learnt from, in turns.
         test_lengths: what it is tried on.
+        depths: values of the argument `depth` of `draw` to try, if it has one.
     """
 
     draw: Callable[[np.random.Generator, int, int], Examples]
     vocabulary_size: int
     train_lengths: tuple[int, ...]
     test_lengths: tuple[int, ...]
+    depths: tuple[float, ...] = ()
 
 
 NUM_KEYS = 4096  # of associative recall: keys 1 .. 4095, values 4096 .. 8191

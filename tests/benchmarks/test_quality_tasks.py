@@ -87,15 +87,23 @@ def test_accuracy_is_the_share_of_what_is_asked_that_is_named(share):
 
 def test_tables_show_what_was_run():
     shown = recall.tables(recall.read())
-    assert "associative recall, learnt from 64 to 256" in shown and shown.count("| dense |") == len(recall.ALL)
-    found = {("needle", "local", seed): {str(n): 0.1 * seed for n in (256, 512, 1024, 2048)} for seed in (0, 1)}
-    assert "| local | 2 | 0.00 to 0.10 | 0.00 to 0.10 |" in recall.tables(found)
+    assert "associative recall, learnt from 64 to 256" in shown and shown.count("| dense |") == len(recall.ALL) + 1
+    lengths = [str(length) for length in recall.ALL["needle"].test_lengths]
+    found = {
+        ("needle", "local", seed): {
+            "named": dict.fromkeys(lengths, 0.1 * seed), "by_depth": dict.fromkeys(lengths, (seed, 0, 0, 0, 1))
+        }
+        for seed in (0, 1)
+    }  # fmt: skip
+    lines = recall.tables(found).splitlines()
+    assert f"| local | 2 {'| 0.00 to 0.10 ' * 4}|" in lines
+    assert f"| local | 2 {'| 0.50, 0.00, 0.00, 0.00, 1.00 ' * 4}|" in lines
 
 
 @pytest.mark.full
 def test_a_model_of_heads_with_successor_values_learns_induction():
     task = tasks.TASKS["induction"]._replace(train_lengths=(64,), test_lengths=(64, 128))
-    assert min(recall.train(task, "successors", 0, steps=300).values()) > 0.9
+    assert min(recall.train(task, "last_successors", 0, steps=300)["named"].values()) > 0.9
 
 
 def test_expressions_have_the_value_that_their_definition_gives():
