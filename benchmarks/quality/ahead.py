@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.quality import variants  # noqa: F401  # the classes of models that are loaded
 from benchmarks.quality.held_out import open_held_out
 
 

@@ -4,6 +4,7 @@ import os
 from typing import Any, NamedTuple
 
 import tf_sparse_attention as tsa
+from benchmarks.quality import variants  # noqa: F401  # the classes of models that are loaded
 from trainers.shared import components, workdir
 
 

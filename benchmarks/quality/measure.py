@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.quality import contexts, variants  # noqa: F401  # the classes of models that are loaded
+from benchmarks.quality import contexts
 from benchmarks.quality.held_out import open_held_out
 
 QUARTERS = 4
