@@ -9,13 +9,13 @@ are. A Keras model of four blocks and a mean over tokens learns it; a line of `l
 import argparse
 import functools
 import itertools
-import json
 import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 
+from benchmarks.quality import results
 from tf_sparse_attention import layers
 
 FILE = pathlib.Path(__file__).with_name("listops.jsonl")
@@ -114,8 +114,7 @@ def train(kind: str, seed: int, steps: int = STEPS) -> dict[str, float]:
 
 def read(path: pathlib.Path = FILE) -> dict[tuple[str, int], dict[str, float]]:
     """Returns {(kind, seed): result}."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {(each["kind"], each["seed"]): each for each in map(json.loads, lines)}
+    return {(each["kind"], each["seed"]): each for each in results.read_lines(path)}
 
 
 def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
@@ -135,8 +134,7 @@ def main() -> None:
     for kind, seed in [] if options.show else itertools.product(options.kinds, SEEDS):
         if (kind, seed) not in read():
             result = {"kind": kind, "seed": seed, **train(kind, seed)}
-            with FILE.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result) + "\n")
+            results.append_line(result, FILE)
             print(result, flush=True)
     print(table(read()))
 

@@ -11,11 +11,11 @@ import itertools
 
 import numpy as np
 
+from benchmarks.quality import tasks
 from benchmarks.quality.tasks import TASKS, Task
 
 NAMES = ("associative_recall", "induction")
-WINDOW, CLUSTER_SIZE, HIDDEN_DIM, NUM_LAYERS = 8, 64, 64, 2
-STEPS, TOKENS_IN_A_STEP, LEARNING_RATE, NUM_TESTED = 1500, 4096, 3e-3, 64
+CLUSTER_SIZE = 64
 
 
 def build(task: Task, shift_tokens: bool) -> object:
@@ -24,31 +24,31 @@ def build(task: Task, shift_tokens: bool) -> object:
 
     return RoutingTransformerLM(
         num_tokens=task.vocabulary_size,
-        dim=HIDDEN_DIM,
-        depth=NUM_LAYERS,
+        dim=tasks.HIDDEN_DIM,
+        depth=tasks.NUM_LAYERS,
         max_seq_len=max(task.test_lengths),
         heads=4,
         dim_head=32,
         window_size=CLUSTER_SIZE,
-        local_attn_window_size=WINDOW,
+        local_attn_window_size=tasks.WINDOW,
         n_local_attn_heads=2,
         causal=True,
         shift_tokens=shift_tokens,
     )
 
 
-def train(task: Task, shift_tokens: bool, seed: int, steps: int = STEPS) -> dict[int, float]:
+def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -> dict[int, float]:
     """Returns {length: share of what was asked that is named} of a model trained from a seed."""
     import torch
 
     torch.manual_seed(seed)
     model = build(task, shift_tokens)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
-    random = np.random.default_rng([seed, 0])
-    for step, length in zip(range(steps), itertools.cycle(task.train_lengths), strict=False):
-        warm, done = min((step + 1) / 50, 1), max(step - 50, 0) / (steps - 50)
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * warm * (1 + np.cos(np.pi * done)) / 2
-        token_ids, targets = (torch.from_numpy(x).long() for x in task.draw(random, TOKENS_IN_A_STEP // length, length))
+    for step, batch in enumerate(tasks.training_batches(task, seed, steps)):
+        warm = min((step + 1) / tasks.WARMUP_STEPS, 1)
+        done = max(step - tasks.WARMUP_STEPS, 0) / (steps - tasks.WARMUP_STEPS)
+        optimizer.param_groups[0]["lr"] = tasks.LEARNING_RATE * warm * (1 + np.cos(np.pi * done)) / 2
+        token_ids, targets = (torch.from_numpy(x).long() for x in batch)
         logits, auxiliary = model(token_ids)
         loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0) + auxiliary.sum()
         optimizer.zero_grad()
@@ -56,27 +56,19 @@ def train(task: Task, shift_tokens: bool, seed: int, steps: int = STEPS) -> dict
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
-    return {length: accuracy(model, task, length, seed) for length in task.test_lengths}
 
-
-def accuracy(model: object, task: Task, length: int, seed: int) -> float:
-    """Returns the share of what is asked that the model names, in the sequences of `benchmarks.quality.recall`."""
-    import torch
-
-    right = []
-    token_ids, targets = task.draw(np.random.default_rng([seed, 1, length]), NUM_TESTED, length)
-    for ids, asked in zip(np.split(token_ids, 8), np.split(targets, 8), strict=True):
+    def logits_of(token_ids):
         with torch.no_grad():
-            logits = model(torch.from_numpy(ids).long())[0].numpy()
-        right.append((logits.argmax(-1) == asked)[asked > 0])
-    return float(np.concatenate(right).mean())
+            return model(torch.from_numpy(token_ids).long())[0].numpy()
+
+    return {length: tasks.share_named(logits_of, task, length, seed) for length in task.test_lengths}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=tasks.STEPS)
     options = parser.parse_args()
     for name, shift_tokens, seed in itertools.product(options.tasks, (False, True), options.seeds):
         found = train(TASKS[name], shift_tokens, seed, options.steps)

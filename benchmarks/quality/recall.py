@@ -8,31 +8,27 @@ run again. Prints the tables.
 
 import argparse
 import itertools
-import json
 import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 
-from benchmarks.quality import config
+from benchmarks.quality import config, results, tasks
 from benchmarks.quality.needle import VOCABULARY_SIZE, needle
 from benchmarks.quality.tasks import TASKS, Task
 from tf_sparse_attention import models
 
 FILE = pathlib.Path(__file__).with_name("recall.jsonl")
-WINDOW, HIDDEN_DIM = 8, 64
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 ALL = {**TASKS, "needle": Task(needle, VOCABULARY_SIZE, (128, 256), (256, 512, 1024, 2048), DEPTHS)}
 KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_successors", "dense")
 SEEDS = (0, 1)
-STEPS, TOKENS_IN_A_STEP, LEARNING_RATE = 1500, 4096, 3e-3
-NUM_TESTED = 64  # sequences of each length
 
 
 def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel:
     """Returns a model with heads of a kind; those that see all see up to `longest` positions back."""
-    window = longest if kind == "dense" else WINDOW
+    window = longest if kind == "dense" else tasks.WINDOW
 
     def narrow(part):
         if isinstance(part, list):
@@ -40,23 +36,25 @@ def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel
         return {**part, "window": window} if part["layer"] == "LocalAttention" else part
 
     parts = narrow(config.parts_of(kind, 1024))
-    backbone = models.Backbone(vocabulary_size, config.NUM_LAYERS, HIDDEN_DIM, parts, intermediate_dim=4 * HIDDEN_DIM)
+    intermediate_dim = 4 * tasks.HIDDEN_DIM
+    backbone = models.Backbone(vocabulary_size, tasks.NUM_LAYERS, tasks.HIDDEN_DIM, parts, intermediate_dim)
     return models.LanguageModel(backbone)
 
 
-def train(task: Task, kind: str, seed: int, steps: int = STEPS) -> dict[str, dict[int, Any]]:
+def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[str, dict[int, Any]]:
     """Returns what a model trained from a seed names, by length: a share of what was asked.
 
     Under "named" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
     """
     keras.utils.set_random_seed(seed)
     model = build(kind, task.vocabulary_size, max(task.test_lengths))
-    schedule = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=LEARNING_RATE, warmup_steps=50)
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0, steps, warmup_target=tasks.LEARNING_RATE, warmup_steps=tasks.WARMUP_STEPS
+    )
     optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, clipnorm=1.0)
     model.compile(optimizer, loss=models.language_model_loss(), jit_compile=True)
-    random = np.random.default_rng([seed, 0])
-    for _, length in zip(range(steps), itertools.cycle(task.train_lengths), strict=False):
-        model.train_on_batch(*task.draw(random, TOKENS_IN_A_STEP // length, length))
+    for batch in tasks.training_batches(task, seed, steps):
+        model.train_on_batch(*batch)
     found = {"named": {length: accuracy(model, task, length, seed) for length in task.test_lengths}}
     if task.depths:
         found["by_depth"] = {
@@ -68,23 +66,16 @@ def train(task: Task, kind: str, seed: int, steps: int = STEPS) -> dict[str, dic
 
 def accuracy(model: models.LanguageModel, task: Task, length: int, seed: int = 0, **settings: Any) -> float:
     """Returns the share of what is asked in drawn sequences of a length that the model names."""
-    token_ids, targets = task.draw(np.random.default_rng([seed, 1, length]), NUM_TESTED, length, **settings)
-    right = np.concatenate(
-        [_right(model, *pair) for pair in zip(np.split(token_ids, 8), np.split(targets, 8), strict=True)]
-    )
-    return float(right.mean())
 
+    def logits_of(token_ids):
+        return keras.ops.convert_to_numpy(model.predict_on_batch(token_ids))
 
-def _right(model, token_ids, targets):
-    logits = keras.ops.convert_to_numpy(model.predict_on_batch(token_ids))
-    return (logits.argmax(-1) == targets)[targets > 0]
+    return tasks.share_named(logits_of, task, length, seed, **settings)
 
 
 def read(path: pathlib.Path = FILE) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Returns {(task, kind, seed): result of `train`}, whose lengths are strings."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
-    return {(each["task"], each["kind"], each["seed"]): each for each in found}
+    return {(each["task"], each["kind"], each["seed"]): each for each in results.read_lines(path)}
 
 
 def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
@@ -92,24 +83,28 @@ def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
 
     Where a task has depths, a second one has the means of the seeds by depth.
     """
-    parts = []
+    lines = []
     for name, task in ALL.items():
-        heads = " | ".join(f"{length:,}" for length in task.test_lengths)
-        lines = [f"{name.replace('_', ' ')}, learnt from {task.train_lengths[0]} to {task.train_lengths[-1]}", ""]
-        lines += [f"| heads | seeds | {heads} |", "|---" * (2 + len(task.test_lengths)) + "|"]
-        for kind in KINDS:
-            own = [found[name, kind, seed] for seed in SEEDS if (name, kind, seed) in found]
-            spans = [_span([each["named"][str(length)] for each in own]) for length in task.test_lengths]
-            lines.append(f"| {kind} | {len(own)} | {' | '.join(spans)} |")
+        lines += [f"{name.replace('_', ' ')}, learnt from {task.train_lengths[0]} to {task.train_lengths[-1]}", ""]
+        lines += [*_table(name, found, "named", _span), ""]
         if task.depths:
-            depths = ", ".join(f"{depth:g}" for depth in task.depths)
-            lines += ["", f"The same at depths of {depths}:", "", *lines[2:4]]
-            for kind in KINDS:
-                own = [found[name, kind, seed] for seed in SEEDS if (name, kind, seed) in found]
-                shares = [_means([each["by_depth"][str(length)] for each in own]) for length in task.test_lengths]
-                lines.append(f"| {kind} | {len(own)} | {' | '.join(shares)} |")
-        parts += [*lines, ""]
-    return "\n".join(parts)
+            lines += [f"The same at depths of {', '.join(f'{depth:g}' for depth in task.depths)}:", ""]
+            lines += [*_table(name, found, "by_depth", _means), ""]
+    return "\n".join(lines)
+
+
+def _table(name, found, figure, show):
+    """Returns the lines of a table of one figure, which `show` writes of those of the seeds."""
+    lengths = ALL[name].test_lengths
+    lines = [
+        f"| heads | seeds | {' | '.join(f'{length:,}' for length in lengths)} |",
+        "|---" * (2 + len(lengths)) + "|",
+    ]
+    for kind in KINDS:
+        own = [found[name, kind, seed][figure] for seed in SEEDS if (name, kind, seed) in found]
+        shown = [show([each[str(length)] for each in own]) for length in lengths]
+        lines.append(f"| {kind} | {len(own)} | {' | '.join(shown)} |")
+    return lines
 
 
 def _means(lists):
@@ -132,8 +127,7 @@ def main() -> None:
     for name, kind, seed in [] if options.show else itertools.product(options.tasks, options.kinds, SEEDS):
         if (name, kind, seed) not in read():
             result = {"task": name, "kind": kind, "seed": seed, **train(ALL[name], kind, seed)}
-            with FILE.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result) + "\n")
+            results.append_line(result, FILE)
             print(result, flush=True)
     print(tables(read()))
 

@@ -28,16 +28,23 @@ class Cell(NamedTuple):
 
 def read(path: pathlib.Path = FILE) -> dict[Cell, dict[str, Any]]:
     """Returns the results by cell, those of the last line where a cell has several."""
-    if not path.exists():
-        return {}
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {Cell(**line.pop("cell")): line for line in lines}
+    return {Cell(**line.pop("cell")): line for line in read_lines(path)}
 
 
 def append(cell: Cell, result: dict[str, Any], path: pathlib.Path = FILE) -> None:
     """Adds the result of a cell."""
+    append_line({"cell": cell._asdict(), **result}, path)
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the results of a file, one a line; none where there is no file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def append_line(result: dict[str, Any], path: pathlib.Path) -> None:
+    """Adds a result to a file."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"cell": cell._asdict(), **result}) + "\n")
+        file.write(json.dumps(result) + "\n")
 
 
 def tables(cells: Sequence[Cell], results: dict[Cell, dict[str, Any]]) -> str:

@@ -1,10 +1,12 @@
 """Tasks that need recall: random sequences in which something has to be found again.
 
 Each is drawn at any length, so that a model can be tried on longer ones than it was trained on. Target 0 is not scored.
+Needs NumPy alone: models of other libraries learn the same sequences.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +34,40 @@ class Task(NamedTuple):
     train_lengths: tuple[int, ...]
     test_lengths: tuple[int, ...]
     depths: tuple[float, ...] = ()
+
+
+# What all models have in common, whoever makes them.
+WINDOW, HIDDEN_DIM, NUM_LAYERS = 8, 64, 2
+STEPS, WARMUP_STEPS, LEARNING_RATE = 1500, 50, 3e-3
+TOKENS_IN_A_STEP = 4096
+NUM_TESTED, TESTED_AT_ONCE = 64, 8  # sequences of each length
+
+
+def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
+    """Yields the batches of a training, those of a seed."""
+    random = np.random.default_rng([seed, 0])
+    for length in itertools.islice(itertools.cycle(task.train_lengths), steps):
+        yield task.draw(random, TOKENS_IN_A_STEP // length, length)
+
+
+def share_named(
+    logits_of: Callable[[np.ndarray], np.ndarray], task: Task, length: int, seed: int = 0, **settings: Any
+) -> float:
+    """Returns the share of what is asked in drawn sequences of a length that a model names.
+
+    Args:
+        logits_of: function of token ids (B, T) that returns the model's logits (B, T, vocabulary).
+        task: a `Task`.
+        length: T.
+        seed: of the sequences.
+        **settings: other arguments of `task.draw`.
+    """
+    drawn = task.draw(np.random.default_rng([seed, 1, length]), NUM_TESTED, length, **settings)
+    right = []
+    for first in range(0, NUM_TESTED, TESTED_AT_ONCE):
+        token_ids, targets = (x[first : first + TESTED_AT_ONCE] for x in drawn)
+        right.append((logits_of(token_ids).argmax(-1) == targets)[targets > 0])
+    return float(np.concatenate(right).mean())
 
 
 NUM_KEYS = 4096  # of associative recall: keys 1 .. 4095, values 4096 .. 8191

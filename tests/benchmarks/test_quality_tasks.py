@@ -70,7 +70,7 @@ class Knowing:
     def __init__(self, task, share):
         self.answers, self.share = {}, share
         for length in task.test_lengths:
-            ids, targets = task.draw(np.random.default_rng([0, 1, length]), recall.NUM_TESTED, length)
+            ids, targets = task.draw(np.random.default_rng([0, 1, length]), tasks.NUM_TESTED, length)
             self.answers |= {row.tobytes(): answer for row, answer in zip(ids, targets, strict=True)}
 
     def predict_on_batch(self, token_ids):
