@@ -119,19 +119,21 @@ WHOLE = {
         kind: lambda length, clusters, part=part: [dict(LOCAL), part(clusters)] for kind, part in KINDS.items()
     },
 }  # fmt: skip
-LAST, FIRST = "last_", "first_"  # before a kind: in that layer alone, local heads in the other
+ALONE = ("first", "last")  # first_KIND, last_KIND: in that layer alone, local heads in the other
 
 
 def parts_of(kind: str, length: int) -> list:
     """Returns the parts of the attention of each block, or a list of them for each."""
-    name = kind.removeprefix(LAST).removeprefix(FIRST)
+    place, _, name = kind.partition("_")
+    if place not in ALONE:
+        place, name = "both", kind
     if name not in WHOLE:
         raise ValueError(
-            f"`kind` must be one of {', '.join(WHOLE)}, after '{LAST}' or '{FIRST}' if in one layer alone. "
+            f"`kind` must be one of {', '.join(WHOLE)}, after 'first_' or 'last_' if in one layer alone. "
             f"Received: kind={kind}."
         )
     parts, local = WHOLE[name](length, length // CLUSTER_SIZE), [_heads(LOCAL, 4)]
-    return [local, parts] if kind.startswith(LAST) else [parts, local] if kind.startswith(FIRST) else parts
+    return {"first": [parts, local], "last": [local, parts], "both": parts}[place]
 
 
 def _intermediate(parts):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import config, contexts, lines, results
-from benchmarks.quality.__main__ import FULL, PAGE, QUICK, page_with_tables
+from benchmarks.quality.__main__ import DECIDES, FULL, PAGE, QUICK, page_with_tables
 from benchmarks.quality.results import Cell
 from tests.draws import first
 from trainers.shared import components
@@ -57,7 +57,12 @@ def test_kinds_of_heads_grow_with_the_text():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("python-1024-local", "TEXT-LENGTH"), ("a-64-sparse-1", "`kind` must be")]
+    ("name", "message"),
+    [
+        ("python-1024-local", "TEXT-LENGTH"),
+        ("a-64-sparse-1", "`kind` must be"),
+        ("a-64-last_first_local-1", "`kind` must be"),
+    ],
 )
 def test_other_cells_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
@@ -66,7 +71,7 @@ def test_other_cells_are_refused(name, message):
 
 def test_every_cell_has_a_configuration():
     assert len(set(FULL)) == len(FULL) and set(QUICK) <= set(FULL)
-    for name in {cell.config for cell in FULL}:
+    for name in {cell.config for cell in (*FULL, *DECIDES)}:
         assert config.get_config(name).train.num_steps in (500, 3000)
 
 
