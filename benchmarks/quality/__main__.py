@@ -29,7 +29,7 @@ CHANGES = (
     "together",
     *("nearest", "random_successors", "window_successors", "lsh_successors", "one_cluster"),
     *("temperature_1", "temperature_half", "temperature_root", "gate", "one_softmax"),
-    *("no_commitment", "more_commitment", "faster_centroids", "sooner_revived"),
+    *("no_commitment", "more_commitment", "faster_centroids", "data_start", "fast_start", "sooner_revived"),
     *("half_the_clusters", "twice_the_clusters", "half_the_size", "twice_the_size"),
     *("rotary", "rank_distance", "token_distance", "shifted_keys", "convolved_keys"),
 )

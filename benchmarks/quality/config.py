@@ -73,6 +73,8 @@ KINDS = {
     "temperature_half": _variant("LearnedTemperature", use_successor_values=True, start=0.5),
     "temperature_root": _variant("LearnedTemperature", use_successor_values=True, start=HEADS["key_dim"] ** -0.5),
     "gate": _variant("Gated", use_successor_values=True),
+    "data_start": _variant("Started", use_successor_values=True, start="data"),
+    "fast_start": _variant("Started", use_successor_values=True, start="fast"),
     "shifted_keys": _variant("ShiftedKeys", selection="nearest", share_qk=False),
     "convolved_keys": _variant("ConvolvedKeys", selection="nearest", share_qk=False),
 }  # fmt: skip

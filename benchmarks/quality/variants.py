@@ -1,12 +1,15 @@
-"""Routed heads changed in one thing each, to see what decides: temperature, a gate, keys of shifted tokens."""
+"""Routed heads changed in one thing each, to see what decides: temperature, a gate, first steps, shifted keys."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.layers import RoutingAttention
+from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.ops import kmeans
 
 
 @keras.saving.register_keras_serializable(package="quality")
@@ -85,3 +88,56 @@ class ConvolvedKeys(ShiftedKeys):
     def keys_of(self, x: Any) -> Any:
         shifted = [ops.pad(x, ((0, 0), (count, 0), (0, 0)))[:, : ops.shape(x)[1]] for count in range(4)]
         return x + sum(ops.cast(self._taps[count], x.dtype) * own for count, own in enumerate(shifted))
+
+
+class CentroidsByStep(Centroids):
+    """Centroids whose first steps differ: they begin at tokens of the first batch, or follow faster at first.
+
+    Args:
+        *args: those of `Centroids`.
+        start: "data", or "fast": the weight of the past is (1 + n) / (10 + n) in step n, up to `ema_decay`.
+        **kwargs: those of `Centroids`.
+    """
+
+    def __init__(self, *args: Any, start: str, **kwargs: Any) -> None:
+        self.start = start
+        super().__init__(*args, **kwargs)
+
+    def build(self, input_shape: Any = None) -> None:
+        super().build()
+        self.steps = self.add_weight(name="steps", shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+    def learn(self, sides: Sequence[Any]) -> Any:
+        loss = super().learn(sides)
+        if self.start == "data":
+            tokens, mask, _ = sides[0]
+            drawn = kmeans.start_from_data(tokens, self.num_clusters, self.seed, mask)
+            own = zip(drawn, self.state, strict=True)
+            self.set_state(kmeans.State(*(ops.where(self.steps == 0, first, now) for first, now in own)))
+        self.steps.assign_add(1)
+        return loss
+
+    def advance(self, seen: Sequence[Any]) -> None:
+        slowest = self.ema_decay
+        if self.start == "fast":
+            done = ops.cast(self.steps, "float32")
+            self.ema_decay = ops.minimum(slowest, (1 + done) / (10 + done))
+        super().advance(seen)
+        self.ema_decay = slowest
+
+
+@keras.saving.register_keras_serializable(package="quality")
+class Started(RoutingAttention):
+    """Routed heads with `CentroidsByStep`."""
+
+    def __init__(self, *args: Any, start: str = "data", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.start = start
+
+    def _make_centroids(self) -> Centroids:
+        sizes = self.num_heads, self.num_clusters, self.key_dim
+        settings = self.ema_decay, self.revive_after, self.seed, self.commitment_loss
+        return CentroidsByStep(*sizes, *settings, start=self.start, name="clusters", dtype=self.dtype_policy)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "start": self.start}

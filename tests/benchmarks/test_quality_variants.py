@@ -14,6 +14,7 @@ SIZES = {"num_heads": 2, "key_dim": 4, "num_clusters": 3, "cluster_size": 5, "se
 LAYERS = {
     "LearnedTemperature": {"use_successor_values": True, "start": 2.0},
     "Gated": {"use_successor_values": True},
+    "Started": {"use_successor_values": True, "start": "data"},
     "ShiftedKeys": {"selection": "nearest", "share_qk": False},
     "ConvolvedKeys": {"selection": "nearest", "share_qk": False},
 }
@@ -49,6 +50,26 @@ def test_a_temperature_multiplies_the_scores():
     same = [np.where(found > 0, found, np.nan) for found in weights]
     tripled = same[0] ** 3 / np.nansum(same[0] ** 3, axis=-1, keepdims=True)
     np.testing.assert_allclose(same[1], tripled, atol=1e-5)
+
+
+def test_centroids_start_from_the_first_batch_or_follow_faster_at_first():
+    x = normal(1, 30, 8)
+    layers = {
+        start: variants.Started(**SIZES, use_successor_values=True, start=start, ema_decay=0.999)
+        for start in ("data", "fast")
+    }
+    plain = RoutingAttention(**SIZES, use_successor_values=True, ema_decay=0.1)  # (1 + 0) / (10 + 0)
+    for layer in (plain, *layers.values()):
+        layer.build(x.shape)
+        layer._query.set_weights(plain._query.get_weights())
+        layer(x, use_causal_mask=True, training=True)
+    np.testing.assert_allclose(layers["fast"].centroids, plain.centroids, atol=1e-6)
+    tokens = np.asarray(plain.project(x)[0])[0]  # (N, T, H)
+    started = np.asarray(layers["data"].centroids)
+    nearest = np.abs(started[:, :, None] - tokens[:, None]).max(-1).min(-1)
+    np.testing.assert_allclose(nearest, 0, atol=1e-4)
+    layers["data"](x, use_causal_mask=True, training=True)
+    assert np.abs(np.asarray(layers["data"].centroids) - started).max() < 0.1  # the second step moves them a little
 
 
 def test_shifted_keys_are_those_of_the_token_before():
