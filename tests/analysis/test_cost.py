@@ -9,7 +9,7 @@ import pytest
 from tests.oracle.layers import CASES
 from tf_sparse_attention.analysis import cost
 from tf_sparse_attention.analysis.products import Product, products
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, MixedAttention, RoutingAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 PART = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
@@ -62,7 +62,12 @@ def test_a_model_has_a_row_for_each_attention_and_one_for_the_rest():
     functional = keras.Model(inputs, keras.layers.Dense(4)(LocalAttention(2, 8, window=64)(inputs)))
     found = cost(functional, 1024)
     assert found.rows[-1].operations == 2 * 1024 * 16 * 4
-    assert found.rows[0].operations > cost(built(LocalAttention(2, 8, window=64)), 1024).operations  # of both sides
+    alone = LocalAttention(2, 8, window=64)
+    both_sides = cost(built(alone), 1024, causal=False).operations
+    assert found.rows[0].operations == both_sides > cost(alone, 1024).operations
+    functional = keras.Model(inputs, LocalAttention(2, 8, window=64)(inputs[:, ::2]))
+    found = cost(functional, 2048)
+    assert [row.operations for row in found.rows] == [both_sides, 0]
 
 
 def test_xla_counts_a_little_more_on_jax(run_jax):
@@ -110,6 +115,16 @@ def test_every_layer_has_a_cost_that_grows_no_faster_than_its_pattern(name):
 def test_what_cannot_be_counted_is_an_error():
     with pytest.raises(ValueError, match="`target` must be built"):
         cost(LocalAttention(2, 8, window=64), 8)
+    with pytest.raises(ValueError, match=r"`target` must be a layer or a model\. Received: 'local'"):
+        cost("local", 8)
+    with pytest.raises(ValueError, match="`causal` must be None or False for clustered, which sees later tokens"):
+        cost(built(ClusteredAttention(2, 8, num_clusters=4, name="clustered")), 8, causal=True)
+    with pytest.raises(ValueError, match="`causal` must be None for a model"):
+        cost(LanguageModel(Backbone(10, 1, 16, [PART], intermediate_dim=8)), 8, causal=True)
+    inputs = keras.Input((None, 16))
+    model = keras.Model(inputs, LocalAttention(2, 8, block_size=4, key_block_size=8)(inputs[:, ::2], inputs))
+    with pytest.raises(ValueError, match=r"`target` must attend within one sequence; .* with lengths \[8, 16\]"):
+        cost(model, 16)
     inputs = [keras.Input((None, 16)), keras.Input((None, 16))]
     model = keras.Model(inputs, LocalAttention(2, 8, block_size=4, key_block_size=4)(*inputs))
     with pytest.raises(ValueError, match="`target` must be an attention layer, a language model, or a functional"):

@@ -9,12 +9,14 @@ from tf_sparse_attention.analysis.health import RoutedHead, Spans
 from tf_sparse_attention.analysis.health_advice import advise
 from tf_sparse_attention.layers import (
     ClusteredAttention,
+    FeedForward,
     LocalAttention,
     MixedAttention,
     RoutingAttention,
     SparseAttention,
+    TransformerBlock,
 )
-from tf_sparse_attention.patterns import Heads, Nearest, Window
+from tf_sparse_attention.patterns import Heads, Nearest, Successors, Window
 
 SIZE = 12
 
@@ -100,6 +102,9 @@ def test_layers_of_several_parts_have_a_row_for_each_routed_head():
     assert [(each.head, each.num_clusters) for each in health(MixedAttention(parts), x).heads] == [(0, 2)]
     union = SparseAttention(2, 4, Window(4) | Nearest(3, 8), seed=0)
     assert [(each.head, each.num_clusters) for each in health(union, x).heads] == [(0, 3), (1, 3)]
+    following = SparseAttention(2, 4, Window(4) | Successors(Nearest(3, 8)), seed=0)
+    model = keras.Sequential([keras.Input((32, SIZE)), TransformerBlock(following, FeedForward(8), causal=True)])
+    assert [(each.reads_successors, each.dropped) for each in health(model, x).heads] == [(True, 0.0)] * 2
     beside = SparseAttention(3, 4, Heads([(1, Window(4)), (2, Nearest(5, 8))]), seed=0)
     assert [(each.head, each.num_clusters) for each in health(beside, x).heads] == [(1, 5), (2, 5)]
 
@@ -115,6 +120,8 @@ def head(**changes):
         ([head()], [], None),
         ([head(dropped=0.25)], [], "25.0% of the pairs of head and token attend to nothing: they are masked."),
         ([head(dropped=0.25, selection="top_k")], [], 'attend to nothing: selection="nearest" leaves out none.'),
+        ([head(dropped=0.05, reads_successors=True)], [], None),
+        ([head(dropped=0.2, reads_successors=True)], [], "20.0% of the pairs of head and token attend to nothing"),
         ([head(dead=4), head()], [], "25% of the clusters have no token: take fewer"),
         ([head(dead=4, entropy=0.3)], [], "50% of the clusters have no token"),  # which says it all
         ([head(), head(entropy=0.55)], [], "most tokens are in few clusters (entropy 0.55): begin with"),

@@ -32,6 +32,8 @@ def test_the_costs_are_those_of_the_layers():
     own = [row for row in cost(LanguageModel(backbone), 2048).rows if row.kind]
     assert found.choices[0].operations == sum(row.operations for row in own)
     assert found.choices[0].share_of_dense == found.choices[0].operations / cost(dense, 2048).operations < 0.4
+    both_sides = suggest(2048, num_heads=4, key_dim=16, hidden_dim=48, causal=False)
+    assert both_sides.choices[0].operations > found.choices[0].operations
     smaller, larger = found.choices[1:]
     assert smaller.operations < found.choices[0].operations < larger.operations
     assert "| 128 | 16 | " in str(found) and "use_successor_values" in str(found)

@@ -63,7 +63,7 @@ class Cost:
         return self.table()
 
 
-def cost(target: keras.layers.Layer, length: int) -> Cost:
+def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) -> Cost:
     """Returns what a forward pass over one sequence costs, counted in its program; nothing is run.
 
     Matrix products alone: projections, scores, weighted sums, scores of centroids, feed-forward layers, logits, as they
@@ -72,12 +72,15 @@ def cost(target: keras.layers.Layer, length: int) -> Cost:
     Args:
         target: an attention layer of this library, built, or a model with such layers.
         length: T, tokens.
+        causal: of an attention layer by itself, whether later tokens are hidden. None: where they can be. A model calls
+            its layers as it does.
 
     Returns:
         A `Cost`; `print` shows the table.
 
     Raises:
-        ValueError: for a layer that is not built, a model whose inputs are not one sequence, and on a backend other
+        ValueError: for what is no layer or is not built, a model whose inputs are not one sequence or that attends from
+            one sequence to another, a `causal` that is not for the layer, and on a backend other
             than TensorFlow and JAX.
 
     Example:
@@ -90,26 +93,45 @@ def cost(target: keras.layers.Layer, length: int) -> Cost:
         | all | | 33.6 | 10.5 |
     """
     checks.check_count("length", length)
+    checks.check_optional_switch("causal", causal)
+    if not isinstance(target, keras.layers.Layer):
+        raise ValueError(f"`target` must be a layer or a model. Received: {target!r}.")
     if not target.built:
         raise ValueError(f"`target` must be built: call it, or `build` it. Received: {target.name}, which is not.")
     if isinstance(target, AttentionLayer | MixedAttention):
         parts = attention_layers(target)
-        return Cost([_row(part, length, part.can_be_causal and part.causal_selection) for part in parts], length)
-    calls: list[tuple[AttentionLayer, bool]] = []
+        return Cost([_row(part, length, _hides_later(part, causal)) for part in parts], length)
+    if causal is not None:
+        raise ValueError(f"`causal` must be None for a model, which calls its layers. Received: causal={causal}.")
+    calls: list[tuple[AttentionLayer, int, bool]] = []
     with replaced([(layer, "compute_attention", _noting(layer, calls)) for layer in attention_layers(target)]):
         whole = products(lambda x: target(x, training=False), *_inputs_of(target, length))
-    rows = [_row(layer, length, causal) for layer, causal in calls]
+    rows = [_row(*call) for call in calls]
     operations = sum(each.operations for each in whole) - sum(row.operations for row in rows)
     num_bytes = sum(each.num_bytes for each in whole) - sum(row.num_bytes for row in rows)
     return Cost([*rows, LayerCost("other layers", "", operations, num_bytes)], length)
 
 
+def _hides_later(layer, causal):
+    can = layer.can_be_causal and layer.causal_selection
+    if causal and not can:
+        raise ValueError(f"`causal` must be None or False for {layer.name}, which sees later tokens. Received: True.")
+    return can if causal is None else causal
+
+
 def _noting(layer, calls):
-    """Returns `compute_attention` of a layer that notes whether a call is causal."""
+    """Returns `compute_attention` of a layer that notes the length of a call, and whether it is causal."""
     compute = layer.compute_attention
 
     def compute_and_note(heads: Any, masks: Any, causal: bool, *others: Any, **named: Any) -> Any:
-        calls.append((layer, causal))
+        query, key, value = heads[:3]
+        lengths = {x.shape[2] for x in (query, key, value) if x is not None}
+        if len(lengths) > 1:
+            raise ValueError(
+                "`target` must attend within one sequence; layers that attend to another are not counted. "
+                f"Received: {layer.path or layer.name}, with lengths {sorted(lengths)}."
+            )
+        calls.append((layer, query.shape[2], causal))
         return compute(heads, masks, causal, *others, **named)
 
     return compute_and_note

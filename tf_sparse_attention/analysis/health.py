@@ -31,10 +31,12 @@ class RoutedHead:
         entropy: of the shares of tokens that clusters have, divided by log K: 1 where all have as many, 0 where one has
             all.
         overfull: share of the tokens that are in clusters with more than `cluster_size` tokens of their row.
-        dropped: share of the tokens that attend to nothing, so that the head gives them zeros.
+        dropped: share of the tokens that attend to nothing, so that the head gives them zeros; with the values of
+            successors the first of each cluster are among them.
         drift: how far a centroid moved since the report before, in lengths of a token, the mean; None where there is
             none.
         shares: of the tokens that each cluster has, in the order of the clusters.
+        reads_successors: whether keys have the values of the tokens after them.
     """
 
     layer: str
@@ -48,6 +50,7 @@ class RoutedHead:
     dropped: float
     drift: float | None
     shares: tuple[float, ...] = dataclasses.field(repr=False, default=())
+    reads_successors: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +156,7 @@ def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list
             [(range(part.layer.num_heads), pattern, part.layer.groupers[0], *tokens)]
         )
     else:
-        leaves = (
-            (at, leaf.pattern.rule, *rest) for at, leaf, *rest in leaves_with_groupers(part.layer, pattern, *tokens)
-        )
+        leaves = ((at, leaf.pattern, *rest) for at, leaf, *rest in leaves_with_groupers(part.layer, pattern, *tokens))
     return [
         (at, own, grouper, [_clusters(grouper, x, mask) for x, mask in zip(sides, masks, strict=True)])
         for at, own, grouper, *sides in leaves
@@ -197,7 +198,7 @@ def _drift(previous, path, now):
 
 def _heads_of(part, numbers, pattern, sides, dropped, drift):
     """Returns the `RoutedHead`s of one leaf."""
-    num_clusters, size = pattern.num_clusters, pattern.cluster_size
+    num_clusters, size = pattern.rule.num_clusters, pattern.rule.cluster_size
     selection = getattr(part.layer, "selection_of", lambda causal: "nearest")(part.causal)
     for index, head in enumerate(numbers):
         counts = np.concatenate(  # of each row by itself, queries and keys too
@@ -224,4 +225,5 @@ def _heads_of(part, numbers, pattern, sides, dropped, drift):
             dropped=float(dropped[head]),
             drift=None if drift is None else float(drift[index]),
             shares=tuple(shares.tolist()),
+            reads_successors=pattern.reads_next,
         )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 # From these shares on something is amiss.
 DEAD, OVERFULL, DROPPED = 0.25, 0.75, 0.001
+FIRST_OR_DROPPED = 0.1  # where the first token of each cluster has nothing to see
 LOWEST_ENTROPY = 0.6
 LONG, SHORT = 0.95, 0.5  # of the window
 
@@ -32,10 +33,8 @@ def advise(heads: Sequence["RoutedHead"], spans: Iterable["Spans"]) -> list[str]
 
 def _of_routing(layer, heads):
     dropped = np.mean([head.dropped for head in heads])
-    if dropped >= DROPPED:
-        what = f"{layer}: {dropped:.1%} of the pairs of head and token attend to nothing"
-        nearest = heads[0].selection == "nearest"
-        yield f"{what}: they are masked." if nearest else f'{what}: selection="nearest" leaves out none.'
+    if dropped >= (FIRST_OR_DROPPED if heads[0].reads_successors else DROPPED):
+        yield f"{layer}: {dropped:.1%} of the pairs of head and token attend to nothing: {_why_dropped(heads[0])}."
     dead = np.mean([head.dead / head.num_clusters for head in heads])
     if dead >= DEAD:
         yield (
@@ -52,3 +51,9 @@ def _of_routing(layer, heads):
             f"{layer}: {overfull:.0%} of the tokens are in clusters of more than `cluster_size`, "
             f"{heads[0].cluster_size}, tokens, where {what}: take more `num_clusters` or a larger `cluster_size`."
         )
+
+
+def _why_dropped(head):
+    if head.reads_successors:
+        return "they are masked, or the first of their cluster: take fewer `num_clusters`"
+    return "they are masked" if head.selection == "nearest" else 'selection="nearest" leaves out none'

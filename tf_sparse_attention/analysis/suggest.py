@@ -31,7 +31,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Suggestion:
-    """What to begin with; as text, the choices with their costs, and the parts of the first.
+    """What to begin with; as text, the choices with their costs, the parts of the first, and where they belong.
 
     Attributes:
         attention: list of dictionaries, the argument `attention` of `tsa.models.Backbone`.
@@ -53,7 +53,12 @@ class Suggestion:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        return "\n".join([self.table(), "", *map(str, self.attention)])
+        parts = ["", "The first, as `attention` of a Backbone:", *map(str, self.attention)]
+        if any(part.get("use_successor_values") for part in self.attention):
+            parts.append(
+                "Routed heads are worth most in the last layers: `num_local_layers` blocks before have local ones."
+            )
+        return "\n".join([self.table(), *parts])
 
 
 def suggest(
@@ -62,8 +67,8 @@ def suggest(
     """Returns heads to begin with: one half local, the other routed, in clusters as large as the window.
 
     A query sees the power of two from 2 sqrt(T) on, at least 64, in its window and in its cluster, and there are
-    T / cluster_size clusters, so that the tokens of equally large clusters are all seen: as published at 8,192 (window
-    and clusters of 256, 32 clusters; Roy et al. 2021, section 5). In a causal model routed heads have the values of
+    T / cluster_size clusters, so that the tokens of equally large clusters are all seen, as in the published models (16
+    clusters of 512 at 8,192; Roy et al. 2021). In a causal model routed heads have the values of
     successors. They are worth most in the last layers, after layers of local heads alone (`num_local_layers` of
     `tsa.models.Backbone`; docs/quality.md). `tsa.analysis.health` says after some training whether the clusters are
     used.
@@ -95,12 +100,12 @@ def suggest(
     size = max(SMALLEST, 2 ** math.ceil(math.log2(2 * math.sqrt(sequence_length))))
     size = min(size, sequence_length)
     features = num_heads * key_dim if hidden_dim is None else hidden_dim
-    dense = _operations(LocalAttention(num_heads, key_dim, window=sequence_length), features, sequence_length)
+    dense = _operations(LocalAttention(num_heads, key_dim, window=sequence_length), features, sequence_length, causal)
     choices = []
     for own in dict.fromkeys((size, max(size // 2, 1), min(2 * size, sequence_length))):
         parts = [part_of(part) for part in _parts(sequence_length, num_heads, key_dim, own, causal)]
         layer = make_attention(parts, index=0, seed=None, dtype=None)  # as a `Backbone` makes it
-        operations = _operations(layer, features, sequence_length)
+        operations = _operations(layer, features, sequence_length, causal)
         choices.append(Choice(own, _clusters(sequence_length, own), operations, operations / dense))
     return Suggestion(_parts(sequence_length, num_heads, key_dim, size, causal), choices, sequence_length)
 
@@ -118,6 +123,6 @@ def _parts(length, num_heads, key_dim, size, causal):
     return [local, {**routed, "use_successor_values": True} if causal else {**routed, "selection": "nearest"}]
 
 
-def _operations(layer, features, length):
+def _operations(layer, features, length, causal):
     layer.build((None, None, features))
-    return cost(layer, length).operations
+    return cost(layer, length, causal).operations
