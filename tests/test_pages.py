@@ -79,7 +79,7 @@ def test_a_page_that_is_left_out_is_read_by_its_own_test(name, test):
 
 def test_the_audit_of_the_readme_is_long_enough_to_find_a_leak():
     code = next(block for block in blocks(TEXTS["README.md"], "python") if "assert_causal" in block)
-    for true, changed in {**LAYER, "cluster_size=128": "cluster_size=128, selection='top_k'"}.items():
+    for true, changed in {**LAYER, "use_successor_values=True": "selection='top_k'"}.items():
         assert true in code
         code = code.replace(true, changed)
     with pytest.warns(UserWarning, match="is not causal"), pytest.raises(tsa.analysis.CausalityError):
