@@ -111,9 +111,12 @@ class CentroidsByStep(Centroids):
         loss = super().learn(sides)
         if self.start == "data":
             tokens, mask, _ = sides[0]
-            drawn = kmeans.start_from_data(tokens, self.num_clusters, self.seed, mask)
-            own = zip(drawn, self.state, strict=True)
-            self.set_state(kmeans.State(*(ops.where(self.steps == 0, first, now) for first, now in own)))
+
+            def drawn():
+                first = kmeans.start_from_data(tokens, self.num_clusters, self.seed, mask)
+                return [ops.cast(value, now.dtype) for value, now in zip(first, self.state, strict=True)]
+
+            self.set_state(kmeans.State(*ops.cond(self.steps == 0, drawn, lambda: list(self.state))))
         self.steps.assign_add(1)
         return loss
 

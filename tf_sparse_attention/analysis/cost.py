@@ -80,8 +80,8 @@ def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) ->
 
     Raises:
         ValueError: for what is no layer or is not built, a model whose inputs are not one sequence or that attends from
-            one sequence to another, a `causal` that is not for the layer, and on a backend other
-            than TensorFlow and JAX.
+            one sequence to another, a `causal` that is not for the layer, and on a backend other than TensorFlow and
+            JAX.
 
     Example:
         >>> layer = LocalAttention(2, 8, window=64, name="near")

@@ -68,10 +68,9 @@ def suggest(
 
     A query sees the power of two from 2 sqrt(T) on, at least 64, in its window and in its cluster, and there are
     T / cluster_size clusters, so that the tokens of equally large clusters are all seen, as in the published models (16
-    clusters of 512 at 8,192; Roy et al. 2021). In a causal model routed heads have the values of
-    successors. They are worth most in the last layers, after layers of local heads alone (`num_local_layers` of
-    `tsa.models.Backbone`; docs/quality.md). `tsa.analysis.health` says after some training whether the clusters are
-    used.
+    clusters of 512 at 8,192; Roy et al. 2021). In a causal model routed heads have the values of successors. They are
+    worth most in the last layers, after layers of local heads alone (`num_local_layers` of `tsa.models.Backbone`;
+    docs/quality.md). `tsa.analysis.health` says after some training whether the clusters are used.
 
     Args:
         sequence_length: T, tokens.
