@@ -41,33 +41,40 @@ def test_products_are_counted_with_what_they_read_and_write(function, shapes, op
     assert products(function, shapes, ["float32"] * len(shapes)) == [Product(operations, 4 * num_numbers)]
 
 
+def test_numbers_of_half_the_size_are_half_the_bytes():
+    (found,) = products(keras.ops.matmul, [(3, 4, 5), (3, 5, 6)], ["bfloat16"] * 2)
+    assert found == Product(2 * 3 * 4 * 5 * 6, 2 * (60 + 90 + 72))
+
+
 def test_local_attention_costs_its_projections_and_its_slots():
     layer, length = built(LocalAttention(2, 8, window=64)), 4096
     slots = 32 * (2 + 1)  # blocks of 32 queries beside their own keys and those of two blocks
     projections, pairs = 4 * length * 16 * 16, length * slots * 2 * (8 + 8)
-    assert cost(layer, length).operations == 2 * (projections + pairs)
-    assert cost(layer, 2 * length).operations == 2 * cost(layer, length).operations
+    assert cost(layer, length).num_operations == 2 * (projections + pairs)
+    assert cost(layer, 2 * length).num_operations == 2 * cost(layer, length).num_operations
     both = built(MixedAttention([LocalAttention(2, 8, window=64), LocalAttention(2, 8, window=64)]))
-    assert cost(both, length).operations == 2 * cost(layer, length).operations
+    assert cost(both, length).num_operations == 2 * cost(layer, length).num_operations
 
 
 def test_a_model_has_a_row_for_each_attention_and_one_for_the_rest():
     model = LanguageModel(Backbone(258, 2, 16, [PART], intermediate_dim=64), tie_embeddings=True)
     found = cost(model, 1024)
     assert [row.kind for row in found.rows] == ["LocalAttention", "LocalAttention", ""]
-    assert found.rows[0].operations == cost(built(LocalAttention(2, 8, window=64)), 1024).operations
-    assert found.rows[-1].operations == 2 * 1024 * (2 * 2 * 16 * 64 + 16 * 258)  # feed-forward layers and logits
-    assert found.operations == sum(row.operations for row in found.rows) and "| all | |" in str(found)
+    assert found.rows[0].num_operations == cost(built(LocalAttention(2, 8, window=64)), 1024).num_operations
+    assert found.rows[-1].num_operations == 2 * 1024 * (2 * 2 * 16 * 64 + 16 * 258)  # feed-forward layers and logits
+    numbers = 2 * 2 * (1024 * 16 + 16 * 64 + 1024 * 64) + 1024 * 16 + 16 * 258 + 1024 * 258
+    assert found.rows[-1].num_bytes == 4 * numbers
+    assert found.num_operations == sum(row.num_operations for row in found.rows) and "| all | |" in str(found)
     inputs = keras.Input((None, 16))
     functional = keras.Model(inputs, keras.layers.Dense(4)(LocalAttention(2, 8, window=64)(inputs)))
     found = cost(functional, 1024)
-    assert found.rows[-1].operations == 2 * 1024 * 16 * 4
+    assert found.rows[-1].num_operations == 2 * 1024 * 16 * 4
     alone = LocalAttention(2, 8, window=64)
-    both_sides = cost(built(alone), 1024, causal=False).operations
-    assert found.rows[0].operations == both_sides > cost(alone, 1024).operations
+    both_sides = cost(built(alone), 1024, causal=False).num_operations
+    assert found.rows[0].num_operations == both_sides > cost(alone, 1024).num_operations
     functional = keras.Model(inputs, LocalAttention(2, 8, window=64)(inputs[:, ::2]))
     found = cost(functional, 2048)
-    assert [row.operations for row in found.rows] == [both_sides, 0]
+    assert [row.num_operations for row in found.rows] == [both_sides, 0]
 
 
 def test_xla_counts_a_little_more_on_jax(run_jax):
@@ -82,7 +89,7 @@ def test_xla_counts_a_little_more_on_jax(run_jax):
             spec = jax.ShapeDtypeStruct((1, 4096, 16), "float32")
             lowered = jax.jit(lambda x: layer(x, use_causal_mask=True)).lower(spec)
             of_xla, own = lowered.cost_analysis(), cost(layer, 4096)
-            results.append([of_xla["flops"] / own.operations, of_xla["bytes accessed"] / own.num_bytes])
+            results.append([of_xla["flops"] / own.num_operations, of_xla["bytes accessed"] / own.num_bytes])
         print(json.dumps(results))
     """
     for operations, num_bytes in json.loads(run_jax(textwrap.dedent(code))):
@@ -96,9 +103,17 @@ def test_jax_counts_the_same_as_tensorflow(run_jax):
         from tf_sparse_attention.analysis import cost
         from tf_sparse_attention.layers import RoutingAttention
         from tests.analysis.test_cost import built
-        print(cost(built(RoutingAttention(2, 8, 4, 16, selection="nearest", seed=0)), 512).rows[0].operations)
+        print(cost(built(RoutingAttention(2, 8, 4, 16, selection="nearest", seed=0)), 512).rows[0].num_operations)
+        import jax, pytest
+        from tf_sparse_attention.analysis.products import products
+        for loop in (
+            lambda x: jax.lax.scan(lambda y, _: (y @ x, None), x, None, length=3)[0],
+            lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x @ x, lambda: x),
+        ):
+            with pytest.raises(ValueError, match="must multiply no matrices in loops or branches"):
+                products(loop, [(4, 4)], ["float32"])
     """
-    assert int(run_jax(textwrap.dedent(code))) == cost(layer, 512).operations
+    assert int(run_jax(textwrap.dedent(code))) == cost(layer, 512).num_operations
 
 
 @pytest.mark.full
@@ -108,7 +123,7 @@ def test_every_layer_has_a_cost_that_grows_no_faster_than_its_pattern(name):
 
     layer = next(case.make() for case in LAYERS.values() if type(case.make()).__name__ == name)
     layer.build((None, None, 8))
-    costs = [cost(layer, length).operations for length in (256, 512)]
+    costs = [cost(layer, length).num_operations for length in (256, 512)]
     assert 1.5 < costs[1] / costs[0] < (4 if name in ("StridedAttention", "FixedAttention") else 2.6)
 
 
@@ -122,6 +137,8 @@ def test_what_cannot_be_counted_is_an_error():
     with pytest.raises(ValueError, match="`causal` must be None for a model"):
         cost(LanguageModel(Backbone(10, 1, 16, [PART], intermediate_dim=8)), 8, causal=True)
     inputs = keras.Input((None, 16))
+    with pytest.raises(ValueError, match="must multiply no matrices in loops or branches"):
+        cost(keras.Model(inputs, keras.layers.LSTM(4)(LocalAttention(2, 8, window=64)(inputs))), 64)
     model = keras.Model(inputs, LocalAttention(2, 8, block_size=4, key_block_size=8)(inputs[:, ::2], inputs))
     with pytest.raises(ValueError, match=r"`target` must attend within one sequence; .* with lengths \[8, 16\]"):
         cost(model, 16)

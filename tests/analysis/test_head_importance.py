@@ -31,7 +31,8 @@ def test_a_head_is_worth_what_its_rows_of_the_output_projection_are():
     model, batches = model_and_batches()
     found, whole = head_importance(model, batches), loss_of(model, batches)
     assert found.loss == pytest.approx(whole, abs=1e-6)
-    assert [(head.kind, head.head) for head in found.heads] == [("local", 0), ("local", 1), ("routing", 0)] * 2
+    kinds = [("LocalAttention", 0), ("LocalAttention", 1), ("RoutingAttention", 0)]
+    assert [(head.kind, head.head) for head in found.heads] == kinds * 2
     layers = [part for block in model.backbone.blocks for part in block.attention.parts]
     heads = [(layer, head) for layer in layers for head in range(layer.num_heads)]
     for (layer, head), row in zip(heads, found.heads, strict=True):
@@ -43,7 +44,9 @@ def test_a_head_is_worth_what_its_rows_of_the_output_projection_are():
         kernel.assign(kept)
     assert max(abs(head.rise) for head in found.heads) > 0.01
     assert loss_of(model, batches) == whole  # nothing is left behind
-    assert "| text/block_1/attention/routing_1 | routing | " in str(found) and "Loss with all heads" in str(found)
+    assert "| text/block_1/attention/routing_1 | RoutingAttention | " in str(found) and "Loss with all heads" in str(
+        found
+    )
 
 
 def test_another_loss_and_weights_beside_the_targets():

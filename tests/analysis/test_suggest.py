@@ -30,12 +30,12 @@ def test_the_costs_are_those_of_the_layers():
     dense.build((None, None, 48))
     backbone = Backbone(100, 1, 48, found.attention, intermediate_dim=8)
     own = [row for row in cost(LanguageModel(backbone), 2048).rows if row.kind]
-    assert found.choices[0].operations == sum(row.operations for row in own)
-    assert found.choices[0].share_of_dense == found.choices[0].operations / cost(dense, 2048).operations < 0.4
+    assert found.choices[0].num_operations == sum(row.num_operations for row in own)
+    assert found.choices[0].share_of_dense == found.choices[0].num_operations / cost(dense, 2048).num_operations < 0.4
     both_sides = suggest(2048, num_heads=4, key_dim=16, hidden_dim=48, causal=False)
-    assert both_sides.choices[0].operations > found.choices[0].operations
+    assert both_sides.choices[0].num_operations > found.choices[0].num_operations
     smaller, larger = found.choices[1:]
-    assert smaller.operations < found.choices[0].operations < larger.operations
+    assert smaller.num_operations < found.choices[0].num_operations < larger.num_operations
     assert "| 128 | 16 | " in str(found) and "use_successor_values" in str(found)
 
 

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.layers import LocalAttention, SparseAttention
-from tf_sparse_attention.patterns import Everything, Grid, GroupBand, Pattern, Union, Window
+from tf_sparse_attention.patterns import Everything, Grid, GroupBand, Pattern, Successors, Union, Window
 
 LENGTH, SIZE = 14, 6
 X = np.random.default_rng(0).standard_normal((2, LENGTH, SIZE)).astype("float32")
@@ -92,6 +92,16 @@ def test_groups_of_ones_own_learn_in_training_and_decode_as_they_attend(share_qk
     window.set_weights([ops.convert_to_numpy(weight) for weight in layer.trainable_weights])
     assert np.abs(window(X, use_causal_mask=True) - layer(X, use_causal_mask=True)).max() > 1e-3
     check_decoding(layer)
+
+
+def test_successors_of_an_arrangement_that_keeps_keys_where_they_are_are_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Everywhere(EveryThird):
+        takes_successors = True
+
+    layer = SparseAttention(2, 4, Successors(Everywhere()))
+    with pytest.raises(ValueError, match=r"`pattern` must pass `call\.lead` on .* Received: pattern=.*Everywhere"):
+        layer(X, use_causal_mask=True)
 
 
 def test_keys_that_no_span_ends_decode_as_they_attend():

@@ -8,8 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.analysis.causality.target import replaced, to_numpy
+from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
+from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.layers import AttentionLayer, MixedAttention
 from tf_sparse_attention.types import Tensor
 

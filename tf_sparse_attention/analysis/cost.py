@@ -7,8 +7,8 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_layers import attention_layers
-from tf_sparse_attention.analysis.causality.target import replaced
 from tf_sparse_attention.analysis.products import products
+from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.layers import AttentionLayer, MixedAttention
 
 
@@ -19,13 +19,13 @@ class LayerCost:
     Attributes:
         layer: path of the layer; "other layers" of what is no attention.
         kind: name of its class.
-        operations: multiplications and additions.
+        num_operations: multiplications and additions.
         num_bytes: what the products read and write.
     """
 
     layer: str
     kind: str
-    operations: int
+    num_operations: int
     num_bytes: int
 
 
@@ -42,9 +42,9 @@ class Cost:
     length: int
 
     @property
-    def operations(self) -> int:
+    def num_operations(self) -> int:
         """Multiplications and additions of all layers."""
-        return sum(row.operations for row in self.rows)
+        return sum(row.num_operations for row in self.rows)
 
     @property
     def num_bytes(self) -> int:
@@ -53,10 +53,13 @@ class Cost:
 
     def table(self) -> str:
         """Returns a Markdown table, a row a layer, and their sum."""
-        lines = [f"| layer | kind | million operations at {self.length:,} | megabytes |", "|---" * 4 + "|"]
+        lines = [
+            f"| layer | kind | million operations at {self.length:,} | megabytes read and written |",
+            "|---" * 4 + "|",
+        ]
         for row in self.rows:
-            lines.append(f"| {row.layer} | {row.kind} | {row.operations / 1e6:,.1f} | {row.num_bytes / 1e6:,.1f} |")
-        lines.append(f"| all | | {self.operations / 1e6:,.1f} | {self.num_bytes / 1e6:,.1f} |")
+            lines.append(f"| {row.layer} | {row.kind} | {row.num_operations / 1e6:,.1f} | {row.num_bytes / 1e6:,.1f} |")
+        lines.append(f"| all | | {self.num_operations / 1e6:,.1f} | {self.num_bytes / 1e6:,.1f} |")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -80,14 +83,14 @@ def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) ->
 
     Raises:
         ValueError: for what is no layer or is not built, a model whose inputs are not one sequence or that attends from
-            one sequence to another, a `causal` that is not for the layer, and on a backend other than TensorFlow and
-            JAX.
+            one sequence to another, matrix products within loops (recurrent layers) or branches, a `causal` that is not
+            for the layer, and on a backend other than TensorFlow and JAX.
 
     Example:
         >>> layer = LocalAttention(2, 8, window=64, name="near")
         >>> layer.build((None, None, 16))
         >>> print(cost(layer, length=4096))
-        | layer | kind | million operations at 4,096 | megabytes |
+        | layer | kind | million operations at 4,096 | megabytes read and written |
         |---|---|---|---|
         | near | LocalAttention | 33.6 | 10.5 |
         | all | | 33.6 | 10.5 |
@@ -107,7 +110,7 @@ def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) ->
     with replaced([(layer, "compute_attention", _noting(layer, calls)) for layer in attention_layers(target)]):
         whole = products(lambda x: target(x, training=False), *_inputs_of(target, length))
     rows = [_row(*call) for call in calls]
-    operations = sum(each.operations for each in whole) - sum(row.operations for row in rows)
+    operations = sum(each.num_operations for each in whole) - sum(row.num_operations for row in rows)
     num_bytes = sum(each.num_bytes for each in whole) - sum(row.num_bytes for row in rows)
     return Cost([*rows, LayerCost("other layers", "", operations, num_bytes)], length)
 

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.analysis.attention_layers import attention_layers
-from tf_sparse_attention.analysis.causality.target import replaced
+from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.models.metrics import language_model_loss
 from tf_sparse_attention.types import Tensor
 
@@ -21,8 +21,9 @@ class HeadLoss:
     Attributes:
         layer: path of its attention layer.
         head: number of the head in that layer, from 0.
-        kind: of the layer: "local", "routing" ...
-        rise: of the loss where the head gives zeros; less than 0 where the model is better without.
+        kind: name of its class.
+        rise: of the loss where the head gives zeros, in the unit of the loss (nats a token by default); less than 0
+            where the model is better without.
     """
 
     layer: str
@@ -37,7 +38,7 @@ class HeadImportance:
 
     Attributes:
         heads: list of `HeadLoss`.
-        loss: of the whole model, the mean over the batches.
+        loss: of the whole model, the mean over the batches, in nats a token by default.
     """
 
     heads: list[HeadLoss]
@@ -83,7 +84,7 @@ def head_importance(
         >>> print(head_importance(model, [(ids, ids)]))  # doctest: +ELLIPSIS
         | layer | heads | rise of the loss without each |
         |---|---|---|
-        | text/block_0/attention/local_0 | local | ...
+        | text/block_0/attention/local_0 | LocalAttention | ...
     """
     loss = language_model_loss() if loss is None else loss
     pairs = [(inputs, targets) for inputs, targets, *_ in batches]
@@ -99,7 +100,7 @@ def head_importance(
 
     whole, heads = mean_loss(), []
     for layer in layers:
-        kind = type(layer).__name__.removesuffix("Attention").lower()
+        kind = type(layer).__name__
         for head in range(layer.num_heads):
             with replaced([(layer, "compute_attention", _without(layer, head))]):
                 heads.append(HeadLoss(layer.path or layer.name, head, kind, mean_loss() - whole))

@@ -225,5 +225,5 @@ def _heads_of(part, numbers, pattern, sides, dropped, drift):
             dropped=float(dropped[head]),
             drift=None if drift is None else float(drift[index]),
             shares=tuple(shares.tolist()),
-            reads_successors=pattern.reads_next,
+            reads_successors=pattern.reads_successors,
         )

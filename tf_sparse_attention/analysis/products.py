@@ -9,16 +9,21 @@ import numpy as np
 
 from tf_sparse_attention.analysis.dtype_sizes import bytes_of
 
+PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum")  # of TensorFlow
+IN_LOOP = (
+    "The computation must multiply no matrices in loops or branches, as recurrent layers do. Received: some there."
+)
+
 
 class Product(NamedTuple):
     """One matrix product, or as many of equal shape as a program has in a batch.
 
     Attributes:
-        operations: multiplications and additions, 2 m n k a matrix.
+        num_operations: multiplications and additions, 2 m n k a matrix.
         num_bytes: of the factors and the result.
     """
 
-    operations: int
+    num_operations: int
     num_bytes: int
 
 
@@ -31,7 +36,7 @@ def products(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dt
         dtypes: likewise.
 
     Raises:
-        ValueError: for a backend other than TensorFlow and JAX.
+        ValueError: for a backend other than TensorFlow and JAX, and for products within a loop or a branch.
     """
     backend = keras.backend.backend()
     if backend not in COUNTS:
@@ -43,8 +48,11 @@ def products(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dt
 def _of_tensorflow(tf, function, shapes, dtypes):
     specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+    for inner in graph.as_graph_def().library.function:
+        if any(node.op in PRODUCTS for node in inner.node_def):
+            raise ValueError(IN_LOOP)
     for operation in graph.get_operations():
-        if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum") and len(operation.inputs) == 2:
+        if operation.type in PRODUCTS and len(operation.inputs) == 2:
             first, second = operation.inputs
             yield _product(first, second, operation.outputs[0], _size_summed(operation))
 
@@ -74,10 +82,17 @@ def _of_jaxpr(jaxpr):
             first, second = (each.aval for each in equation.invars)
             size = int(np.prod([first.shape[axis] for axis in summed]))
             yield _product(first, second, equation.outvars[0].aval, size)
-        for inner in equation.params.values():
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from _of_jaxpr(inner)
+        found = [product for inner in _parts_of(equation) for product in _of_jaxpr(inner)]
+        if found and equation.primitive.name in ("scan", "while", "cond"):
+            raise ValueError(IN_LOOP)
+        yield from found
+
+
+def _parts_of(equation):
+    """Returns the programs that an operation of JAX runs."""
+    values = [each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,))]
+    programs = [getattr(value, "jaxpr", value) for value in values]
+    return [program for program in programs if hasattr(program, "eqns")]
 
 
 def _product(first, second, result, size_summed):

@@ -19,13 +19,13 @@ class Choice:
     Attributes:
         window: positions that a local head sees, and keys of its cluster that a routed one does.
         num_clusters: of a routed head.
-        operations: of the matrix products of one layer over one sequence, see `cost`.
+        num_operations: of the matrix products of one layer over one sequence, see `cost`.
         share_of_dense: the same as a share of dense attention's.
     """
 
     window: int
     num_clusters: int
-    operations: int
+    num_operations: int
     share_of_dense: float
 
 
@@ -48,7 +48,7 @@ class Suggestion:
         name = f"million operations at {self.sequence_length:,}"
         lines = [f"| window, cluster_size | num_clusters | {name} | of dense |", "|---" * 4 + "|"]
         for each in self.choices:
-            figures = f"{each.operations / 1e6:,.0f} | {each.share_of_dense:.2f}"
+            figures = f"{each.num_operations / 1e6:,.0f} | {each.share_of_dense:.2f}"
             lines.append(f"| {each.window} | {each.num_clusters} | {figures} |")
         return "\n".join(lines)
 
@@ -124,4 +124,4 @@ def _parts(length, num_heads, key_dim, size, causal):
 
 def _operations(layer, features, length, causal):
     layer.build((None, None, features))
-    return cost(layer, length, causal).operations
+    return cost(layer, length, causal).num_operations

@@ -34,6 +34,20 @@ def pad_axis(x: Tensor, axis: int, before: Size, after: Size) -> Tensor:
     return ops.pad(x, widths)
 
 
+def shift_back(x: Tensor, axis: int) -> Tensor:
+    """Returns the rows of the next positions along a negative `axis`, zeros after the last."""
+    return pad_axis(slice_axis(x, axis, 1, shape(x)[axis]), axis, 0, 1)
+
+
+def shift_forward(x: Tensor, axis: int, first: int = 0) -> Tensor:
+    """Returns the rows of the positions before along a negative `axis`, filled with `first` before the first."""
+    moved = pad_axis(slice_axis(x, axis, 0, shape(x)[axis] - 1), axis, 1, 0)
+    if first == 0:
+        return moved
+    ends = [-1 if i == len(x.shape) + axis else 1 for i in range(len(x.shape))]
+    return ops.where(ops.reshape(positions_of(shape(x)[axis]), ends) == 0, first, moved)
+
+
 def is_zero(number: Size) -> bool:
     """Returns whether a length is known to be zero; a tensor is not known."""
     return isinstance(number, int) and number == 0

@@ -65,7 +65,7 @@ class Blocks(Pattern):
     def arrange(self, call: Call, known: Known = None) -> Grid:
         around = self.before, self._after
         lengths = call.query_length, call.key_length
-        return block_grid(*lengths, self.size, *around, call.causal, call.num_memory, self.key_size)
+        return block_grid(*lengths, self.size, *around, call.causal, call.lead, self.key_size)
 
     def cache(self) -> Ring | None:
         return Ring((self.before + 1) * self.size) if self.key_size is None else None

@@ -23,8 +23,8 @@ class Call(NamedTuple):
         query_length: T.
         key_length: S.
         causal: whether later keys are hidden.
-        num_memory: keys before the position of the first query, an integer: those of earlier text; -1 where key j is at
-            position j + 1, see `Successors`.
+        lead: keys before the position of the first query, an integer: those of earlier text; -1 where key j is at
+            position j + 1, see `Successors`. An arrangement takes it over.
         starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
     """
 
@@ -32,7 +32,7 @@ class Call(NamedTuple):
     query_length: Size
     key_length: Size
     causal: bool = False
-    num_memory: int = 0
+    lead: int = 0
     starts: tuple[Tensor, Tensor] | None = None
 
     @classmethod

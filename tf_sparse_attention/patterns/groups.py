@@ -30,7 +30,7 @@ class GroupBand(Pattern):
     """
 
     by_content = True
-    has_successors = True
+    takes_successors = True
 
     @property
     def num_groups(self) -> int:
@@ -52,7 +52,7 @@ class GroupBand(Pattern):
 
     def arrange(self, call: Call, known: Known = None) -> SortedGrid | MergedGrid:
         arrangement = SortedGrid if known[0]["group"] is known[1]["group"] else MergedGrid
-        return arrangement(known, call.batch, self.band, call.causal, call.num_memory)
+        return arrangement(known, call.batch, self.band, call.causal, call.lead)
 
     def describe(self, known: Numbers) -> Numbers:
         query_groups, key_groups = (x["group"] for x in known)

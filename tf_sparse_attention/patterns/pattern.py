@@ -40,9 +40,9 @@ class Pattern:
         causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
         max_length: the most positions that a sequence may have; None: any number.
         parts: the patterns that a composition is made of.
-        has_successors: whether `Successors` can be made of it: whether its arrangement takes keys that are a position
-            later, with a `num_memory` of -1.
-        reads_next: whether the value of a key is that of the token after it, see `Successors`.
+        takes_successors: whether `Successors` can be made of it: whether its arrangement takes keys that are a position
+            later, with a `Call.lead` of -1, and passes that on.
+        reads_successors: whether the value of a key is that of the token after it, see `Successors`.
 
     Example:
         A window that sees every second position; see `docs/adding_a_pattern.md`.
@@ -70,8 +70,8 @@ class Pattern:
 
     in_span = True
     can_join = True
-    has_successors = False
-    reads_next = False
+    takes_successors = False
+    reads_successors = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
         @property
@@ -146,7 +146,7 @@ class Pattern:
         """
         described = self.describe(known)
         sides = ({}, {}) if described is None else described
-        queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.num_memory
+        queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.lead
         starts = (0, 0)
         if call.starts is not None and self.uses_starts:
             starts = call.starts[0][..., :, None], call.starts[1][..., None, :]

@@ -4,10 +4,9 @@ import dataclasses
 from typing import cast
 
 import keras
-from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.blocks import pad_axis, shape, slice_axis
+from tf_sparse_attention.ops.blocks import shift_back, shift_forward
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.call import Call, Known
@@ -41,13 +40,14 @@ class Successors(Pattern):
 
     pattern: Pattern
 
-    reads_next = True
+    reads_successors = True
 
     def __post_init__(self) -> None:
-        if not getattr(self.pattern, "has_successors", False):
+        if not getattr(self.pattern, "takes_successors", False):
             raise ValueError(
-                "`pattern` must be a Window, or one in which content decides, as Nearest or Hashed; of a union wrap "
-                f"the parts. Received: pattern={self.pattern!r}."
+                "`pattern` must be a Window, a pattern in which content decides, as Nearest or Hashed, or one of your "
+                "own with `takes_successors`; of a union wrap the parts. "
+                f"Received: pattern={self.pattern!r}."
             )
 
     @property
@@ -78,14 +78,20 @@ class Successors(Pattern):
         return self.pattern.visible(query, key)
 
     def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        return self.pattern.arrange(_a_position_later(call), known)  # type: ignore[return-value]  # as `has_successors`
+        arrangement = self.pattern.arrange(_a_position_later(call), known)
+        if not isinstance(arrangement, Arrangement) or arrangement.lead != -1:  # a token would see what comes after it
+            raise ValueError(
+                "`pattern` must pass `call.lead` on to its arrangement, as its `lead`, if it says `takes_successors`. "
+                f"Received: pattern={self.pattern!r}."
+            )
+        return arrangement
 
     def describe(self, known: Known) -> Numbers | None:
         if known is None:
             return None
-        later = known[0], {"group": after_one(known[1]["group"], NO_GROUP)}
+        later = known[0], {"group": shift_forward(known[1]["group"], -1, NO_GROUP)}
         queries, keys = cast(Numbers, self.pattern.describe(later))
-        return queries, {name: next_ones(x, -1) for name, x in keys.items()}
+        return queries, {name: shift_back(x, -1) for name, x in keys.items()}
 
     def dense(self, call: Call, known: Known = None) -> Tensor:
         return super().dense(_a_position_later(call), known)
@@ -101,17 +107,4 @@ def _a_position_later(call: Call) -> Call:
             "`use_causal_mask` must be True with the values of successors, which would show a token what comes after "
             "it. Received: use_causal_mask=False."
         )
-    return call._replace(num_memory=-1)
-
-
-def next_ones(x: Tensor, axis: int) -> Tensor:
-    """Returns the rows of the next tokens along a negative axis, zeros after the last."""
-    return pad_axis(slice_axis(x, axis, 1, shape(x)[axis]), axis, 0, 1)
-
-
-def after_one(x: Tensor, first: int, axis: int = -1) -> Tensor:
-    """Returns the rows of the tokens before along a negative axis, `first` before the first."""
-    moved = pad_axis(slice_axis(x, axis, 0, shape(x)[axis] - 1), axis, 1, 0)
-    if first == 0:
-        return moved
-    return ops.where(ops.arange(shape(x)[-1], dtype="int32") == 0, first, moved)
+    return call._replace(lead=-1)

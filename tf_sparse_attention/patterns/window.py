@@ -28,7 +28,7 @@ class Window(Pattern):
     size: int
     period = 1
     takes_memory = True
-    has_successors = True
+    takes_successors = True
 
     def __post_init__(self) -> None:
         checks.check_count("size", self.size)
@@ -41,7 +41,7 @@ class Window(Pattern):
         return abs(key.position - query.position) < self.size
 
     def arrange(self, call: Call, known: Known = None) -> Grid:
-        return window_grid(call.query_length, call.key_length, self.size, call.causal, call.num_memory)
+        return window_grid(call.query_length, call.key_length, self.size, call.causal, call.lead)
 
     def cache(self) -> Ring:
         return Ring(self.size)

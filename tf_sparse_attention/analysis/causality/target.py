@@ -3,13 +3,14 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.types import Tensor
 
 
@@ -175,20 +176,3 @@ def _hooked(layer, hook):
         return hook(layer, [*args, *kwargs.values()], call(*args, **kwargs))
 
     return layer, name, hooked
-
-
-@contextlib.contextmanager
-def replaced(attributes: Iterable[tuple[keras.Layer, str, Any]]) -> Iterator[None]:
-    """Context in which each (layer, name, value) is an attribute; afterwards the layers are restored."""
-    # Past the layers' `__setattr__`, which tracks what it is given.
-    before = [(vars(layer), name, vars(layer).get(name, replaced)) for layer, name, _ in attributes]
-    try:
-        for layer, name, value in attributes:
-            vars(layer)[name] = value
-        yield
-    finally:
-        for own, name, value in before:
-            if value is replaced:
-                own.pop(name, None)
-            else:
-                own[name] = value

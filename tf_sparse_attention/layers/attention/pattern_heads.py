@@ -68,7 +68,7 @@ class PatternHeads(AttentionCache):
     @property
     def reads_successors(self) -> bool:
         """Whether a part of the pattern has the values of successors: causal self-attention alone."""
-        return self.can_be_causal and any(leaf.reads_next for leaf in self.make_pattern(causal=True).leaves())
+        return self.can_be_causal and any(leaf.reads_successors for leaf in self.make_pattern(causal=True).leaves())
 
     @property
     def can_be_causal(self) -> bool:

@@ -7,6 +7,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.attend import Attended, Dropout, attend, attend_shared_keys, combine_attended, score_dtype
+from tf_sparse_attention.ops.blocks import shift_back
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks, has_successor, merge, negate, pick_pairs
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
@@ -16,7 +17,6 @@ from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads, split_heads
 from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.successors import next_ones
 from tf_sparse_attention.types import Tensor
 
 
@@ -70,7 +70,7 @@ class Inputs(NamedTuple):
         """Returns the inputs with each key's value that of the next token, where there is one of its document."""
         options = self.options._replace(hide_self=None)  # which is later than all that are seen
         masks = self.masks._replace(key_mask=has_successor(self.masks))
-        return self._replace(value=next_ones(self.value, -2), masks=masks, options=options)
+        return self._replace(value=shift_back(self.value, -2), masks=masks, options=options)
 
 
 def attend_pattern(
@@ -148,7 +148,7 @@ def _attend_leaf(
     leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
 ) -> Attended:
     arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
-    inputs = inputs.of_next() if leaf.pattern.reads_next else inputs
+    inputs = inputs.of_next() if leaf.pattern.reads_successors else inputs
     if isinstance(arrangements, Arrangement):
         return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
     runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
@@ -171,7 +171,9 @@ def attend_arranged(
     Returns:
         An `Attended`, in the order of the sequence.
     """
-    distances = arrangement.distances().moved(arrangement.lead) if leaf.pattern.reads_next else arrangement.distances()
+    distances = arrangement.distances()
+    if leaf.pattern.reads_successors:
+        distances = distances.moved(arrangement.lead)
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
     masks, (position, span, hide_self, _) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
@@ -219,7 +221,7 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
         conditions.append(negate(arrangement.own_key()))
     conditions.append(arrangement.inside())
     if arrangement.keeps_token_masks:  # but for the tokens that have no successor
-        masks = masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_next else None, query_segments=None)
+        masks = masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_successors else None, query_segments=None)
     conditions += _token_masks(arrangement, masks)
     if masks.attention_mask is not None:  # else the positions would be gathered for nothing
         positions = arrangement.query_positions(), arrangement.key_positions()

@@ -85,7 +85,7 @@ def decode_pattern(
     plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, (query_groups, key_groups), is_kept = cache[entry_name(leaf)], groups[leaf.index], kept
-        if leaf.pattern.reads_next:  # the key of the token before comes with the value of this one
+        if leaf.pattern.reads_successors:  # the key of the token before comes with the value of this one
             last = {"last_key": own_key} if key_groups is None else {"last_key": own_key, "last_group": key_groups}
             own_key, key_groups = entry["last_key"], entry.get("last_group")
             entry, is_kept = {**entry, **last}, merge(kept, index[:, None] > 0)
@@ -152,7 +152,7 @@ def _attend_leaf(
     tokens = key.position - own.position[..., None]
     conditions = [cached.exists, _rule(leaf, places, cached), tokens <= 0 if causal else None]
     conditions += [negate(_rule(other, places, cached)) for other in leaf.excluded]
-    lead = -1 if leaf.pattern.reads_next else 0  # a key is at the position of its value
+    lead = -1 if leaf.pattern.reads_successors else 0  # a key is at the position of its value
     hide_self = None if lead else options.hide_self
     if hide_self == "always":
         conditions.append(tokens != 0)

@@ -58,7 +58,8 @@ def _plan(pattern, heads, first_leaf):
 def _leaves(pattern, first_leaf, excluded):
     """Returns the `Leaf` of each part, in the order in which they are computed."""
     if not pattern.parts:  # a key with the value of its successor is another pair
-        return (Leaf(pattern, first_leaf, tuple(x for x in excluded if x.pattern.reads_next == pattern.reads_next)),)
+        kind = pattern.reads_successors
+        return (Leaf(pattern, first_leaf, tuple(x for x in excluded if x.pattern.reads_successors == kind)),)
     numbered = []
     for part in pattern.parts:
         numbered.append((part, first_leaf))

@@ -13,14 +13,13 @@ from typing import TypeAlias, cast
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import shape, shift_forward
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
 from tf_sparse_attention.patterns.engine.plan import Leaf, leaves_with_heads, plan_heads
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.successors import after_one
 from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
@@ -76,7 +75,7 @@ def empty_cache(
                     entry[f"{name}_{each.index}"] = ops.zeros((batch_size, heads, slots), dtype="int32")
             if leaf.pattern.by_content:
                 entry["count"] = ops.zeros((batch_size, heads, leaf.pattern.num_groups), dtype="int32")
-            if leaf.pattern.reads_next:
+            if leaf.pattern.reads_successors:
                 entry["last_key"] = ops.zeros((batch_size, heads, 1, sizes[0]), dtype=dtype)
                 if leaf.pattern.by_content:
                     entry["last_group"] = ops.zeros((batch_size, heads, 1), dtype="int32")
@@ -132,10 +131,10 @@ def fill_cache(
     cache, known = dict(cache), {}
     for leaf, own_key, own_value in leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value):
         entry, own_groups = cache[entry_name(leaf)], groups[leaf.index]
-        if leaf.pattern.reads_next:
+        if leaf.pattern.reads_successors:
             entry = {**entry, **_last_of(own_key, own_groups, lengths, entry["key"].dtype)}
-            own_key = after_one(own_key, 0, -2)
-            own_groups = None if own_groups is None else after_one(own_groups, leaf.pattern.num_groups)
+            own_key = shift_forward(own_key, -2)
+            own_groups = None if own_groups is None else shift_forward(own_groups, -1, leaf.pattern.num_groups)
         if leaf.pattern.by_content:
             group = ops.where(exists, own_groups, leaf.pattern.num_groups)
             count = group_counts(group, leaf.pattern.num_groups)
@@ -143,7 +142,7 @@ def fill_cache(
             entry = {**entry, "count": count}
         place = Place(tokens, 0, known.get(leaf.index, {}))
         positions = cache_policy(leaf).held(place, lengths, shape(entry["key"])[2])
-        if leaf.pattern.reads_next:  # no token comes before the first
+        if leaf.pattern.reads_successors:  # no token comes before the first
             positions = ops.where(positions > 0, positions, -1)
         cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, group_columns(leaf, known))
     return cache

@@ -52,19 +52,19 @@ def _dense_heads(
     if len(leaves[0].shape) > 4:
         return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, options.hide_self), sizes)
     if options.span is not None:
-        in_span = options.span.seen(call.query_length, call.key_length, call.num_memory)
+        in_span = options.span.seen(call.query_length, call.key_length, call.lead)
         leaves = [
             ops.logical_and(seen, in_span) if leaf.pattern.in_span else seen
             for seen, leaf in zip(leaves, plan.leaves, strict=True)
         ]
     seen = ops.convert_to_tensor(functools.reduce(ops.logical_or, leaves))
-    return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), options.hide_self, call.num_memory)
+    return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), options.hide_self, call.lead)
 
 
 def _dense_leaf(leaf: Leaf, call: Call, known: Sequence[Known], masks: TokenMasks) -> Tensor:
     """Returns what a leaf shows, broadcastable to (B, n, T, S), without the masks of a call but for successors."""
     seen = leaf.pattern.dense(call, known[leaf.index])
-    if not leaf.pattern.reads_next:
+    if not leaf.pattern.reads_successors:
         return seen
     followed = has_successor(masks)
     return seen if followed is None else merge(seen, followed[:, None, None])
