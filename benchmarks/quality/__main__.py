@@ -9,42 +9,14 @@ of the set, "-" where nothing was run. Texts other than Python's own source are 
 """
 
 import argparse
-import fnmatch
 import pathlib
 import resource
 import subprocess
 import sys
 
 from benchmarks.quality import config, results
-from benchmarks.quality.results import Cell
+from benchmarks.quality.cells import SEEDS, SETS, Cell, select
 
-SEEDS = (0, 1)
-MAIN = ("local", "last_random", "last_nearest", "last_successors")
-BOTH = ("random", "nearest", "successors")
-OTHERS = ("strided", "lsh", "top_k", "dense", "random_successors", "lsh_successors", "window_successors")
-# The layers and heads that have successor values; then those of the last layer changed in one thing each.
-PLACES = ("first_successors", "one_routed", "three_routed", "added")
-PLACES += ("last_one_routed", "last_three_routed", "last_four_routed", "last_added")
-CHANGES = (
-    "together",
-    *("nearest", "random_successors", "window_successors", "lsh_successors", "one_cluster"),
-    *("temperature_1", "temperature_half", "temperature_root", "gate", "one_softmax"),
-    *("no_commitment", "more_commitment", "faster_centroids", "data_start", "fast_start", "sooner_revived"),
-    *("half_the_clusters", "twice_the_clusters", "half_the_size", "twice_the_size"),
-    *("rotary", "rank_distance", "token_distance", "shifted_keys", "convolved_keys"),
-)
-CHANGED = ("local", "successors", "last_successors", *PLACES, *(f"last_{kind}" for kind in CHANGES))
-QUICK = [Cell("python", 1024, kind, 500, seed) for kind in MAIN for seed in SEEDS]
-FULL = [
-    *QUICK,
-    *(Cell("python", 1024, kind, 500, seed) for kind in (*BOTH, *OTHERS) for seed in SEEDS),
-    *(Cell("python", 2048, kind, 500, seed) for kind in MAIN for seed in SEEDS),
-    *(Cell(text, 1024, kind, 500, seed) for text in ("books", "wiki_xml") for kind in MAIN for seed in SEEDS),
-    *(Cell("python", length, kind, 3000, seed) for length in (1024, 2048) for kind in MAIN for seed in SEEDS),
-    *(Cell("python", 4096, kind, 500, seed) for kind in MAIN for seed in SEEDS),
-]
-DECIDES = [Cell("python", 1024, kind, 500, seed) for kind in CHANGED for seed in SEEDS]
-SETS = {"quick": QUICK, "decides": DECIDES, "full": FULL}
 VOCABULARY_SIZE = 2000
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "quality.md"
 
@@ -82,34 +54,41 @@ def _processor_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
-def main() -> None:
+def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, list[Cell], dict[str, str | None]]:
+    """Returns the options, the cells that they name, and where each text is that they give."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=SETS, default="quick", help="which cells")
-    parser.add_argument("--text", action="append", default=[], metavar="NAME=PATH", help="where a text is")
-    parser.add_argument(
-        "--only", nargs="*", metavar="PATTERN", help="of the set these alone, as python-1024-last_*-500"
-    )
-    parser.add_argument("--seeds", nargs="*", type=int, help="of the set these alone")
-    parser.add_argument("--folder", default="runs/quality", help="of the runs")
-    parser.add_argument("--results", default=results.FILE, type=pathlib.Path, help="another file: all is run again")
-    parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
-    parser.add_argument("--write", action="store_true", help="write the tables of the sets to docs/quality.md")
-    options = parser.parse_args()
-    paths = {"python": None, **dict(pair.split("=", 1) for pair in options.text)}
-    cells = [
-        cell
-        for cell in SETS[options.set]
-        if any(fnmatch.fnmatchcase(cell.config, pattern) for pattern in options.only or ["*"])
-        and cell.seed in (options.seeds or [cell.seed])
-    ]
-    for cell in [] if options.show else cells:
-        if cell in results.read(options.results):
-            continue
-        if cell.text not in paths:
-            print(f"left out: {cell.config}, for which --text={cell.text}=PATH is not given", flush=True)
-            continue
-        found = run_cell(cell, pathlib.Path(options.folder), paths[cell.text])
-        results.append(cell, found, options.results)
+    add = parser.add_argument
+    add("--set", choices=SETS, default="quick", help="which cells (default: %(default)s)")
+    add("--text", action="append", default=[], metavar="NAME=PATH", help="folder or file of a text: books, wiki_xml")
+    add("--only", nargs="+", metavar="PATTERN", default=["*"], help="cells that fit, as 'python-1024-last_*-500'")
+    add("--seeds", nargs="+", type=int, default=list(SEEDS), help="default: all")
+    add("--folder", default="runs/quality", help="of the runs (default: %(default)s)")
+    add("--results", default=results.FILE, type=pathlib.Path, help="file of results (default: the one of this folder)")
+    add("--show", action="store_true", help="print the tables, run nothing")
+    add("--write", action="store_true", help="write the tables of all sets to docs/quality.md")
+    options = parser.parse_args(argv)
+    paths: dict[str, str | None] = {"python": None}
+    for text in options.text:
+        name, _, path = text.partition("=")
+        if name not in {cell.text for cells in SETS.values() for cell in cells} - {"python"}:
+            parser.error(f"argument --text: must be books=PATH or wiki_xml=PATH. Received: {text}.")
+        if not path or not pathlib.Path(path).exists():
+            parser.error(f"argument --text: there must be a folder or file at the path. Received: {text}.")
+        paths[name] = path
+    try:
+        return options, select(options.set, options.only, options.seeds), paths
+    except ValueError as error:
+        return parser.error(str(error))
+
+
+def main() -> None:
+    options, cells, paths = parse()
+    if not options.show:
+        for text in dict.fromkeys(cell.text for cell in cells if cell.text not in paths):
+            print(f"left out: {text}, for which --text={text}=PATH is not given", flush=True)
+        keys = [{"cell": cell._asdict()} for cell in cells if cell.text in paths]
+        folder = pathlib.Path(options.folder)
+        results.run_missing(keys, lambda cell: run_cell(Cell(**cell), folder, paths[cell["text"]]), options.results)
     print(results.tables(cells, results.read(options.results)))
     if options.write:
         PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -15,50 +15,50 @@ import numpy as np
 
 from benchmarks.quality.held_out import open_held_out
 
+NUM_SCORED = 32  # tokens of each window, drawn from its second half
 
-def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Returns the nats of the targets at some places of one window.
+
+def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Returns the nats of the targets at some positions of one window.
 
     Args:
         model: a `LanguageModel`.
         inputs: what it takes besides a padding mask and targets, each (T,): tokens, and their documents.
         targets: int (T,).
-        places: int (P,), which targets.
+        positions: int (P,), which targets.
 
     Returns:
         Float (2, P): in one pass over the whole window, and each with the tokens after it masked.
     """
-    count, length = len(places), len(targets)
+    count, length = len(positions), len(targets)
     given = {name: np.tile(x, (count, 1)) for name, x in {**inputs, "targets": targets}.items()}
     nats = []
-    for known in (np.ones((count, length), bool), np.arange(length) <= places[:, None]):
+    for known in (np.ones((count, length), bool), np.arange(length) <= positions[:, None]):
         found = model.predict_on_batch({**given, "padding_mask": known})
-        nats.append(keras.ops.convert_to_numpy(found)[np.arange(count), places])
+        nats.append(keras.ops.convert_to_numpy(found)[np.arange(count), positions])
     return np.stack(nats)
 
 
-def look_ahead(folder: str | os.PathLike, num_windows: int = 64, num_places: int = 32, seed: int = 0) -> dict[str, Any]:
+def look_ahead(folder: str | os.PathLike, num_windows: int) -> dict[str, Any]:
     """Returns what the model of a work folder loses when it may not look ahead.
 
     Args:
         folder: the work folder of the run.
         num_windows: of the test split, evenly spread; those that hold less than a full window are left out.
-        num_places: tokens of each window, drawn from its second half.
-        seed: of the draws.
 
     Returns:
         Dictionary: "one_pass" and "from_the_past", mean nats, "difference", "standard_error" of the difference over
         windows, and "tokens".
     """
-    model, _, batches = open_held_out(folder, "test", num_windows)
+    model, _, batches = open_held_out(folder, num_windows)
     model.compile(loss=None)
-    random, found = np.random.default_rng(seed), []
+    random, found = np.random.default_rng(0), []
     for inputs, targets, weights in batches:
         length = targets.shape[1]
         for row in np.flatnonzero(weights.numpy().all(axis=1)):
-            places = np.sort(random.choice(np.arange(length // 2, length), num_places, replace=False))
+            positions = np.sort(random.choice(np.arange(length // 2, length), NUM_SCORED, replace=False))
             own = {name: x.numpy()[row] for name, x in inputs.items()}
-            found.append(losses_of(model, own, targets.numpy()[row], places))
+            found.append(losses_of(model, own, targets.numpy()[row], positions))
     means = np.mean(found, axis=-1)  # (windows, 2)
     apart = means[:, 1] - means[:, 0]
     return {
@@ -66,7 +66,7 @@ def look_ahead(folder: str | os.PathLike, num_windows: int = 64, num_places: int
         "from_the_past": means[:, 1].mean(),
         "difference": apart.mean(),
         "standard_error": apart.std(ddof=1) / np.sqrt(len(apart)),
-        "tokens": len(found) * num_places,
+        "tokens": len(found) * NUM_SCORED,
     }
 
 

@@ -7,6 +7,7 @@ in "last_KIND" in the last layer alone, whose first has four local ones.
 
 import ml_collections
 
+from benchmarks.quality.cells import Cell
 from trainers.configs import base
 
 WINDOW, CLUSTER_SIZE, NUM_LAYERS, HIDDEN_DIM = 64, 64, 2, 128
@@ -155,13 +156,9 @@ def _num_projections(part):
     return own["num_heads"] * (3 if shares else 4) + tables
 
 
-def get_config(name: str) -> ml_collections.ConfigDict:
+def get_config(name: str = "") -> ml_collections.ConfigDict:
     """Returns the configuration of a cell."""
-    try:
-        _, length, kind, steps = name.split("-")
-        length, steps = int(length), int(steps)
-    except ValueError:
-        raise ValueError(f"`name` must be TEXT-LENGTH-KIND-STEPS. Received: name={name}.") from None
+    _, length, kind, steps, _ = Cell.of(name)
     config = base.get_config()
     config.data.update(tokenizer="subword", sequence_length=length, batch_size=max(TOKENS_IN_A_STEP // length, 1))
     parts = parts_of(kind, length)

@@ -13,7 +13,7 @@ class HeldOut(NamedTuple):
 
     Attributes:
         model: the `LanguageModel` of the run, not compiled.
-        store: the `TokenStore` of the split.
+        store: the `TokenStore` of the test split.
         batches: (inputs, targets, weights) of its windows, as the run had them.
     """
 
@@ -22,11 +22,11 @@ class HeldOut(NamedTuple):
     batches: Any
 
 
-def open_held_out(folder: str | os.PathLike, split: str = "test", max_windows: int | None = None) -> HeldOut:
-    """Returns the `HeldOut` of a work folder, of all windows or of some, evenly spread."""
+def open_held_out(folder: str | os.PathLike, max_windows: int | None = None) -> HeldOut:
+    """Returns the `HeldOut` of a work folder, of all windows of its test split or of some, evenly spread."""
     config = workdir.load_config(folder)
     source, tokenizer = components.make_text_source(config), workdir.load_tokenizer(folder)
-    store = tsa.data.open_token_store(source, tokenizer, split)
+    store = tsa.data.open_token_store(source, tokenizer, "test")
     sizes = {name: config.data[name] for name in ("batch_size", "sequence_length", "use_packing")}
     batches = tsa.data.evaluation_batches(store, **sizes, max_windows=max_windows)
     return HeldOut(workdir.load_model(folder), store, batches)

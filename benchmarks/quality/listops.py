@@ -1,9 +1,10 @@
 """ListOps of Long Range Arena, the one task whose tokens see later ones: `python -m benchmarks.quality.listops`.
 
 A sequence such as [MAX 4 [SM 3 9 1 ] 0 ] of 500 to 2,000 tokens has one digit as its value; ten operands at most, ten
-levels deep. Nangia and Bowman 2018, "ListOps"; Tay et al. 2021, "Long Range Arena", section 2.2, whose settings these
-are. A Keras model of four blocks and a mean over tokens learns it; a line of `listops.jsonl` is one model: the share of
-2,000 sequences of another seed whose value it names, and what always naming the most frequent value would give.
+levels deep, the digits included. Nangia and Bowman 2018, "ListOps"; Tay et al. 2021, "Long Range Arena", section 2.2,
+whose settings these are. A Keras model of four blocks and a mean over tokens learns it; a line of `listops.jsonl` is
+one model: the share of 2,000 sequences of another seed whose value it names, and what always naming the most frequent
+value would give.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import keras
 import numpy as np
 
 from benchmarks.quality import results
+from benchmarks.quality.cells import SEEDS
 from tf_sparse_attention import layers
 
 FILE = pathlib.Path(__file__).with_name("listops.jsonl")
@@ -28,18 +30,18 @@ OPERATORS = {
 SYMBOLS = ["", *map(str, range(10)), *OPERATORS, "]"]  # the first is padding
 MAX_DEPTH, MAX_OPERANDS, SHARE_OF_OPERATORS = 10, 10, 0.25
 MIN_LENGTH, MAX_LENGTH = 500, 2000
+HIDDEN_DIM, NUM_LAYERS = 64, 4
 HEADS = {"num_heads": 2, "key_dim": 16}
 LOCAL = {"window": 64, "position": "rotary"}
 KINDS = ("local", "nearest", "clustered", "dense")
-SEEDS = (0, 1)
 STEPS, ROWS, NUM_TESTED, LEARNING_RATE = 2000, 8, 2000, 1e-3
 
 
 def expression(random: np.random.Generator, depth: int = 1) -> list[str]:
-    """Returns a random expression as symbols; within is a quarter of operators, at most ten levels deep."""
-    symbols = [str(random.choice(list(OPERATORS)))]
+    """Returns a random expression as symbols; a quarter of its operands are such again, nine levels of them at most."""
+    symbols = [[*OPERATORS][random.integers(len(OPERATORS))]]
     for _ in range(random.integers(2, MAX_OPERANDS + 1)):
-        inner = depth < MAX_DEPTH and random.random() < SHARE_OF_OPERATORS
+        inner = depth + 1 < MAX_DEPTH and random.random() < SHARE_OF_OPERATORS
         symbols += expression(random, depth + 1) if inner else [str(random.integers(10))]
     return [*symbols, "]"]
 
@@ -59,11 +61,11 @@ def value_of(symbols: list[str]) -> int:
 
 
 def draw(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns expressions of 500 to 2,000 symbols as ids (B, 2000), padded with 0, and their values (B,)."""
+    """Returns expressions of 501 to 1,999 symbols as ids (B, 2000), padded with 0, and their values (B,)."""
     ids, values = np.zeros((count, MAX_LENGTH), "int32"), np.zeros(count, "int32")
     for row in range(count):
         symbols: list[str] = []
-        while not MIN_LENGTH < len(symbols) <= MAX_LENGTH:
+        while not MIN_LENGTH < len(symbols) < MAX_LENGTH:
             symbols = expression(random)
         ids[row, : len(symbols)] = [SYMBOLS.index(symbol) for symbol in symbols]
         values[row] = value_of(symbols)
@@ -82,12 +84,12 @@ def attention(kind: str) -> keras.layers.Layer:
     return layers.MixedAttention([layers.LocalAttention(**HEADS, **LOCAL), others[kind]()])
 
 
-def build(kind: str, hidden_dim: int = 64, num_layers: int = 4) -> keras.Model:
+def build(kind: str) -> keras.Model:
     """Returns a classifier of token ids (B, T) with ten classes."""
     token_ids = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(len(SYMBOLS), hidden_dim, mask_zero=True)(token_ids)
-    for _ in range(num_layers):
-        x = layers.TransformerBlock(attention(kind), layers.FeedForward(2 * hidden_dim))(x)
+    x = keras.layers.Embedding(len(SYMBOLS), HIDDEN_DIM, mask_zero=True)(token_ids)
+    for _ in range(NUM_LAYERS):
+        x = layers.TransformerBlock(attention(kind), layers.FeedForward(2 * HIDDEN_DIM))(x)
     x = keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization()(x))
     return keras.Model(token_ids, keras.layers.Dense(10)(x))
 
@@ -112,9 +114,9 @@ def train(kind: str, seed: int, steps: int = STEPS) -> dict[str, float]:
     return {"accuracy": float(found["accuracy"]), "most_frequent": float(np.bincount(values).max() / len(values))}
 
 
-def read(path: pathlib.Path = FILE) -> dict[tuple[str, int], dict[str, float]]:
+def read() -> dict[tuple[str, int], dict[str, float]]:
     """Returns {(kind, seed): result}."""
-    return {(each["kind"], each["seed"]): each for each in results.read_lines(path)}
+    return {(each["kind"], each["seed"]): each for each in results.read_lines(FILE)}
 
 
 def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
@@ -128,14 +130,12 @@ def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of heads (default: all)")
     parser.add_argument("--show", action="store_true", help="print the table, run nothing")
     options = parser.parse_args()
-    for kind, seed in [] if options.show else itertools.product(options.kinds, SEEDS):
-        if (kind, seed) not in read():
-            result = {"kind": kind, "seed": seed, **train(kind, seed)}
-            results.append_line(result, FILE)
-            print(result, flush=True)
+    if not options.show:
+        keys = [{"kind": kind, "seed": seed} for kind, seed in itertools.product(options.kinds, SEEDS)]
+        results.run_missing(keys, train, FILE)
     print(table(read()))
 
 

@@ -1,4 +1,4 @@
-"""The loss of a trained model on held-out text, as a whole, by what was said before and by the place in the window."""
+"""The loss of a trained model on held-out text, as a whole, by what was said before and by position in the window."""
 
 import math
 import os
@@ -7,40 +7,68 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.quality import contexts
 from benchmarks.quality.held_out import open_held_out
 
-QUARTERS = 4
+NONE, NEAR, FAR = 0, 1, 2
+NAMES = {NONE: "new", NEAR: "near", FAR: "far"}
+
+QUARTERS = 4  # of a window
 
 
-def measure(folder: str | os.PathLike, reach: int, split: str = "test") -> dict[str, Any]:
-    """Returns the nats a token of a run's model on every token of a split.
+def measure(folder: str | os.PathLike, reach: int) -> dict[str, Any]:
+    """Returns the nats a token of a run's model on every token of the test split.
 
     Args:
         folder: the work folder of the run.
-        reach: as in `contexts.categories`.
-        split: of the text.
+        reach: as in `categories`.
 
     Returns:
         Dictionary: "loss" in nats a token, "bits_per_byte", "new", "near" and "far" (nats of the tokens of a category),
         "share_far" (of the tokens), "quarters" (nats by quarter of the window), "weights" (trainable numbers).
     """
-    model, store, batches = open_held_out(folder, split)
+    model, store, batches = open_held_out(folder)
     model.compile(loss=None)
-    sums, counts = np.zeros((2, len(contexts.NAMES), QUARTERS))
+    sums, counts = np.zeros((2, len(NAMES), QUARTERS))
     for inputs, targets, weights in batches:
         nats = keras.ops.convert_to_numpy(model.predict_on_batch({**inputs, "targets": targets}))
         weights, ids = weights.numpy(), inputs["token_ids"].numpy()
-        kinds = contexts.categories(ids, inputs["segment_ids"].numpy(), reach)
-        places = np.broadcast_to(np.arange(ids.shape[1]) * QUARTERS // ids.shape[1], ids.shape)
-        np.add.at(sums, (kinds, places), nats * weights)
-        np.add.at(counts, (kinds, places), weights)
-    by_kind = {name: sums[kind].sum() / max(counts[kind].sum(), 1) for kind, name in contexts.NAMES.items()}
+        kinds = categories(ids, inputs["segment_ids"].numpy(), reach)
+        quarters = np.broadcast_to(np.arange(ids.shape[1]) * QUARTERS // ids.shape[1], ids.shape)
+        np.add.at(sums, (kinds, quarters), nats * weights)
+        np.add.at(counts, (kinds, quarters), weights)
+    by_kind = {name: sums[kind].sum() / max(counts[kind].sum(), 1) for kind, name in NAMES.items()}
     return {
         "loss": sums.sum() / counts.sum(),
         "bits_per_byte": sums.sum() / math.log(2) / store.num_bytes,
         **by_kind,
-        "share_far": counts[contexts.FAR].sum() / counts.sum(),
+        "share_far": counts[FAR].sum() / counts.sum(),
         "quarters": (sums.sum(axis=0) / np.maximum(counts.sum(axis=0), 1)).tolist(),
         "weights": sum(math.prod(weight.shape) for weight in model.trainable_weights),
     }
+
+
+def categories(inputs: np.ndarray, documents: np.ndarray, reach: int) -> np.ndarray:
+    """Returns for each token that is to be predicted where the two tokens before it last stood side by side.
+
+    Long-range context is worth most where the same was said before: Sun et al. 2021, "Do long-range language models
+    actually use long-range context?"; Arora et al. 2023, "Zoology".
+
+    Args:
+        inputs: int (B, T), the token before each target.
+        documents: int (B, T), the document of each; pairs of other documents do not count.
+        reach: positions that local windows look back, all layers together.
+
+    Returns:
+        Int (B, T): `NEAR` where they did within the reach, `FAR` where they did only before it, else `NONE`.
+    """
+    found = np.full(inputs.shape, NONE)
+    for row, (ids, own) in enumerate(zip(inputs.tolist(), documents.tolist(), strict=True)):
+        last: dict[tuple[int, int, int], int] = {}
+        for at in range(1, len(ids)):
+            if own[at - 1] != own[at]:
+                continue
+            context = own[at], ids[at - 1], ids[at]
+            if context in last:
+                found[row, at] = NEAR if at - last[context] <= reach else FAR
+            last[context] = at
+    return found

@@ -38,7 +38,7 @@ def build(task: Task, shift_tokens: bool) -> object:
 
 
 def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -> dict[int, float]:
-    """Returns {length: share of what was asked that is named} of a model trained from a seed."""
+    """Returns {length: share of what was asked that is answered} of a model trained from a seed."""
     import torch
 
     torch.manual_seed(seed)
@@ -61,7 +61,7 @@ def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -
         with torch.no_grad():
             return model(torch.from_numpy(token_ids).long())[0].numpy()
 
-    return {length: tasks.share_named(logits_of, task, length, seed) for length in task.test_lengths}
+    return {length: tasks.accuracy(logits_of, task, length, seed) for length in task.test_lengths}
 
 
 def main() -> None:

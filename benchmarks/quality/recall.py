@@ -2,7 +2,7 @@
 
 Models of two layers with the heads of `config.py`, whose local windows are narrow (8, so that both layers reach 14
 positions back), learn tasks in which something has to be found again at lengths of 64 to 256 and are tried up to 2,048.
-A line of `recall.jsonl` is one model: the share of what was asked that it names, by length. What the file has is not
+A line of `recall.jsonl` is one model: the share of what was asked that it answers, by length. What the file has is not
 run again. Prints the tables.
 """
 
@@ -15,15 +15,12 @@ import keras
 import numpy as np
 
 from benchmarks.quality import config, results, tasks
-from benchmarks.quality.needle import VOCABULARY_SIZE, needle
+from benchmarks.quality.cells import SEEDS
 from benchmarks.quality.tasks import TASKS, Task
 from tf_sparse_attention import models
 
 FILE = pathlib.Path(__file__).with_name("recall.jsonl")
-DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-ALL = {**TASKS, "needle": Task(needle, VOCABULARY_SIZE, (128, 256), (256, 512, 1024, 2048), DEPTHS)}
 KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_successors", "dense")
-SEEDS = (0, 1)
 
 
 def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel:
@@ -42,9 +39,9 @@ def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel
 
 
 def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[str, dict[int, Any]]:
-    """Returns what a model trained from a seed names, by length: a share of what was asked.
+    """Returns the share of what is asked that a model trained from a seed answers, by length.
 
-    Under "named" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
+    Under "accuracy" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
     """
     keras.utils.set_random_seed(seed)
     model = build(kind, task.vocabulary_size, max(task.test_lengths))
@@ -55,27 +52,21 @@ def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[st
     model.compile(optimizer, loss=models.language_model_loss(), jit_compile=True)
     for batch in tasks.training_batches(task, seed, steps):
         model.train_on_batch(*batch)
-    found = {"named": {length: accuracy(model, task, length, seed) for length in task.test_lengths}}
+
+    def accuracy(length, **settings):
+        return tasks.accuracy(model.predict_on_batch, task, length, seed, **settings)
+
+    found = {"accuracy": {length: accuracy(length) for length in task.test_lengths}}
     if task.depths:
         found["by_depth"] = {
-            length: [accuracy(model, task, length, seed, depth=depth) for depth in task.depths]
-            for length in task.test_lengths
+            length: [accuracy(length, depth=depth) for depth in task.depths] for length in task.test_lengths
         }
     return found
 
 
-def accuracy(model: models.LanguageModel, task: Task, length: int, seed: int = 0, **settings: Any) -> float:
-    """Returns the share of what is asked in drawn sequences of a length that the model names."""
-
-    def logits_of(token_ids):
-        return keras.ops.convert_to_numpy(model.predict_on_batch(token_ids))
-
-    return tasks.share_named(logits_of, task, length, seed, **settings)
-
-
-def read(path: pathlib.Path = FILE) -> dict[tuple[str, str, int], dict[str, Any]]:
+def read() -> dict[tuple[str, str, int], dict[str, Any]]:
     """Returns {(task, kind, seed): result of `train`}, whose lengths are strings."""
-    return {(each["task"], each["kind"], each["seed"]): each for each in results.read_lines(path)}
+    return {(each["task"], each["kind"], each["seed"]): each for each in results.read_lines(FILE)}
 
 
 def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
@@ -84,9 +75,9 @@ def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
     Where a task has depths, a second one has the means of the seeds by depth.
     """
     lines = []
-    for name, task in ALL.items():
+    for name, task in TASKS.items():
         lines += [f"{name.replace('_', ' ')}, learnt from {task.train_lengths[0]} to {task.train_lengths[-1]}", ""]
-        lines += [*_table(name, found, "named", _span), ""]
+        lines += [*_table(name, found, "accuracy", _span), ""]
         if task.depths:
             lines += [f"The same at depths of {', '.join(f'{depth:g}' for depth in task.depths)}:", ""]
             lines += [*_table(name, found, "by_depth", _means), ""]
@@ -95,7 +86,7 @@ def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
 
 def _table(name, found, figure, show):
     """Returns the lines of a table of one figure, which `show` writes of those of the seeds."""
-    lengths = ALL[name].test_lengths
+    lengths = TASKS[name].test_lengths
     lines = [
         f"| heads | seeds | {' | '.join(f'{length:,}' for length in lengths)} |",
         "|---" * (2 + len(lengths)) + "|",
@@ -120,15 +111,14 @@ def _span(values):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=list(ALL), default=list(ALL))
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="default: all")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of heads (default: all)")
     parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
     options = parser.parse_args()
-    for name, kind, seed in [] if options.show else itertools.product(options.tasks, options.kinds, SEEDS):
-        if (name, kind, seed) not in read():
-            result = {"task": name, "kind": kind, "seed": seed, **train(ALL[name], kind, seed)}
-            results.append_line(result, FILE)
-            print(result, flush=True)
+    if not options.show:
+        runs = itertools.product(options.tasks, options.kinds, SEEDS)
+        keys = [{"task": task, "kind": kind, "seed": seed} for task, kind, seed in runs]
+        results.run_missing(keys, lambda task, kind, seed: train(TASKS[task], kind, seed), FILE)
     print(tables(read()))
 
 

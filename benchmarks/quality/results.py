@@ -2,28 +2,15 @@
 
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from benchmarks.quality.cells import Cell
+
 FILE = pathlib.Path(__file__).with_name("results.jsonl")
 COLUMNS = {"loss": 3, "bits_per_byte": 3, "far": 2, "near": 2, "new": 2, "quarters": 2}  # with decimals
-
-
-class Cell(NamedTuple):
-    """One model to train: a text, tokens in a window, the kind of heads, steps, and the seed."""
-
-    text: str
-    length: int
-    kind: str
-    steps: int
-    seed: int
-
-    @property
-    def config(self) -> str:
-        """The name of its configuration, see `config.get_config`."""
-        return f"{self.text}-{self.length}-{self.kind}-{self.steps}"
 
 
 def read(path: pathlib.Path = FILE) -> dict[Cell, dict[str, Any]]:
@@ -31,20 +18,22 @@ def read(path: pathlib.Path = FILE) -> dict[Cell, dict[str, Any]]:
     return {Cell(**line.pop("cell")): line for line in read_lines(path)}
 
 
-def append(cell: Cell, result: dict[str, Any], path: pathlib.Path = FILE) -> None:
-    """Adds the result of a cell."""
-    append_line({"cell": cell._asdict(), **result}, path)
-
-
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the results of a file, one a line; none where there is no file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def append_line(result: dict[str, Any], path: pathlib.Path) -> None:
-    """Adds a result to a file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result) + "\n")
+def run_missing(keys: Iterable[Mapping[str, Any]], run: Callable[..., Mapping[str, Any]], path: pathlib.Path) -> None:
+    """Runs what a file lacks, and adds a line for each: what names it, and the result of `run` with that."""
+    for key in keys:
+        if any(key.items() <= line.items() for line in read_lines(path)):
+            continue
+        line = {**key, **run(**key)}
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(line, flush=True)
 
 
 def tables(cells: Sequence[Cell], results: dict[Cell, dict[str, Any]]) -> str:

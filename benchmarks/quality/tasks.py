@@ -1,9 +1,10 @@
 """Tasks that need recall: random sequences in which something has to be found again.
 
 Each is drawn at any length, so that a model can be tried on longer ones than it was trained on. Target 0 is not scored.
-Needs NumPy alone: models of other libraries learn the same sequences.
+But for the needle's haystack it needs NumPy alone: models of other libraries learn the same sequences.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -50,10 +51,10 @@ def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
         yield task.draw(random, TOKENS_IN_A_STEP // length, length)
 
 
-def share_named(
+def accuracy(
     logits_of: Callable[[np.ndarray], np.ndarray], task: Task, length: int, seed: int = 0, **settings: Any
 ) -> float:
-    """Returns the share of what is asked in drawn sequences of a length that a model names.
+    """Returns the share of what is asked in drawn sequences of a length that a model answers.
 
     Args:
         logits_of: function of token ids (B, T) that returns the model's logits (B, T, vocabulary).
@@ -86,12 +87,11 @@ def associative_recall(random: np.random.Generator, count: int, length: int) -> 
     values = random.integers(NUM_KEYS, 2 * NUM_KEYS, (count, num_pairs))
     ids = random.integers(1, 2 * NUM_KEYS, (count, length))
     ids[:, : 2 * num_pairs] = np.stack([keys, values], axis=-1).reshape(count, -1)
-    places = np.arange(1, (length - 2 * num_pairs) // 2 + 1)
-    likely = GAP_POWER * places ** (GAP_POWER - 1)
+    gaps = np.arange((length - 2 * num_pairs) // 2)
+    likely = GAP_POWER * (gaps + 1) ** (GAP_POWER - 1)
     targets = np.zeros((count, length))
     for row in range(count):
-        gaps = random.choice(places - 1, num_pairs, replace=False, p=likely / likely.sum())
-        at = 2 * num_pairs + 2 * gaps
+        at = 2 * num_pairs + 2 * random.choice(gaps, num_pairs, replace=False, p=likely / likely.sum())
         ids[row, at], targets[row, at] = keys[row], values[row]
     return Examples(ids.astype("int32"), targets.astype("int32"))
 
@@ -118,10 +118,10 @@ NOISE, COPY = NUM_LETTERS + 1, NUM_LETTERS + 2
 
 
 def selective_copying(random: np.random.Generator, count: int, length: int) -> Examples:
-    """Returns 8 letters anywhere among noise, then a sign and 8 places in which the letters are asked in their order.
+    """Returns 8 letters anywhere among noise, then a sign and 8 positions where the letters are asked in their order.
 
-    Each place but the first shows the letter before. "Selective copying" of Gu and Dao 2023, section 4.1.1, with
-    what was copied as the input of the next place, as a language model has it.
+    Each of them but the first shows the letter before. "Selective copying" of Gu and Dao 2023, section 4.1.1, with
+    what was copied as the input of the next position, as a language model has it.
     """
     noisy = length - NUM_COPIED
     ids = np.full((count, length), NOISE)
@@ -134,8 +134,56 @@ def selective_copying(random: np.random.Generator, count: int, length: int) -> E
     return Examples(ids.astype("int32"), targets.astype("int32"))
 
 
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+NEEDLE, QUESTION = "\n# {name} is {number}\n", "\n# {name} is "
+NUM_DIGITS, NAME_LENGTH = 5, 4
+FIRST_BYTE = 2  # ids of `tsa.data.ByteTokenizer`: 0 is padding, 1 the end, byte b is b + 2
+NUM_BYTES = 256 + FIRST_BYTE
+
+
+@functools.cache
+def _haystack() -> np.ndarray:
+    """Returns the training split of the interpreter's own library as ids of bytes."""
+    import tf_sparse_attention as tsa  # imports TensorFlow
+
+    tokens = np.asarray(tsa.data.open_token_store(tsa.data.open_source(), tsa.data.ByteTokenizer(), "train").tokens)
+    return tokens[tokens >= FIRST_BYTE].astype("int32")
+
+
+def needle(random: np.random.Generator, count: int, length: int, depth: float | None = None) -> Examples:
+    """Returns pieces of source with "# name is 12345" at some depth and "# name is 12345" again at the end.
+
+    The digits of the second are asked. Names are four letters, drawn for each sequence as the digits are.
+
+    Args:
+        random: of NumPy.
+        count: sequences, B.
+        length: T, at least 64.
+        depth: of the needle, 0 the beginning and 1 right before the question. None: drawn for each.
+    """
+    tokens = _haystack()
+    ids, targets = np.zeros((count, length), "int32"), np.zeros((count, length), "int32")
+    for row in range(count):
+        name = "".join(random.choice(list("abcdefghijklmnopqrstuvwxyz"), NAME_LENGTH))
+        number = "".join(random.choice(list("0123456789"), NUM_DIGITS))
+        line, question = (_ids(text.format(name=name, number=number)) for text in (NEEDLE, QUESTION))
+        digits = _ids(number)
+        room = length - len(line) - len(question) - NUM_DIGITS + 1  # the last digit is a target alone
+        start = random.integers(len(tokens) - room)
+        at = round(room * (random.random() if depth is None else depth))
+        text = tokens[start : start + room]
+        ids[row] = np.concatenate([text[:at], line, text[at:], question, digits[:-1]])
+        targets[row, -NUM_DIGITS:] = digits
+    return Examples(ids, targets)
+
+
+def _ids(text):
+    return np.frombuffer(text.encode(), "uint8").astype("int32") + FIRST_BYTE
+
+
 TASKS = {
     "associative_recall": Task(associative_recall, 2 * NUM_KEYS, (64, 128, 256), (256, 512, 1024, 2048)),
     "induction": Task(induction, CALL + 1, (64, 128, 256), (256, 512, 1024, 2048)),
     "selective_copying": Task(selective_copying, COPY + 1, (64, 128, 256), (256, 512, 1024, 2048)),
+    "needle": Task(needle, NUM_BYTES, (128, 256), (256, 512, 1024, 2048), DEPTHS),
 }

@@ -1,13 +1,16 @@
 """The study of heads on real text: its categories of tokens, its models of equal size, its file and its tables."""
 
 import math
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from benchmarks.quality import config, contexts, lines, results
-from benchmarks.quality.__main__ import DECIDES, FULL, PAGE, QUICK, page_with_tables
-from benchmarks.quality.results import Cell
+from benchmarks.quality import ahead, config, held_out, lines, measure, results
+from benchmarks.quality.__main__ import PAGE, page_with_tables, parse
+from benchmarks.quality.cells import FULL, QUICK, SETS, Cell
 from tests.draws import first
 from trainers.shared import components
 
@@ -15,7 +18,7 @@ from trainers.shared import components
 def test_a_token_is_far_where_its_context_stood_before_only_beyond_the_reach():
     random = np.random.default_rng(0)
     ids, documents = random.integers(0, 4, (3, 60)), np.sort(random.integers(0, 3, (3, 60)))
-    found = contexts.categories(ids, documents, reach=7)
+    found = measure.categories(ids, documents, reach=7)
     for row in range(3):
         for at in range(60):
             earlier = [
@@ -24,11 +27,11 @@ def test_a_token_is_far_where_its_context_stood_before_only_beyond_the_reach():
                 if list(ids[row, s - 1 : s + 1]) == list(ids[row, at - 1 : at + 1])
                 and len({*documents[row, s - 1 : s + 1], *documents[row, at - 1 : at + 1]}) == 1
             ]
-            expected = contexts.NONE
+            expected = measure.NONE
             if earlier:
-                expected = contexts.NEAR if at - max(earlier) <= 7 else contexts.FAR
+                expected = measure.NEAR if at - max(earlier) <= 7 else measure.FAR
             assert found[row, at] == expected
-    assert set(found.ravel()) == {contexts.NONE, contexts.NEAR, contexts.FAR}
+    assert set(found.ravel()) == {measure.NONE, measure.NEAR, measure.FAR}
 
 
 KINDS = [
@@ -59,7 +62,8 @@ def test_kinds_of_heads_grow_with_the_text():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("python-1024-local", "TEXT-LENGTH"),
+        ("python-1024-local", "`config` must be TEXT-LENGTH-KIND-STEPS"),
+        ("", "`config` must be TEXT-LENGTH-KIND-STEPS"),
         ("a-64-sparse-1", "`kind` must be"),
         ("a-64-last_first_local-1", "`kind` must be"),
     ],
@@ -69,10 +73,74 @@ def test_other_cells_are_refused(name, message):
         config.get_config(name)
 
 
+def test_options_choose_cells():
+    assert parse([])[1] == QUICK
+    chosen = parse(["--set=decides", "--only", "*-last_gate-*", "*-local-*", "--seeds", "1"])[1]
+    assert [(cell.kind, cell.seed) for cell in chosen] == [("local", 1), ("last_gate", 1)]
+    assert parse(["--text=books=docs"])[2] == {"python": None, "books": "docs"}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--only=*-sparse-*", "`only` must fit cells of the set quick: python-1024-local-500, "),
+        ("--seeds=2", "`seeds` must be of 0, 1. Received: [2]"),
+        ("--text=python=docs", "must be books=PATH or wiki_xml=PATH. Received: python=docs"),
+        ("--text=books", "there must be a folder or file at the path. Received: books"),
+        ("--text=books=nowhere", "there must be a folder or file at the path. Received: books=nowhere"),
+    ],
+)
+def test_wrong_options_end_with_a_message(option, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse([option])
+    assert message in capsys.readouterr().err
+
+
 def test_every_cell_has_a_configuration():
     assert len(set(FULL)) == len(FULL) and set(QUICK) <= set(FULL)
-    for name in {cell.config for cell in (*FULL, *DECIDES)}:
+    for name in {cell.config for each in SETS.values() for cell in each}:
         assert config.get_config(name).train.num_steps in (500, 3000)
+
+
+class Scored(keras.layers.Layer):
+    """A model whose nats are the position of a token, and of masked calls half of it."""
+
+    def compile(self, loss):
+        pass
+
+    def predict_on_batch(self, inputs):
+        nats = np.broadcast_to(np.arange(inputs["token_ids"].shape[1], dtype="float32"), inputs["token_ids"].shape)
+        return nats * np.where(np.all(inputs.get("padding_mask", True), axis=-1, keepdims=True), 1.0, 0.5)
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Held-out text of three windows of 8 tokens, the last two of the second padding, and a model that is known."""
+    ids, weights = np.ones((3, 8), "int32"), np.ones((3, 8), "float32")
+    weights[1, 6:] = 0
+    inputs = {"token_ids": ids, "segment_ids": np.zeros((3, 8), "int32")}
+    batch = tf.nest.map_structure(tf.constant, (inputs, ids, weights))
+    text = held_out.HeldOut(Scored(), SimpleNamespace(num_bytes=71), [batch])
+    for module in (measure, ahead):
+        monkeypatch.setattr(module, "open_held_out", lambda *args: text)
+
+
+def test_losses_are_means_over_the_tokens_that_count(scored):
+    found = measure.measure("folder", reach=7)
+    assert found["loss"] == pytest.approx(71 / 22) and found["bits_per_byte"] == pytest.approx(1 / math.log(2))
+    assert found["quarters"] == [0.5, 2.5, 4.5, 6.5] and found["weights"] == 0
+    assert found["new"] == 0.5 and found["near"] == pytest.approx(68 / 16)  # from the third token on
+    assert found["share_far"] == 0
+
+
+def test_a_look_ahead_is_what_the_loss_rises_by_from_the_past_alone(scored, monkeypatch):
+    monkeypatch.setattr(ahead, "NUM_SCORED", 4)
+    found = ahead.look_ahead("folder", 1)  # of the full windows, positions 4 to 7; the last masks nothing
+    assert found["one_pass"] == 5.5 and found["from_the_past"] == (2 + 2.5 + 3 + 7) / 4 and found["tokens"] == 8
+
+
+def test_local_windows_reach_so_far_as_their_layers_together():
+    assert config.REACH == 126
 
 
 def test_the_page_shows_what_the_file_has():
@@ -91,12 +159,13 @@ def test_results_are_kept_a_line_each_and_shown_with_their_spread(tmp_path):
         "weights": 653_000,
         "processor_seconds": 130.0,
     }
-    cells = [Cell("python", 1024, kind, 500, seed) for kind in ("local", "nearest") for seed in (0, 1)]
-    for cell, loss in zip(cells, (3.5, 3.7), strict=False):
-        results.append(cell, {"loss": loss, **figures}, tmp_path / "file")
+    chosen = [Cell("python", 1024, kind, 500, seed) for kind in ("local", "nearest") for seed in (0, 1)]
+    keys, losses = [{"cell": cell._asdict()} for cell in chosen[:2]], iter([3.5, 3.7])
+    for count in (1, 2, 2):  # what the file has is not run again
+        results.run_missing(keys[:count], lambda cell: {"loss": next(losses), **figures}, tmp_path / "file")
     read = results.read(tmp_path / "file")
-    assert [read[cell]["loss"] for cell in cells[:2]] == [3.5, 3.7] and len(read) == 2
-    lines = results.tables(cells, read).splitlines()
+    assert [read[cell]["loss"] for cell in chosen[:2]] == [3.5, 3.7] and len(read) == 2
+    lines = results.tables(chosen, read).splitlines()
     assert lines[0] == "python, windows of 1,024 tokens, 500 steps"
     figures = ["653k", "130 (0)", "3.600 (0.100)", "1.500 (0.000)", "4.00 (0.00)", "3.00 (0.00)", "5.00 (0.00)"]
     assert f"| local | 2 | {' | '.join(figures)} | 4.00, 3.00 |" in lines

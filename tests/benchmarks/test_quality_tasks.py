@@ -1,11 +1,13 @@
 """The tasks of recall: what is asked is what stood there before, at any length."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.quality import listops, needle, recall, tasks
+from benchmarks.quality import listops, recall, tasks
 from tests.draws import draws
 
 RANDOM = st.integers(0, 2**20).map(np.random.default_rng)
@@ -21,8 +23,22 @@ def test_associative_recall_asks_each_key_once_for_its_value(random, count, leng
         pairs = dict(ids[: 2 * num_pairs].reshape(-1, 2).tolist())
         at = np.flatnonzero(asked)
         assert len(pairs) == len(at) == num_pairs and at.min() >= 2 * num_pairs
-        assert {ids[place] for place in at} == set(pairs) and max(pairs) < tasks.NUM_KEYS <= min(pairs.values())
-        assert [pairs[ids[place]] for place in at] == asked[at].tolist()
+        assert {ids[index] for index in at} == set(pairs) and max(pairs) < tasks.NUM_KEYS <= min(pairs.values())
+        assert [pairs[ids[index]] for index in at] == asked[at].tolist()
+
+
+def test_most_keys_are_asked_soon_after_the_pairs():
+    random, length = np.random.default_rng(0), 128
+    _, targets = tasks.associative_recall(random, 200, length)
+    # Of 8 keys one takes the first of 56 gaps nearly always, where all are as likely in 8 of 56.
+    assert 0.8 < (targets[:, 2 * 8] > 0).mean() < 0.97
+
+
+def test_what_is_tried_is_not_what_was_learnt():
+    task = tasks.TASKS["induction"]
+    learnt, tried = next(iter(tasks.training_batches(task, 0, 1))), []
+    tasks.accuracy(lambda ids: tried.append(ids) or np.zeros((*ids.shape, 1)), task, learnt.token_ids.shape[1])
+    assert not {row.tobytes() for row in learnt.token_ids} & {row.tobytes() for row in np.concatenate(tried)}
 
 
 @given(random=RANDOM, length=st.integers(4, 200))
@@ -49,11 +65,11 @@ def test_selective_copying_asks_the_letters_in_their_order(random, length):
 
 @pytest.mark.parametrize("depth", [0.0, 0.5, 1.0, None])
 def test_a_needle_lies_at_its_depth_and_is_asked_for_at_the_end(depth, monkeypatch):
-    monkeypatch.setattr(needle, "_haystack", lambda: np.full(5000, ord("x") + needle.FIRST_BYTE, "int32"))
-    token_ids, targets = needle.needle(np.random.default_rng(0), 4, 200, depth)
+    monkeypatch.setattr(tasks, "_haystack", lambda: np.full(5000, ord("x") + tasks.FIRST_BYTE, "int32"))
+    token_ids, targets = tasks.needle(np.random.default_rng(0), 4, 200, depth)
     for ids, asked in zip(token_ids, targets, strict=True):
-        text = bytes((ids - needle.FIRST_BYTE).tolist()).decode()
-        digits = bytes((asked[-needle.NUM_DIGITS :] - needle.FIRST_BYTE).tolist()).decode()
+        text = bytes((ids - tasks.FIRST_BYTE).tolist()).decode()
+        digits = bytes((asked[-tasks.NUM_DIGITS :] - tasks.FIRST_BYTE).tolist()).decode()
         hay, question = text.rsplit("\n", 1)
         assert f"\n{question}{digits[-1]}\n" in hay + "\n" and len(text) == 200
         assert question.startswith("# ") and question.endswith(f" is {digits[:-1]}")
@@ -61,11 +77,11 @@ def test_a_needle_lies_at_its_depth_and_is_asked_for_at_the_end(depth, monkeypat
         assert set(before + after) == {"x"}
         if depth is not None:
             assert len(before) == round(depth * len(before + after))
-        assert not asked[: -needle.NUM_DIGITS].any()
+        assert not asked[: -tasks.NUM_DIGITS].any()
 
 
 class Knowing:
-    """A model that names what is asked in some of the rows."""
+    """Logits of a model that answers what is asked in some of the rows."""
 
     def __init__(self, task, share):
         self.answers, self.share = {}, share
@@ -73,25 +89,32 @@ class Knowing:
             ids, targets = task.draw(np.random.default_rng([0, 1, length]), tasks.NUM_TESTED, length)
             self.answers |= {row.tobytes(): answer for row, answer in zip(ids, targets, strict=True)}
 
-    def predict_on_batch(self, token_ids):
+    def __call__(self, token_ids):
         known = np.stack([self.answers[row.tobytes()] for row in token_ids])
         known[: round(len(known) * (1 - self.share))] = 0
         return np.eye(tasks.CALL + 1)[known]
 
 
+def test_needles_without_a_depth_lie_anywhere(monkeypatch):
+    monkeypatch.setattr(tasks, "_haystack", lambda: np.full(5000, ord("x") + tasks.FIRST_BYTE, "int32"))
+    token_ids, _ = tasks.needle(np.random.default_rng(0), 100, 200)
+    begins = np.argmax(token_ids == ord("#") + tasks.FIRST_BYTE, axis=1)
+    assert begins.min() < 20 < 60 < np.median(begins) < 110 < 150 < begins.max()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_accuracy_is_the_share_of_what_is_asked_that_is_named(share):
+def test_accuracy_is_the_share_of_what_is_asked_that_is_answered(share):
     task = tasks.TASKS["induction"]._replace(test_lengths=(32,))
-    assert recall.accuracy(Knowing(task, share), task, 32) == share
+    assert tasks.accuracy(Knowing(task, share), task, 32) == share
 
 
 def test_tables_show_what_was_run():
     shown = recall.tables(recall.read())
-    assert "associative recall, learnt from 64 to 256" in shown and shown.count("| dense |") == len(recall.ALL) + 1
-    lengths = [str(length) for length in recall.ALL["needle"].test_lengths]
+    assert "associative recall, learnt from 64 to 256" in shown and shown.count("| dense |") == len(tasks.TASKS) + 1
+    lengths = [str(length) for length in tasks.TASKS["needle"].test_lengths]
     found = {
         ("needle", "local", seed): {
-            "named": dict.fromkeys(lengths, 0.1 * seed), "by_depth": dict.fromkeys(lengths, (seed, 0, 0, 0, 1))
+            "accuracy": dict.fromkeys(lengths, 0.1 * seed), "by_depth": dict.fromkeys(lengths, (seed, 0, 0, 0, 1))
         }
         for seed in (0, 1)
     }  # fmt: skip
@@ -103,7 +126,13 @@ def test_tables_show_what_was_run():
 @pytest.mark.full
 def test_a_model_of_heads_with_successor_values_learns_induction():
     task = tasks.TASKS["induction"]._replace(train_lengths=(64,), test_lengths=(64, 128))
-    assert min(recall.train(task, "last_successors", 0, steps=300)["named"].values()) > 0.9
+    assert min(recall.train(task, "last_successors", 0, steps=300)["accuracy"].values()) > 0.9
+
+
+def depth_of(symbols):
+    """Returns how many operators of an expression are open at once."""
+    steps = [(symbol in listops.OPERATORS) - (symbol == "]") for symbol in symbols]
+    return max(itertools.accumulate(steps))
 
 
 def test_expressions_have_the_value_that_their_definition_gives():
@@ -125,12 +154,12 @@ def test_expressions_have_the_value_that_their_definition_gives():
 
     assert listops.value_of(["[MAX", "4", "[SM", "3", "9", "1", "]", "[MED", "4", "7", "]", "0", "]"]) == 5
     random = np.random.default_rng(0)
-    for _ in range(50):
-        symbols = listops.expression(random)
-        assert listops.value_of(symbols) == evaluate([*symbols])
-    ids, values = listops.draw(random, 5)
+    drawn = [listops.expression(random) for _ in range(50)]
+    assert all(listops.value_of(symbols) == evaluate([*symbols]) for symbols in drawn)
+    assert max(map(depth_of, drawn)) == listops.MAX_DEPTH - 1  # the digits are the tenth
+    ids, values = listops.draw(random, 3)
     for row, value in zip(ids, values, strict=True):
         symbols = [listops.SYMBOLS[number] for number in row if number]
-        assert listops.MIN_LENGTH < len(symbols) <= listops.MAX_LENGTH and evaluate([*symbols]) == value
+        assert listops.MIN_LENGTH < len(symbols) < listops.MAX_LENGTH and evaluate([*symbols]) == value
         assert not row[len(symbols) :].any()
     assert "| local | " in listops.table({}) and listops.table({("local", 0): {"accuracy": 0.5}}).count("0.500") == 1
