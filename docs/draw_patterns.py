@@ -151,9 +151,7 @@ def main(folder=FOLDER):
     draw_overview(folder / "patterns.png")
     draw_clustered(folder / "pictures" / "clustered.png")
     for name, panels in PICTURES.items():
-        draw_panels(
-            folder / "pictures" / f"{name}.png", panels, show_groups=name in ("routing", "successors", "hashing")
-        )
+        draw_panels(folder / "pictures" / f"{name}.png", panels, show_groups=name in GROUPED)
 
 
 def draw_panels(path, panels, show_groups):

@@ -44,7 +44,7 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
         return
     if spans_in(model):
         yield "spans", _drawn((5, 3), lambda axes: tsa.analysis.draw_spans(model, axes=axes))
-    if any(isinstance(layer, Centroids) for layer in model._flatten_layers()):
+    if _routes(model):
         routes = tsa.analysis.word_routes(model, tokenizer, " ".join(text.split()[:WORDS]))
         for layer in sorted({route.layer for route in routes.routes}):
             head = min(route.head for route in routes.routes if route.layer == layer)
@@ -52,11 +52,16 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
             yield f"routes/layer_{layer}_head_{head}", _drawn((8, 3), lambda axes, draw=draw: draw(axes=axes))
 
 
+def _routes(model):
+    """Returns whether a model has routed heads."""
+    return any(isinstance(layer, Centroids) for layer in model._flatten_layers())
+
+
 def health_of(
     model: keras.Model, ids: np.ndarray, previous: tsa.analysis.Health | None = None
 ) -> tsa.analysis.Health | None:
     """Returns how a model uses its clusters and spans on a text, ids (T,); None where it has neither."""
-    if not spans_in(model) and not any(isinstance(layer, Centroids) for layer in model._flatten_layers()):
+    if not spans_in(model) and not _routes(model):
         return None
     return tsa.analysis.health(model, np.asarray(ids, "int32")[None], previous)
 
