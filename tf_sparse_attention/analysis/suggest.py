@@ -17,13 +17,15 @@ class Choice:
     """Local heads beside routed ones of one size, and what they cost.
 
     Attributes:
-        window: positions that a local head sees, and keys of its cluster that a routed one does.
+        window: positions that a local head sees.
+        cluster_size: keys of its cluster that a routed head sees.
         num_clusters: of a routed head.
         num_operations: of the matrix products of one layer over one sequence, see `cost`.
         share_of_dense: the same as a share of dense attention's.
     """
 
     window: int
+    cluster_size: int
     num_clusters: int
     num_operations: int
     share_of_dense: float
@@ -44,16 +46,16 @@ class Suggestion:
     sequence_length: int
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a choice."""
+        """Returns a Markdown table, a row a choice, the proposed one first."""
         name = f"million operations at {self.sequence_length:,}"
-        lines = [f"| window, cluster_size | num_clusters | {name} | of dense |", "|---" * 4 + "|"]
-        for each in self.choices:
+        lines = [f"| | window | cluster_size | num_clusters | {name} | of dense |", "|---" * 6 + "|"]
+        for each, kind in zip(self.choices, ("proposed", "smaller", "larger"), strict=False):
             figures = f"{each.num_operations / 1e6:,.0f} | {each.share_of_dense:.2f}"
-            lines.append(f"| {each.window} | {each.num_clusters} | {figures} |")
+            lines.append(f"| {kind} | {each.window} | {each.cluster_size} | {each.num_clusters} | {figures} |")
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        parts = ["", "The first, as `attention` of a Backbone:", *map(str, self.attention)]
+        parts = ["", "The proposed one, as `attention` of a Backbone:", *map(str, self.attention)]
         if any(part.get("use_successor_values") for part in self.attention):
             parts.append(
                 "Routed heads are worth most in the last layers: `num_local_layers` blocks before have local ones."
@@ -64,13 +66,14 @@ class Suggestion:
 def suggest(
     sequence_length: int, num_heads: int, key_dim: int = 64, hidden_dim: int | None = None, causal: bool = True
 ) -> Suggestion:
-    """Returns heads to begin with: one half local, the other routed, in clusters as large as the window.
+    """Returns heads to begin with: some local ones, the others routed.
 
-    A query sees the power of two from 2 sqrt(T) on, at least 64, in its window and in its cluster, and there are
-    T / cluster_size clusters, so that the tokens of equally large clusters are all seen, as in the published models (16
-    clusters of 512 at 8,192; Roy et al. 2021). In a causal model routed heads have the values of successors. They are
-    worth most in the last layers, after layers of local heads alone (`num_local_layers` of `tsa.models.Backbone`;
-    docs/quality.md). `tsa.analysis.health` says after some training whether the clusters are used.
+    A window is the power of two from 2 sqrt(T) on, at least 64. There are T / window clusters, so that equally large
+    ones hold as many tokens as it. In a causal model one head of four is local, and routed heads have the values of
+    successors and see up to twice a window of their cluster, as was best on Python's source (docs/quality.md). They are
+    worth most in the last layers, after layers of local heads alone (`num_local_layers` of `Backbone`). Where later
+    tokens are seen one half is local and a cluster as large as a window, as in the published models (16 clusters of 512
+    at 8,192; Roy et al. 2021). `tsa.analysis.health` says after some training whether the clusters are used.
 
     Args:
         sequence_length: T, tokens.
@@ -87,9 +90,9 @@ def suggest(
 
     Example:
         >>> print(suggest(sequence_length=8192, num_heads=8).table())  # doctest: +ELLIPSIS
-        | window, cluster_size | num_clusters | million operations at 8,192 | of dense |
-        |---|---|---|---|
-        | 256 | 32 | ...
+        | | window | cluster_size | num_clusters | million operations at 8,192 | of dense |
+        |---|---|---|---|---|---|
+        | proposed | 256 | 512 | 32 | ...
     """
     checks.check_count("sequence_length", sequence_length)
     checks.check_count("num_heads", num_heads, minimum=2)
@@ -99,27 +102,31 @@ def suggest(
     size = max(SMALLEST, 2 ** math.ceil(math.log2(2 * math.sqrt(sequence_length))))
     size = min(size, sequence_length)
     features = num_heads * key_dim if hidden_dim is None else hidden_dim
-    dense = _operations(LocalAttention(num_heads, key_dim, window=sequence_length), features, sequence_length, causal)
+    dense = _operations(
+        LocalAttention(num_heads, key_dim, block_size=sequence_length), features, sequence_length, causal
+    )
     choices = []
     for own in dict.fromkeys((size, max(size // 2, 1), min(2 * size, sequence_length))):
-        parts = [part_of(part) for part in _parts(sequence_length, num_heads, key_dim, own, causal)]
-        layer = make_attention(parts, index=0, seed=None, dtype=None)  # as a `Backbone` makes it
+        parts = _parts(sequence_length, num_heads, key_dim, own, causal)
+        layer = make_attention(
+            [part_of(part) for part in parts], index=0, seed=None, dtype=None
+        )  # as a `Backbone` does
         operations = _operations(layer, features, sequence_length, causal)
-        choices.append(Choice(own, _clusters(sequence_length, own), operations, operations / dense))
+        routed = parts[1]
+        choices.append(Choice(own, routed["cluster_size"], routed["num_clusters"], operations, operations / dense))
     return Suggestion(_parts(sequence_length, num_heads, key_dim, size, causal), choices, sequence_length)
 
 
-def _clusters(length, size):
-    return max(round(length / size), 1)
-
-
-def _parts(length, num_heads, key_dim, size, causal):
+def _parts(length, num_heads, key_dim, window, causal):
     """Returns the parts of a layer as `Backbone` takes them."""
-    local = {"layer": "LocalAttention", "num_heads": num_heads - num_heads // 2, "key_dim": key_dim, "window": size}
-    routed = {"layer": "RoutingAttention", "num_heads": num_heads // 2, "key_dim": key_dim}
-    routed |= {"num_clusters": _clusters(length, size), "cluster_size": size}
+    num_local = max(num_heads // 4, 1) if causal else num_heads - num_heads // 2
+    local = {"layer": "LocalAttention", "num_heads": num_local, "key_dim": key_dim, "window": window}
     local["position"] = "rotary" if key_dim % 2 == 0 else "relative"
-    return [local, {**routed, "use_successor_values": True} if causal else {**routed, "selection": "nearest"}]
+    routed = {"layer": "RoutingAttention", "num_heads": num_heads - num_local, "key_dim": key_dim}
+    routed |= {"num_clusters": max(round(length / window), 1)}
+    if causal:
+        return [local, {**routed, "cluster_size": min(2 * window, length), "use_successor_values": True}]
+    return [local, {**routed, "cluster_size": window, "selection": "nearest"}]
 
 
 def _operations(layer, features, length, causal):
