@@ -95,11 +95,14 @@ def main() -> None:
 
 
 def page_with_tables(page: str) -> str:
-    """Returns docs/quality.md with the tables of all cells."""
-    for name in ("full", "decides"):
+    """Returns docs/quality.md with the tables of all cells, and those of recall."""
+    from benchmarks.quality import recall  # imports TensorFlow
+
+    found = {name: results.tables(SETS[name], results.read()) for name in ("full", "decides")}
+    for name, tables in {**found, "recall": recall.tables(recall.read())}.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         head, _, rest = page.partition(begin)
-        page = f"{head}{begin}{results.tables(SETS[name], results.read())}{end}{rest.partition(end)[2]}"
+        page = f"{head}{begin}{tables}{end}{rest.partition(end)[2]}"
     return page
 
 

@@ -72,10 +72,13 @@ def read() -> dict[tuple[str, str, int], dict[str, Any]]:
 def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
     """Returns a Markdown table for each task: the lowest and the highest share of the seeds, by length.
 
-    Where a task has depths, a second one has the means of the seeds by depth.
+    Where a task has depths, a second one has the means of the seeds by depth; tasks that were not run are named alone.
     """
     lines = []
     for name, task in TASKS.items():
+        if name not in {own for own, _, _ in found}:
+            lines += [f"{name.replace('_', ' ')}: not run", ""]
+            continue
         lines += [f"{name.replace('_', ' ')}, learnt from {task.train_lengths[0]} to {task.train_lengths[-1]}", ""]
         lines += [*_table(name, found, "accuracy", _span), ""]
         if task.depths:

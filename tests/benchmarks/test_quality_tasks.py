@@ -110,7 +110,9 @@ def test_accuracy_is_the_share_of_what_is_asked_that_is_answered(share):
 
 def test_tables_show_what_was_run():
     shown = recall.tables(recall.read())
-    assert "associative recall, learnt from 64 to 256" in shown and shown.count("| dense |") == len(tasks.TASKS) + 1
+    assert (
+        "induction, learnt from 64 to 256" in shown and "| last_successors | 2 | 1.00 | 1.00 | 1.00 | 1.00 |" in shown
+    )
     lengths = [str(length) for length in tasks.TASKS["needle"].test_lengths]
     found = {
         ("needle", "local", seed): {
@@ -119,6 +121,7 @@ def test_tables_show_what_was_run():
         for seed in (0, 1)
     }  # fmt: skip
     lines = recall.tables(found).splitlines()
+    assert "induction: not run" in lines and lines.count(f"| dense | 0 {'| - ' * 4}|") == 2
     assert f"| local | 2 {'| 0.00 to 0.10 ' * 4}|" in lines
     assert f"| local | 2 {'| 0.50, 0.00, 0.00, 0.00, 1.00 ' * 4}|" in lines
 
