@@ -64,6 +64,19 @@ def test_whole_floats_are_the_integers_they_say(dtype):
     np.testing.assert_array_equal(keras.Model(symbolic, model(symbolic))(inputs), expected)
 
 
+def test_a_model_is_exported_for_integers(tmp_path):
+    import tensorflow as tf
+
+    half, ids = {"dtype": "mixed_bfloat16"}, np.array([[3, 17, 5]], "int32")
+    model = LanguageModel(backbone(**half), **half)
+    expected = model(ids)
+    model.export(tmp_path, verbose=False)
+    served = tf.saved_model.load(tmp_path)
+    (spec,) = served.signatures["serving_default"].structured_input_signature[1].values()
+    assert spec.dtype == "int32"
+    np.testing.assert_allclose(served.serve(ids), expected, atol=0.02)
+
+
 def test_documents_in_half_precision_are_refused():
     layer = LocalAttention(1, 4, window=3, dtype="mixed_bfloat16")
     with pytest.raises(ValueError, match=r"`segment_ids` must be integers.*Received: bfloat16"):

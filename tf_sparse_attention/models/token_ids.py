@@ -43,6 +43,7 @@ class CheckedInputs:
     """
 
     vocabulary_size: int
+    input_dtype = "int32"  # for which Keras exports a model
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         data = kwargs.get("validation_data")
