@@ -302,6 +302,9 @@ def test_unknown_masks_of_a_pattern_are_refused():
         (local, "causal", r"in a call with `use_causal_mask=True`"),
         (block, "use_causal_mask", r"a block made with `causal=True`"),
         (local, "padding_mask", r"is `query_mask` or `key_mask` of an attention"),
+        (local, "use_casual_mask", r"Did you mean `use_causal_mask`\?"),
+        (lambda: MixedAttention([local()]), "key_msk", r"Did you mean `key_mask`\?"),
+        (block, "encoder_sequnce", r"Did you mean `encoder_sequence`\?"),
     ],
 )
 def test_a_name_that_a_call_does_not_take_says_which_it_takes(make, name, hint):
@@ -381,14 +384,14 @@ def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
         (lambda layer, x: layer.attention_pattern(x), "`use_causal_mask` must be True with the values of successors"),
         (
             lambda layer, x: layer(x, x + 1, use_causal_mask=True),
-            "`value` and `key` must be None, or `query` itself, with the values of successors",
+            "`value` and `key` must be None, or `query` itself, with the values of successors, .* self-attention alone",
         ),
-        (lambda layer, x: layer.init_cross_cache(x), "the values of successors are those of the own sequence"),
+        (lambda layer, x: layer.init_cross_cache(x), "the values of successors are for self-attention alone"),
     ],
 )
 def test_successor_values_are_for_causal_self_attention(run, message):
-    for pattern in (Successors(Window(3)), Window(2) | Successors(Nearest(2, 3))):
-        layer = SparseAttention(2, 4, pattern)
+    patterns = Successors(Window(3)), Window(2) | Successors(Nearest(2, 3))
+    for layer in (*(SparseAttention(2, 4, pattern) for pattern in patterns), routing(use_successor_values=True)):
         layer.build((None, None, 8))
         with pytest.raises(ValueError, match=message):
             run(layer, keras.ops.ones((1, 5, 8)))

@@ -164,6 +164,12 @@ def test_what_cannot_be_causal_is_refused_at_once(wrap):
         TransformerBlock(wrap(ClusteredAttention(2, 4)), causal=True)
 
 
+@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: MixedAttention([part])])
+def test_what_is_causal_alone_is_refused_at_once(wrap):
+    with pytest.raises(ValueError, match=r"`causal` must be True where .* successors.*Received: causal=False"):
+        TransformerBlock(wrap(LocalAttention(2, 4, window=3, use_successor_values=True)))
+
+
 def test_a_frozen_block_keeps_weights_and_state():
     layer = block(common={"dropout": 0.1})
     layer.trainable = False

@@ -253,6 +253,10 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ),
         ({"attention": [keras.layers.MultiHeadAttention(2, 4)]}, "under 'layer'. Received: <MultiHeadAttention "),
         (
+            {"attention": [{**ROUTING, "use_successor_values": True}], "causal": False},
+            "`causal` must be True where `attention` has the values of successors",
+        ),
+        (
             {"attention": [{**LOCAL, "dtype": "float32"}]},
             "`attention` must have no dtype, which is `dtype` of the model",
         ),
@@ -291,10 +295,11 @@ def test_wrong_arguments_are_named(changes, message):
         small(**changes)
 
 
-def test_ids_that_are_no_batch_of_rows_are_named():
-    message = r"`inputs` must be token ids of shape \(batch, positions\). Received: shape \(5,\)"
+@pytest.mark.parametrize(("inputs", "found"), [(ids(5), r"shape \(5,\)"), ((ids(2, 5), ids(2, 5)), "tuple")])
+def test_ids_that_are_no_batch_of_rows_are_named(inputs, found):
+    message = rf"`inputs` must be token ids of shape \(batch, positions\). Received: {found}"
     with pytest.raises(ValueError, match=message):
-        small()(ids(5))
+        small()(inputs)
 
 
 def test_wrong_input_keys_are_named():

@@ -252,10 +252,9 @@ class Backbone(CheckedInputs, BackboneCache, Model):
     read_on = renamed_method("read_on", "forward_with_memory")
 
     def _run(self, token_ids, padding_mask, segment_ids, extra_masks, training, memory=None):
-        if len(token_ids.shape) != 2:
-            raise ValueError(
-                f"`inputs` must be token ids of shape (batch, positions). Received: shape {tuple(token_ids.shape)}."
-            )
+        if len(getattr(token_ids, "shape", ())) != 2:
+            found = f"shape {tuple(token_ids.shape)}" if hasattr(token_ids, "shape") else type(token_ids).__name__
+            raise ValueError(f"`inputs` must be token ids of shape (batch, positions). Received: {found}.")
         token_ids = as_token_ids("inputs", token_ids, self.vocabulary_size)
         segment_ids = None if segment_ids is None else as_integers("segment_ids", segment_ids)
         x = self.embed(token_ids, training)

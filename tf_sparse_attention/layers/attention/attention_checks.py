@@ -1,5 +1,6 @@
 """Checks of the arguments and shapes that all attention layers have."""
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,11 @@ from tf_sparse_attention.types import Shape, Tensor
 MULTIPLES = {"rotary": 2, "rotary_2d": 4}
 
 # By names that a call does not take, what does it instead.
-_CAUSAL = "An attention hides later positions in a call with `use_causal_mask=True`, a block made with `causal=True`. "
+_CAUSAL = " An attention hides later positions in a call with `use_causal_mask=True`, a block made with `causal=True`."
 HINTS = {
     "causal": _CAUSAL,
     "use_causal_mask": _CAUSAL,
-    "padding_mask": "A mask of padding is `query_mask` or `key_mask` of an attention, `mask` of a block. ",
+    "padding_mask": " A mask of padding is `query_mask` or `key_mask` of an attention, `mask` of a block.",
 }
 
 
@@ -73,15 +74,15 @@ def check_sources(layer: Any, value: Tensor | None, key: Tensor | None) -> None:
     """Raises a `ValueError` for a key without a value, and for a value that a layer does not take."""
     if key is not None and value is None:
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
+    if value is not None and layer.reads_successors:
+        raise ValueError(
+            "`value` and `key` must be None, or `query` itself, with the values of successors, which are for "
+            "self-attention alone. Received: a value other than the query."
+        )
     if value is not None and layer.share_qk:
         raise ValueError(
             "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
             f"share_qk=False to {type(layer).__name__}. Received: a value other than the query."
-        )
-    if value is not None and layer.reads_successors:
-        raise ValueError(
-            "`value` and `key` must be None, or `query` itself, with the values of successors, which are those of the "
-            "own sequence. Received: a value other than the query."
         )
 
 
@@ -117,18 +118,23 @@ def check_mask_names(masks: Iterable[str], known: Sequence[str]) -> None:
         raise ValueError(f"`masks` must be among {known}. Received: {sorted(set(masks) - set(known))}.")
 
 
-def check_extra_masks(attention: keras.layers.Layer, given: Mapping[str, Tensor | None]) -> None:
+def check_extra_masks(
+    attention: keras.layers.Layer, given: Mapping[str, Tensor | None], block: keras.layers.Layer | None = None
+) -> None:
     """Raises a `ValueError` for a mask by name that an attention does not take.
 
     Args:
         attention: an attention layer or a `MixedAttention`.
         given: dictionary of masks in addition to those of every layer; None counts as no mask.
+        block: the block that is called with them. None: the attention itself.
     """
     unknown = {name for name, mask in given.items() if mask is not None} - set(attention.extra_mask_names)
-    hint = next((HINTS[name] for name in sorted(unknown) if name in HINTS), "")
     if unknown:
+        known = {*inspect.signature((block or attention).call).parameters, *attention.extra_mask_names}
+        similar = checks.did_you_mean(min(unknown), known - {"extra_masks"}, count=1, similarity=0.75)
+        hint = next((HINTS[name] for name in sorted(unknown) if name in HINTS), similar)
         raise ValueError(
-            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it. {hint}"
+            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it.{hint} "
             f"Masks that are taken in addition to those of every layer: {list(attention.extra_mask_names)}. "
             f"Received: {sorted(unknown)}."
         )

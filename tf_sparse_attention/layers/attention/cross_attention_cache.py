@@ -28,10 +28,10 @@ class CrossAttentionCache:
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
         """Why the layer cannot decode with a cross-attention cache, as text; None if it can."""
+        if self.reads_successors:
+            return "the values of successors are for self-attention alone"
         if self.share_qk:
             return "queries serve as keys"
-        if self.reads_successors:
-            return "the values of successors are those of the own sequence"
         pattern = self.make_pattern(causal=False)
         return None if pattern.causal_selection else pattern.cache_unsupported_reason()
 

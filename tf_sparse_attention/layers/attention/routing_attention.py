@@ -247,9 +247,7 @@ class RoutingAttention(AttentionLayer):
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
-        if self.share_qk:
-            return "queries serve as keys"
-        if self.selection is None:
+        if self.selection is None and not self.share_qk and not self.use_successor_values:
             return "with selection=None cross-attention selects by 'top_k' among all queries"
         return super().cross_cache_unsupported_reason or self.cache_unsupported_reason
 

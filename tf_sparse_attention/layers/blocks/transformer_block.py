@@ -33,7 +33,8 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         attention: an attention layer of this library.
         feed_forward: a layer (B, T, D) to (B, T, D), or None.
         norm: "pre" or "post". Default "pre".
-        causal: whether later positions are hidden: passed on as `use_causal_mask`. Default False.
+        causal: whether later positions are hidden: passed on as `use_causal_mask`, and needed for the values of
+            successors. Default False.
         dropout: rate in [0, 1) on the result of each sublayer before it is added, in training. Default 0.
         epsilon: of the layer norms, default 1e-6.
         remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less
@@ -89,7 +90,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         _check_sublayers(attention, feed_forward, cross_attention)
         checks.check_choice("norm", norm, ("pre", "post"))
         checks.check_switch("causal", causal)
-        _check_can_be_causal(attention, cross_attention, causal)
+        _check_causal(attention, cross_attention, causal)
         checks.check_switch("remat", remat)
         checks.check_rate("dropout", dropout)
         checks.check_positive("epsilon", epsilon)
@@ -154,7 +155,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         if memory is not None:
             memory = self._attention_norm(memory) if self.norm == "pre" else memory
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
-        check_extra_masks(self.attention, extra_masks)
+        check_extra_masks(self.attention, extra_masks, self)
         given |= {name: extra for name, extra in extra_masks.items() if extra is not None}
 
         def attend(x):
@@ -233,8 +234,14 @@ def _check_sublayers(attention, feed_forward, cross_attention):
         )
 
 
-def _check_can_be_causal(attention, cross_attention, causal):
-    never = [part for part in getattr(attention, "parts", [attention]) if not part.can_be_causal]
+def _check_causal(attention, cross_attention, causal):
+    parts = getattr(attention, "parts", [attention])
+    if not causal and any(part.reads_successors for part in parts):
+        raise ValueError(
+            "`causal` must be True where `attention` has the values of successors, which would show a token what comes "
+            "after it. Received: causal=False."
+        )
+    never = [part for part in parts if not part.can_be_causal]
     if causal and never:
         raise ValueError(
             f"`causal` must be False with {never[0].__class__.__name__} as it is made here, which cannot hide later "
