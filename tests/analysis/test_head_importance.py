@@ -56,10 +56,39 @@ def test_another_loss_and_weights_beside_the_targets():
     assert found.loss == pytest.approx(np.mean([float(keras.ops.mean(model(ids))) for ids, _ in batches]), abs=1e-5)
 
 
-def test_what_is_no_model_of_ours_or_no_batch_is_an_error():
-    model, batches = model_and_batches()
-    with pytest.raises(ValueError, match=r"`batches` must be pairs of inputs and targets. Received: none"):
-        head_importance(model, [])
+IDS = np.ones((1, 4), int)
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"),
+    [
+        ([], "none"),
+        (None, "NoneType in place of a pair"),
+        (IDS, "ndarray in place of a pair"),
+        ((IDS, IDS), "ndarray in place of a pair"),
+        ([(IDS,)], "tuple in place of a pair"),
+        ([{"token_ids": IDS, "targets": IDS}], "dict in place of a pair"),
+    ],
+)
+def test_what_is_no_pairs_is_an_error(batches, found):
+    with pytest.raises(ValueError, match=rf"`batches` must be pairs of inputs and targets. Received: {found}\."):
+        head_importance(model_and_batches()[0], batches)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("mse", "`loss` must be None or a function of targets and outputs. Received: loss='mse'."),
+        (lambda targets, outputs: None, "`loss` must return numbers. Received: a loss that returned None."),
+    ],
+)
+def test_what_is_no_loss_is_an_error(loss, message):
+    with pytest.raises(ValueError, match=message):
+        head_importance(*model_and_batches(), loss)
+
+
+def test_what_is_no_model_of_ours_is_an_error():
+    _, batches = model_and_batches()
     plain = keras.Sequential([keras.layers.Embedding(20, 8)])
     with pytest.raises(ValueError, match="`model` must have attention layers of this library"):
         head_importance(plain, batches)

@@ -144,7 +144,8 @@ def test_spans_are_listed_with_advice():
         report = health(layer, x)
         assert report.spans[0].window == 64 and len(report.spans[0].spans) == 2
         assert said in report.advice[0] and said in str(report)
-    assert str(health(LocalAttention(2, 4, window=4), x)).strip() == "Nothing is amiss."
+    layer = LocalAttention(2, 4, window=64, adaptive_span={"ramp": 4, "initial": 0.7})
+    assert str(health(layer, x)).endswith("\n\nNothing is amiss.")
 
 
 def test_a_model_of_layers_of_its_own_need_not_be_built():
@@ -183,6 +184,30 @@ def test_a_report_of_another_model_is_an_error():
         health(layer, x, report)
 
 
-def test_a_model_without_attention_is_an_error():
-    with pytest.raises(ValueError, match="must have attention layers of this library"):
-        health(keras.Sequential([keras.Input((4, SIZE)), keras.layers.Dense(2)]), normal(1, 4, SIZE))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": "text"}, "`batch` must be what the model is called with, .* Received: batch of type str."),
+        ({"batch": None}, "`batch` must be what the model is called with, .* Received: batch of type NoneType."),
+        ({"batch": (normal(1, 4, SIZE),) * 2}, "`batch` must be what .* Received: batch of type tuple."),
+        ({"previous": "report"}, "`previous` must be None or a report of `health`. Received: previous='report'."),
+        (
+            {"model": LocalAttention(2, 4, window=4, name="near")},
+            "`model` must have routed heads with centroids, or adaptive spans. Received: near without.",
+        ),
+        (
+            {"model": keras.Sequential([keras.Input((4, SIZE)), keras.layers.Dense(2)])},
+            "`model` must have attention layers of this library",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_an_error(change, message):
+    with pytest.raises(ValueError, match=message):
+        health(**{"model": routing(), "batch": normal(1, 4, SIZE), **change})
+
+
+@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: MixedAttention([part])])
+def test_a_layer_with_successor_values_is_called_with_a_causal_mask(wrap):
+    layer, x = wrap(routing(use_successor_values=True)), normal(1, 32, SIZE)
+    empty = ~keras.ops.convert_to_numpy(layer.attention_pattern(x, use_causal_mask=True)).any(axis=-1)
+    np.testing.assert_allclose([head.dropped for head in health(layer, x).heads], empty.mean(axis=(0, 2)))

@@ -102,18 +102,24 @@ def _one_hot_rows(output, queries):
     return ops.broadcast_to(ops.cast(marks, output.dtype), output.shape)
 
 
-def record_attentions(model: keras.layers.Layer, inputs: Any) -> list[Attention]:
+def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
     """Returns the attentions of a model in the order of their calls, a list of `Attention`.
 
     Args:
-        model: Keras model or layer with attention layers of this library.
-        inputs: what it is called with.
+        model: Keras model or layer with attention layers of this library. An attention layer itself is called with a
+            causal mask if it has the values of successors.
+        batch: what it is called with.
 
     Raises:
-        ValueError: if there are none, or one whose heads share their keys and values.
+        ValueError: if there are none, or one whose heads share their keys and values, and for a batch that is no
+            arrays.
     """
+    alone = isinstance(model, (AttentionLayer, MixedAttention))
+    _check_batch(batch, [batch] if alone else keras.tree.flatten(batch))
+    parts = getattr(model, "parts", [model]) if alone else []
+    causal = {"use_causal_mask": True} if any(part.reads_successors for part in parts) else {}
     if not model.built:  # Keras would build it by a symbolic call, whose tensors are of no use afterwards
-        model(inputs, training=False)
+        model(batch, training=False, **causal)
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     owners = {id(part): layer for layer in layers if isinstance(layer, MixedAttention) for part in layer.parts}
     found: list[Attention] = []
@@ -138,7 +144,17 @@ def record_attentions(model: keras.layers.Layer, inputs: Any) -> list[Attention]
                 f"heads {layer.num_key_heads} have some."
             )
     with replaced([(layer, "compute_attention", recording(layer)) for layer in attending]):
-        model(inputs, training=False)
+        model(batch, training=False, **causal)
     if not found:
         raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without.")
     return found
+
+
+def _check_batch(batch, inputs):
+    """Raises a `ValueError` unless the inputs that a batch has are arrays, of which some may be None."""
+    given = [x for x in inputs if x is not None]
+    if not given or not all(hasattr(x, "shape") for x in given):
+        raise ValueError(
+            "`batch` must be what the model is called with, an array or a structure of arrays. "
+            f"Received: batch of type {type(batch).__name__}."
+        )

@@ -75,7 +75,8 @@ def head_importance(
         A `HeadImportance`; `print` shows the table.
 
     Raises:
-        ValueError: for a model without attention layers of this library, and where there is no batch.
+        ValueError: for a model without attention layers of this library, for batches that are no pairs or none, and
+            for a loss that is no function or gives no numbers.
 
     Example:
         >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
@@ -87,16 +88,16 @@ def head_importance(
         | text/block_0/attention/local_0 | LocalAttention | ...
     """
     loss = language_model_loss() if loss is None else loss
-    pairs = [(inputs, targets) for inputs, targets, *_ in batches]
-    if not pairs:
-        raise ValueError("`batches` must be pairs of inputs and targets. Received: none.")
+    if not callable(loss):
+        raise ValueError(f"`loss` must be None or a function of targets and outputs. Received: loss={loss!r}.")
+    pairs = _pairs_of(batches)
     layers = attention_layers(model)
     if not layers:
         raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without.")
 
     def mean_loss():
         losses = [loss(ops.convert_to_tensor(targets), model(inputs, training=False)) for inputs, targets in pairs]
-        return float(np.mean([ops.convert_to_numpy(ops.mean(each)) for each in losses]))
+        return float(np.mean([_mean_of(each) for each in losses]))
 
     whole, heads = mean_loss(), []
     for layer in layers:
@@ -105,6 +106,28 @@ def head_importance(
             with replaced([(layer, "compute_attention", _without(layer, head))]):
                 heads.append(HeadLoss(layer.path or layer.name, head, kind, mean_loss() - whole))
     return HeadImportance(heads, whole)
+
+
+def _pairs_of(batches):
+    """Returns the inputs and the targets of each batch."""
+    pairs = []
+    for batch in batches if isinstance(batches, Iterable) else [batches]:
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise ValueError(
+                f"`batches` must be pairs of inputs and targets. Received: {type(batch).__name__} in place of a pair."
+            )
+        pairs.append(batch[:2])
+    if not pairs:
+        raise ValueError("`batches` must be pairs of inputs and targets. Received: none.")
+    return pairs
+
+
+def _mean_of(loss):
+    """Returns the mean of what a loss gave, as a number."""
+    try:
+        return ops.convert_to_numpy(ops.mean(loss))
+    except (TypeError, ValueError):
+        raise ValueError(f"`loss` must return numbers. Received: a loss that returned {loss!r}.") from None
 
 
 def _without(layer, head):

@@ -109,16 +109,17 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
     One call of the model, and one of each routed attention; the cost is linear in the length.
 
     Args:
-        model: Keras model or layer with attention layers of this library.
-        batch: what it is called with.
+        model: Keras model or layer with attention layers of this library; such a layer itself is called with a causal
+            mask if it has the values of successors.
+        batch: what it is called with: arrays, without targets.
         previous: an earlier report of the same model, to measure the drift of centroids from. Default: None.
 
     Returns:
         A `Health`; `print` shows it.
 
     Raises:
-        ValueError: for a model without attention layers of this library, for a batch of padding alone, and for a report
-            of another model.
+        ValueError: for a model without routed heads and adaptive spans, for a batch that is no arrays or padding alone,
+            and for a report of another model.
 
     Example:
         >>> layer = tsa.layers.RoutingAttention(2, 8, num_clusters=4, cluster_size=16, selection="top_k", seed=0)
@@ -126,6 +127,8 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
         >>> print(report)  # doctest: +ELLIPSIS
         | layer | head | dead clusters | entropy | overfull | dropped | drift |...
     """
+    if previous is not None and not isinstance(previous, Health):
+        raise ValueError(f"`previous` must be None or a report of `health`. Received: previous={previous!r}.")
     heads, centroids = [], {}
     for attention in record_attentions(model, batch):
         for part in attention.parts:
@@ -137,6 +140,10 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
                 drift = None if previous is None else _drift(previous, path, centroids[path])
                 heads += _heads_of(part, numbers, pattern, sides, dropped, drift)
     spans = [Spans(_layer_of(span), span.window, tuple(int(x) for x in span.spans())) for span in spans_in(model)]
+    if not heads and not spans:
+        raise ValueError(
+            f"`model` must have routed heads with centroids, or adaptive spans. Received: {model.name} without."
+        )
     return Health(heads, spans, advise(heads, spans), centroids)
 
 
