@@ -26,8 +26,8 @@ from benchmarks import tables, worker
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = [1024, 2048, 4096, 8192, 16384]
-CASES = ("local", "image", "nearest", "nearest, separate keys", "top_k", "lsh", "strided", "fixed", "all-attention")
-CASES += ("clustered", "improved clustered", worker.DENSE)
+CASES = ("local", "image", "nearest", "nearest, separate keys", "successors", "top_k", "lsh", "strided", "fixed")
+CASES += ("all-attention", "clustered", "improved clustered", worker.DENSE)
 
 
 def parse(argv):

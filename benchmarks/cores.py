@@ -9,7 +9,17 @@ from tf_sparse_attention.ops.clustered import clustered_attention, improved_clus
 from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.members import best_members
-from tf_sparse_attention.patterns import Blocks, Hashed, Heads, ImageBlocks, Nearest, Stride, Summary, Window
+from tf_sparse_attention.patterns import (
+    Blocks,
+    Hashed,
+    Heads,
+    ImageBlocks,
+    Nearest,
+    Stride,
+    Successors,
+    Summary,
+    Window,
+)
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.nearest import BestOfCluster
 
@@ -48,10 +58,17 @@ def hashed(query, key, value, extras, span):
 
 
 def nearest(query, key, value, extras, span):
+    return _in_clusters(Nearest(extras[0].shape[1], span), query, value, extras[0])
+
+
+def successors(query, key, value, extras, span):
+    return _in_clusters(Successors(Nearest(extras[0].shape[1], span)), query, value, extras[0])
+
+
+def _in_clusters(pattern, query, value, centroids):
     query = kmeans.normalize(query)
-    num_clusters = extras[0].shape[1]
-    known = _known(groups_of(kmeans.nearest(query, extras[0]), num_clusters))
-    return causal(Nearest(num_clusters, span), query, None, value, known=known, hide_self="unless_alone")
+    known = _known(groups_of(kmeans.nearest(query, centroids), pattern.num_groups))
+    return causal(pattern, query, None, value, known=known, hide_self="unless_alone")
 
 
 def nearest_separate(query, key, value, extras, span):
@@ -109,6 +126,7 @@ CORES = {
     "image": image,
     "nearest": nearest,
     "nearest, separate keys": nearest_separate,
+    "successors": successors,
     "top_k": top_k,
     "lsh": hashed,
     "strided": strided,
@@ -118,5 +136,5 @@ CORES = {
     "improved clustered": improved_clustered,
     DENSE: keras_dense,
 }
-SHARED = ("nearest", "top_k", "lsh")  # queries are the keys
+SHARED = ("nearest", "successors", "top_k", "lsh")  # queries are the keys
 SLOTTED = {"all-attention": 1024}  # persistent vectors

@@ -119,7 +119,7 @@ def extras_of(name, sizes, seed=0):
     if name == "lsh":
         shape = sizes.num_heads, sizes.head_dim, max(sizes.num_clusters // 2, 1)
         return [draw.standard_normal(shape, dtype="float32")]
-    if not name.startswith(("nearest", "top_k")):
+    if not name.startswith(("nearest", "successors", "top_k")):
         return []
     directions = draw.standard_normal((sizes.num_heads, sizes.num_clusters, sizes.head_dim), dtype="float32")
     return [ops.convert_to_numpy(kmeans.normalize(ops.convert_to_tensor(directions)))]
@@ -140,6 +140,8 @@ def layer_of(name, sizes, seed=0):
         return layers.RoutingAttention(selection="nearest", **clusters, **heads)
     if name == "nearest, separate keys":
         return layers.RoutingAttention(selection="nearest", share_qk=False, **clusters, **heads)
+    if name == "successors":
+        return layers.RoutingAttention(use_successor_values=True, **clusters, **heads)
     if name == "top_k":
         return layers.RoutingAttention(selection="top_k", **clusters, **heads)
     if name == "strided":

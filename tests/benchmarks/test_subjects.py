@@ -7,6 +7,7 @@ from keras import ops
 
 from benchmarks import steps, subjects, worker
 from tests.oracle import definitions
+from tf_sparse_attention.ops import kmeans
 
 SIZES = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=8)
 MODE = worker.MODES[keras.backend.backend()][0]
@@ -34,6 +35,17 @@ def test_clusters_grow_with_the_length_and_are_never_none():
 def test_the_local_core_is_dense_attention_in_a_causal_window():
     mask = definitions.window(24, 24, 8, True)
     np.testing.assert_allclose(output_of("local"), dense(*subjects.heads_of(SIZES), mask), atol=1e-5)
+
+
+def test_the_core_of_successors_reads_the_value_after_each_earlier_token():
+    sizes = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=24)  # one cluster, which holds all
+    query, _, value = subjects.heads_of(sizes)
+    query = ops.convert_to_numpy(kmeans.normalize(query)) * 8**0.25  # their products are not divided
+    subject = subjects.core_subject("successors", sizes)
+    output = ops.convert_to_numpy(subject.function(*subject.arguments)[0])
+    expected = dense(query, query, np.roll(value, -1, axis=2), np.tri(24, k=-1, dtype=bool))
+    np.testing.assert_allclose(output[:, :, 1:], expected[:, :, 1:], atol=1e-5)
+    assert not output[:, :, 0].any()
 
 
 @pytest.mark.parametrize("name", ["strided", "fixed"])
@@ -86,8 +98,7 @@ def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
         "local",
         "nearest",
         "all-attention",
-        pytest.param("lsh", marks=pytest.mark.full),
-        pytest.param("top_k", marks=pytest.mark.full),
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("successors", "lsh", "top_k")),
         *(pytest.param(name, marks=pytest.mark.large) for name in ("nearest, separate keys", "clustered")),
     ],
 )
@@ -96,7 +107,7 @@ def test_one_head_at_a_time_is_all_heads_at_once_with_the_same_gradients(name):
         arrays(steps.step_of(subjects.core_subject(name, SIZES, remat), MODE, backward=True).run())
         for remat in (False, True)
     )
-    assert len(at_once) == 1 + {"nearest": 2, "top_k": 2, "lsh": 2, "all-attention": 5}.get(name, 3)
+    assert len(at_once) == 1 + {"nearest": 2, "successors": 2, "top_k": 2, "lsh": 2, "all-attention": 5}.get(name, 3)
     for expected, found in zip(at_once, in_turn, strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
@@ -110,7 +121,9 @@ def test_a_whole_layer_gives_a_gradient_of_its_input_and_of_every_weight(remat):
     assert all(np.abs(g).max() > 0 for g in gradients)
 
 
-@pytest.mark.parametrize("name", ["local", "image", "nearest, separate keys", "top_k", "lsh", "keras dense"])
+@pytest.mark.parametrize(
+    "name", ["local", "image", "nearest, separate keys", "successors", "top_k", "lsh", "keras dense"]
+)
 def test_every_layer_runs_forward(name):
     subject = subjects.layer_subject(name, SIZES)
     (output,) = arrays(steps.step_of(subject, MODE, backward=False).run())
