@@ -2,12 +2,14 @@
 
 import argparse
 
+from benchmarks.quality.run_folder import run_folder
+
 NUM_WINDOWS = 32  # of the test split, evenly spread
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_argument("--workdir", required=True, type=run_folder, help="folder of the run")
     options = parser.parse_args()
 
     from benchmarks.quality.held_out import open_held_out  # imports TensorFlow

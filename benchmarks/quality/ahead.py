@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from benchmarks.quality.held_out import open_held_out
+from benchmarks.quality.run_folder import run_folder
 
 NUM_SCORED = 32  # tokens of each window, drawn from its second half
 
@@ -72,7 +73,7 @@ def look_ahead(folder: str | os.PathLike, num_windows: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", required=True, nargs="+", help="folders of runs")
+    parser.add_argument("--workdir", required=True, type=run_folder, nargs="+", help="folders of runs")
     parser.add_argument("--windows", type=int, default=64, help="of the test split (default: %(default)s)")
     options = parser.parse_args()
     for folder in options.workdir:

@@ -8,6 +8,8 @@ import argparse
 import io
 import tokenize
 
+from benchmarks.quality.run_folder import run_folder
+
 NUM_SAMPLES, NUM_TOKENS = 8, 400
 
 
@@ -41,7 +43,7 @@ def _is_read(line):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_argument("--workdir", required=True, type=run_folder, help="folder of the run")
     options = parser.parse_args()
 
     import tf_sparse_attention as tsa
