@@ -114,7 +114,7 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
         ValueError: if there are none, or one whose heads share their keys and values, and for a batch that is no
             arrays.
     """
-    alone = isinstance(model, (AttentionLayer, MixedAttention))
+    alone = isinstance(model, AttentionLayer | MixedAttention)
     _check_batch(batch, [batch] if alone else keras.tree.flatten(batch))
     parts = getattr(model, "parts", [model]) if alone else []
     causal = {"use_causal_mask": True} if any(part.reads_successors for part in parts) else {}

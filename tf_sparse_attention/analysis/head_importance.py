@@ -112,7 +112,7 @@ def _pairs_of(batches):
     """Returns the inputs and the targets of each batch."""
     pairs = []
     for batch in batches if isinstance(batches, Iterable) else [batches]:
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise ValueError(
                 f"`batches` must be pairs of inputs and targets. Received: {type(batch).__name__} in place of a pair."
             )
