@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests import contracts
-from tests.cases import CASES, FEW, OF_EACH_CLASS, Case, every_layer
+from tests.cases import CASES, FEW, OF_EACH_CLASS, OF_EACH_KIND, Case, every_layer
 from tests.contracts import SIZE, assert_close, built, call, normal, random_masks, to_numpy
 from tests.oracle.layers import dense_call
 from tf_sparse_attention.layers import LocalAttention
@@ -18,9 +18,18 @@ def test_a_layer_equals_its_dense_twin(case):
     contracts.check_dense_twin(case)
 
 
-@every_layer()
+@every_layer(by_default=(*OF_EACH_KIND, "successors_window"))
 def test_a_layer_equals_its_dense_twin_under_all_masks(case):
     contracts.check_dense_twin(case, **random_masks(2, built(case).num_heads, 13, pairs=case.pairs))
+
+
+SUCCESSORS = ["successors", "successors_window", "successors_beside", "successors_of_two_kinds"]
+
+
+@pytest.mark.parametrize("name", SUCCESSORS)
+def test_values_of_successors_stay_in_a_document_that_another_one_interrupts(name):
+    segments = np.array([[0, 0, 1, 0, 0, 1, 1, 0, 2, 0, 1, 0, 0]] * 2, "int32")
+    contracts.check_dense_twin(CASES[name], segment_ids=segments)
 
 
 @every_layer(by_default=FEW, pairs=True)

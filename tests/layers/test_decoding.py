@@ -9,7 +9,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests.cases import CASES
-from tests.contracts import with_random_weights
+from tests.contracts import normal, with_random_weights
 from tests.draws import JAX_SETTINGS, ON_JAX, first
 from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
 from tf_sparse_attention import layers
@@ -54,6 +54,12 @@ def made(name):
 def test_prompts_around_a_block_and_of_several_windows(name):
     x = np.random.default_rng(0).normal(size=(6, 31, SIZE)).astype("float32")
     assert largest_error(made(name), x, np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE
+
+
+# With a table of ranks, with none, and with one of tokens.
+@pytest.mark.parametrize("name", ["successors", "successors_window", "successors_token_distance"])
+def test_values_of_successors_go_on_after_prompts_of_no_one_and_some_tokens(name):
+    assert largest_error(made(name), normal(3, 6, SIZE), np.array([0, 1, 4])) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", first(NAMES, 4))

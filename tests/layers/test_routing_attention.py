@@ -45,6 +45,13 @@ def test_both_sides_see_the_next_tokens_of_the_cluster_too():
     np.testing.assert_allclose(two_clusters(selection="nearest")(), expected, rtol=1e-6)
 
 
+def test_a_token_whose_next_one_is_hidden_is_not_seen_and_keeps_its_place():
+    # 0: none. 1: {0}. 2: hidden. 3: {0}, for 1 comes before 2. 4: alone in B. 5: {3}, for 1 is still the other of two.
+    mask = np.array([[True, True, False, True, True, True]])
+    found = two_clusters(use_successor_values=True)(use_causal_mask=True, key_mask=mask)
+    np.testing.assert_allclose(found, [0, 11, 0, 11, 0, 14], rtol=1e-6)
+
+
 def test_top_k_takes_the_first_of_equal_tokens_and_leaves_the_rest_with_zeros():
     # Cluster A takes 0 and 1 of the four equal ones, B has 2 and 4; 3 and 5 are in no cluster.
     np.testing.assert_allclose(two_clusters()(), [10.5, 10.5, 13, 0, 13, 0], rtol=1e-6)
