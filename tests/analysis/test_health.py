@@ -74,6 +74,7 @@ def test_clusters_are_counted_by_row_and_without_padding(share_qk):
             rows += [np.bincount(nearest[row, head][mask[row]], minlength=4) for row in range(2)]
         rows = np.array(rows)
         shares = rows.sum(0) / rows.sum()
+        np.testing.assert_allclose(found.shares, shares)  # in the order of the clusters
         assert found.dead == (shares == 0).sum() and (found.num_clusters, found.cluster_size) == (4, 8)
         assert found.overfull == pytest.approx(rows[rows > 8].sum() / rows.sum())
         assert found.entropy == pytest.approx(-sum(x * np.log(x) for x in shares if x) / np.log(4))

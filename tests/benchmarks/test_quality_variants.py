@@ -52,6 +52,17 @@ def test_a_temperature_multiplies_the_scores():
     np.testing.assert_allclose(same[1], tripled, atol=1e-5)
 
 
+def test_a_gate_lets_through_what_heads_add_to_some_tokens():
+    layer, x = variants.Gated(**SIZES, **LAYERS["Gated"]), normal(1, 12, 8)
+    layer.build(x.shape)
+    opens = np.arange(12) % 3 > 0
+    x[..., 0] = np.where(opens, 1, -1)
+    layer._gate.set_weights([np.zeros((8, 1)), np.array([100.0])])  # open for all
+    whole = layer(x, use_causal_mask=True)
+    layer._gate.set_weights([100 * np.eye(8, 1), np.array([0.0])])
+    np.testing.assert_allclose(layer(x, use_causal_mask=True), np.where(opens[:, None], whole, 0), atol=1e-6)
+
+
 def test_centroids_start_from_the_first_batch_or_follow_faster_at_first():
     x = normal(1, 30, 8)
     layers = {
