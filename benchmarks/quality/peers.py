@@ -11,10 +11,12 @@ import itertools
 
 import numpy as np
 
-from benchmarks.quality import tasks
+from benchmarks.quality import results, tasks
+from benchmarks.quality.cells import SEEDS
 from benchmarks.quality.tasks import TASKS, Task
 
 NAMES = ("associative_recall", "induction")
+KINDS = {"routing_transformer": False, "routing_transformer_shifted": True}  # whether tokens are shifted
 CLUSTER_SIZE = 64
 
 
@@ -37,8 +39,8 @@ def build(task: Task, shift_tokens: bool) -> object:
     )
 
 
-def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -> dict[int, float]:
-    """Returns {length: share of what was asked that is answered} of a model trained from a seed."""
+def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -> dict:
+    """Returns the `tasks.scores` of a model trained from a seed."""
     import torch
 
     torch.manual_seed(seed)
@@ -61,19 +63,16 @@ def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -
         with torch.no_grad():
             return model(torch.from_numpy(token_ids).long())[0].numpy()
 
-    return {length: tasks.accuracy(logits_of, task, length, seed) for length in task.test_lengths}
+    return tasks.scores(logits_of, task, seed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
-    parser.add_argument("--steps", type=int, default=tasks.STEPS)
+    parser.add_argument("--tasks", nargs="+", choices=NAMES, default=list(NAMES), help="default: all")
     options = parser.parse_args()
-    for name, shift_tokens, seed in itertools.product(options.tasks, (False, True), options.seeds):
-        found = train(TASKS[name], shift_tokens, seed, options.steps)
-        shares = ", ".join(f"{share:.2f} at {length:,}" for length, share in found.items())
-        print(f"{name}{', shifted' * shift_tokens}, seed {seed}: {shares}", flush=True)
+    runs = itertools.product(options.tasks, KINDS, SEEDS)
+    keys = [{"task": task, "kind": kind, "seed": seed} for task, kind, seed in runs]
+    results.run_missing(keys, lambda task, kind, seed: train(TASKS[task], KINDS[kind], seed), tasks.RESULTS)
 
 
 if __name__ == "__main__":

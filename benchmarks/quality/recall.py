@@ -8,7 +8,6 @@ run again. Prints the tables.
 
 import argparse
 import itertools
-import pathlib
 from typing import Any
 
 import keras
@@ -16,10 +15,10 @@ import numpy as np
 
 from benchmarks.quality import config, results, tasks
 from benchmarks.quality.cells import SEEDS
+from benchmarks.quality.peers import KINDS as PEERS
 from benchmarks.quality.tasks import TASKS, Task
 from tf_sparse_attention import models
 
-FILE = pathlib.Path(__file__).with_name("recall.jsonl")
 KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_successors", "dense")
 
 
@@ -39,10 +38,7 @@ def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel
 
 
 def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[str, dict[int, Any]]:
-    """Returns the share of what is asked that a model trained from a seed answers, by length.
-
-    Under "accuracy" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
-    """
+    """Returns the `scores` of a model trained from a seed."""
     keras.utils.set_random_seed(seed)
     model = build(kind, task.vocabulary_size, max(task.test_lengths))
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -52,21 +48,12 @@ def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[st
     model.compile(optimizer, loss=models.language_model_loss(), jit_compile=True)
     for batch in tasks.training_batches(task, seed, steps):
         model.train_on_batch(*batch)
-
-    def accuracy(length, **settings):
-        return tasks.accuracy(model.predict_on_batch, task, length, seed, **settings)
-
-    found = {"accuracy": {length: accuracy(length) for length in task.test_lengths}}
-    if task.depths:
-        found["by_depth"] = {
-            length: [accuracy(length, depth=depth) for depth in task.depths] for length in task.test_lengths
-        }
-    return found
+    return tasks.scores(model.predict_on_batch, task, seed)
 
 
 def read() -> dict[tuple[str, str, int], dict[str, Any]]:
     """Returns {(task, kind, seed): result of `train`}, whose lengths are strings."""
-    return {(each["task"], each["kind"], each["seed"]): each for each in results.read_lines(FILE)}
+    return {(each["task"], each["kind"], each["seed"]): each for each in results.read_lines(tasks.RESULTS)}
 
 
 def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
@@ -94,7 +81,8 @@ def _table(name, found, figure, show):
         f"| heads | seeds | {' | '.join(f'{length:,}' for length in lengths)} |",
         "|---" * (2 + len(lengths)) + "|",
     ]
-    for kind in KINDS:
+    peers = [kind for kind in PEERS if any((name, kind, seed) in found for seed in SEEDS)]
+    for kind in (*KINDS, *peers):
         own = [found[name, kind, seed][figure] for seed in SEEDS if (name, kind, seed) in found]
         shown = [show([each[str(length)] for each in own]) for length in lengths]
         lines.append(f"| {kind} | {len(own)} | {' | '.join(shown)} |")
@@ -121,7 +109,7 @@ def main() -> None:
     if not options.show:
         runs = itertools.product(options.tasks, options.kinds, SEEDS)
         keys = [{"task": task, "kind": kind, "seed": seed} for task, kind, seed in runs]
-        results.run_missing(keys, lambda task, kind, seed: train(TASKS[task], kind, seed), FILE)
+        results.run_missing(keys, lambda task, kind, seed: train(TASKS[task], kind, seed), tasks.RESULTS)
     print(tables(read()))
 
 

@@ -6,6 +6,7 @@ But for the needle's haystack it needs NumPy alone: models of other libraries le
 
 import functools
 import itertools
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -37,11 +38,31 @@ class Task(NamedTuple):
     depths: tuple[float, ...] = ()
 
 
+RESULTS = pathlib.Path(__file__).with_name("recall.jsonl")
 # What all models have in common, whoever makes them.
 WINDOW, HIDDEN_DIM, NUM_LAYERS = 8, 64, 2
 STEPS, WARMUP_STEPS, LEARNING_RATE = 1500, 50, 3e-3
 TOKENS_IN_A_STEP = 4096
 NUM_TESTED, TESTED_AT_ONCE = 64, 8  # sequences of each length
+
+
+def scores(
+    logits_of: Callable[[np.ndarray], np.ndarray], task: Task, seed: int
+) -> dict[str, dict[int, float] | dict[int, list[float]]]:
+    """Returns the share of what is asked that a model answers, by length.
+
+    Under "accuracy" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
+    """
+
+    def share(length, **settings):
+        return accuracy(logits_of, task, length, seed, **settings)
+
+    found: dict[str, Any] = {"accuracy": {length: share(length) for length in task.test_lengths}}
+    if task.depths:
+        found["by_depth"] = {
+            length: [share(length, depth=depth) for depth in task.depths] for length in task.test_lengths
+        }
+    return found
 
 
 def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
