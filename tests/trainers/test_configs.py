@@ -11,6 +11,7 @@ import tf_sparse_attention as tsa
 from trainers.configs import (
     all_attention_enwik8,
     base,
+    books,
     clustered_text,
     demo,
     enwik8,
@@ -30,7 +31,7 @@ CONFIGURATIONS = (
     "sparse_transformer_enwik8",
 )
 ALL = [
-    ("books", ()),
+    *(("books", (variant,)) for variant in books.VARIANTS),
     *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
@@ -39,7 +40,7 @@ ALL = [
     *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
 ]
 SMALL = [
-    ("books", ()),
+    *(("books", (variant,)) for variant in books.VARIANTS),
     ("demo", ("mixed",)),
     ("demo", ("local",)),
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
@@ -111,8 +112,11 @@ def test_the_published_sparse_transformer_has_its_preset():
     assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
 
 
-def test_local_heads_alone_are_as_many_as_local_and_routed_ones():
-    mixed, local = load("demo"), load("demo", ("local",))
+@pytest.mark.parametrize("name", ["demo", "books"])
+def test_local_heads_alone_are_as_many_as_local_and_routed_ones(name):
+    mixed, local = load(name), load(name, ("local",))
+    counts = [components.make_model(config, vocabulary_size=258).count_params() for config in (mixed, local)]
+    assert abs(counts[0] / counts[1] - 1) < 0.01
     assert sum(part["num_heads"] for part in mixed.model.attention) == local.model.attention[0]["num_heads"]
     assert {part["layer"] for part in local.model.attention} == {"LocalAttention"}
     for section in ("data", "optimizer", "train"):
@@ -129,6 +133,7 @@ def test_two_configurations_do_not_share_their_parts():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("books", "mixed, local"),
         ("demo", "mixed, local, tiny"),
         ("enwik8", "enwik8_local_cluster8k"),
         ("all_attention_enwik8", "small, large, tiny"),
