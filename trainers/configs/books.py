@@ -6,8 +6,11 @@ Command:   python -m trainers.train --config=trainers/configs/books.py --config.
            --config.data.tfds=pg19 --config.data.local_dir=FOLDER
            With local heads only: --config=trainers/configs/books.py:local
 Hardware:  2 CPU cores, 8 GB of memory
-Time:      TIME
-Score:     SCORE
+Time:      30 minutes of processor time on one core; with local heads only 28
+Score:     32 books of PG-19 (21 to train on, prepared as `pg19`), bits per byte on the validation and the test books,
+           seeds 0 and 1: 2.036 and 2.067, 2.053 and 2.085; with local heads only, in as many weights and steps, 2.138
+           and 2.165, 2.152 and 2.187 (gzip -9: 3.09 and 3.04, xz -9: 2.55 and 2.48). Perplexity per word 3285 and 3102
+           of seed 0, local 4933 and 4530. A part of PG-19, so no PG-19 score.
 """
 
 import ml_collections
