@@ -37,11 +37,11 @@ class Cell(NamedTuple):
         return f"{self.text}-{self.length}-{self.kind}-{self.steps}"
 
     @classmethod
-    def of(cls, config: str, seed: int = 0) -> Self:
-        """Returns the cell of a configuration."""
+    def of(cls, config: str) -> Self:
+        """Returns the first cell of a configuration."""
         try:
             text, length, kind, steps = config.split("-")
-            return cls(text, int(length), kind, int(steps), seed)
+            return cls(text, int(length), kind, int(steps), SEEDS[0])
         except ValueError:
             raise ValueError(f"`config` must be TEXT-LENGTH-KIND-STEPS. Received: config={config}.") from None
 

@@ -27,7 +27,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def run_missing(keys: Iterable[Mapping[str, Any]], run: Callable[..., Mapping[str, Any]], path: pathlib.Path) -> None:
     """Runs what a file lacks, and adds a line for each: what names it, and the result of `run` with that."""
-    for key in keys:
+    for key in keys:  # read each time: another process may add to the file
         if any(key.items() <= line.items() for line in read_lines(path)):
             continue
         line = {**key, **run(**key)}

@@ -46,9 +46,7 @@ TOKENS_IN_A_STEP = 4096
 NUM_TESTED, TESTED_AT_ONCE = 64, 8  # sequences of each length
 
 
-def scores(
-    logits_of: Callable[[np.ndarray], np.ndarray], task: Task, seed: int
-) -> dict[str, dict[int, float] | dict[int, list[float]]]:
+def scores(logits_of: Callable[[np.ndarray], np.ndarray], task: Task, seed: int) -> dict[str, dict[int, Any]]:
     """Returns the share of what is asked that a model answers, by length.
 
     Under "accuracy" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.

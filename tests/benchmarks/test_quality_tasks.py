@@ -160,7 +160,7 @@ def test_expressions_have_the_value_that_their_definition_gives():
     drawn = [listops.expression(random) for _ in range(50)]
     assert all(listops.value_of(symbols) == evaluate([*symbols]) for symbols in drawn)
     assert max(map(depth_of, drawn)) == listops.MAX_DEPTH - 1  # the digits are the tenth
-    ids, values = listops.draw(random, 3)
+    ids, values = listops.draw(random, 5)
     for row, value in zip(ids, values, strict=True):
         symbols = [listops.SYMBOLS[number] for number in row if number]
         assert listops.MIN_LENGTH < len(symbols) < listops.MAX_LENGTH and evaluate([*symbols]) == value

@@ -18,6 +18,10 @@ from tf_sparse_attention.patterns import (
     Window,
 )
 
+NO_SUCCESSORS = (
+    "`pattern` must be a Window, a pattern in which content decides, as Nearest or Hashed, or one of your own with "
+    "`takes_successors`; of a union wrap the parts. Received: pattern="
+)
 WRONG = [
     (Window, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
     (First, {"count": 1.0}, "`count` must be a positive integer. Received: count=1.0."),
@@ -46,22 +50,10 @@ WRONG = [
     (Hashed, {"num_buckets": 4, "bucket_size": 4, "round": -1}, "`round` must be an integer of at least 0. Received: "),
     (patterns.Ring, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
     (patterns.PhaseRings, {"stride": 0}, "`stride` must be a positive integer. Received: stride=0."),
-    (Successors, {"pattern": First(2)}, "`pattern` must be a Window, a pattern in which content decides, as "),
-    (
-        Successors,
-        {"pattern": Window(2) | Nearest(3, 2)},
-        "`pattern` must be a Window, a pattern in which content ",
-    ),
-    (
-        Successors,
-        {"pattern": Successors(Window(2))},
-        "`pattern` must be a Window, a pattern in which content decides, as ",
-    ),
-    (
-        Successors,
-        {"pattern": 3},
-        "`pattern` must be a Window, a pattern in which content decides, as ",
-    ),
+    (Successors, {"pattern": First(2)}, NO_SUCCESSORS + "First("),
+    (Successors, {"pattern": Window(2) | Nearest(3, 2)}, NO_SUCCESSORS + "Union("),
+    (Successors, {"pattern": Successors(Window(2))}, NO_SUCCESSORS + "Successors("),
+    (Successors, {"pattern": 3}, NO_SUCCESSORS + "3."),
     (Union, {"parts": Window(2)}, "`parts` must be two patterns or more. Received: parts=Window(size=2)."),
     (Union, {"parts": [Window(2)]}, "`parts` must be two patterns or more. Received: parts=(Window(size=2),)."),
     (Union, {"parts": [Window(2), 3]}, "`parts` must be patterns. Received: 3."),

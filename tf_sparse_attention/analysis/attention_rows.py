@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.analysis.attention_layers import attention_layers
 from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 from tf_sparse_attention.analysis.replaced import replaced
@@ -116,8 +117,8 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
     """
     alone = isinstance(model, AttentionLayer | MixedAttention)
     _check_batch(batch, [batch] if alone else keras.tree.flatten(batch))
-    parts = getattr(model, "parts", [model]) if alone else []
-    causal = {"use_causal_mask": True} if any(part.reads_successors for part in parts) else {}
+    reads_successors = alone and any(part.reads_successors for part in attention_layers(model))
+    causal = {"use_causal_mask": True} if reads_successors else {}
     if not model.built:  # Keras would build it by a symbolic call, whose tensors are of no use afterwards
         model(batch, training=False, **causal)
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
