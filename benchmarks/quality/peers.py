@@ -8,6 +8,8 @@ before. Only tasks in which no answer stands later in the sequence: its clusters
 
 import argparse
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +22,8 @@ KINDS = {"routing_transformer": False, "routing_transformer_shifted": True}  # w
 CLUSTER_SIZE = 64
 
 
-def build(task: Task, shift_tokens: bool) -> object:
-    """Returns the peer's language model; a call returns logits and what it adds to the loss."""
+def build(task: Task, shift_tokens: bool) -> Any:
+    """Returns the peer's language model."""
     from routing_transformer import RoutingTransformerLM
 
     return RoutingTransformerLM(
@@ -36,7 +38,23 @@ def build(task: Task, shift_tokens: bool) -> object:
         n_local_attn_heads=2,
         causal=True,
         shift_tokens=shift_tokens,
+        tie_embedding=task.tie_embeddings,
     )
+
+
+def answers_of(model: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
+    """Returns a function of token ids and positions (B, A): the logits there, and what the model adds to the loss."""
+    import torch
+
+    to_vocabulary, model.out = model.out, torch.nn.Identity()
+    model.to_vocabulary = to_vocabulary  # its weights stay the model's
+
+    def answer(token_ids, at):
+        vectors, auxiliary = model(torch.from_numpy(token_ids).long())
+        rows = torch.arange(len(at))[:, None]
+        return to_vocabulary(vectors[rows, torch.from_numpy(at).long()]), auxiliary.sum()
+
+    return answer
 
 
 def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -> dict:
@@ -45,23 +63,24 @@ def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -
 
     torch.manual_seed(seed)
     model = build(task, shift_tokens)
+    answer = answers_of(model)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
-    for step, batch in enumerate(tasks.training_batches(task, seed, steps)):
+    for step, (token_ids, targets) in enumerate(tasks.training_batches(task, seed, steps)):
         warm = min((step + 1) / tasks.WARMUP_STEPS, 1)
         done = max(step - tasks.WARMUP_STEPS, 0) / (steps - tasks.WARMUP_STEPS)
         optimizer.param_groups[0]["lr"] = tasks.LEARNING_RATE * warm * (1 + np.cos(np.pi * done)) / 2
-        token_ids, targets = (torch.from_numpy(x).long() for x in batch)
-        logits, auxiliary = model(token_ids)
-        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0) + auxiliary.sum()
+        at, answers = tasks.asked(targets)
+        logits, auxiliary = answer(token_ids, at)
+        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), torch.from_numpy(answers).long()) + auxiliary
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
 
-    def logits_of(token_ids):
+    def logits_of(token_ids, at):
         with torch.no_grad():
-            return model(torch.from_numpy(token_ids).long())[0].numpy()
+            return answer(token_ids, at)[0].numpy()
 
     return tasks.scores(logits_of, task, seed)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from benchmarks.quality import config, results, tasks
 from benchmarks.quality.cells import SEEDS
@@ -22,9 +23,9 @@ from tf_sparse_attention import models
 KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_successors", "dense")
 
 
-def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel:
-    """Returns a model with heads of a kind; those that see all see up to `longest` positions back."""
-    window = longest if kind == "dense" else tasks.WINDOW
+def build(task: Task, kind: str) -> models.LanguageModel:
+    """Returns a model with heads of a kind; those that see all do so at all lengths of the task."""
+    window = max(task.test_lengths) if kind == "dense" else tasks.WINDOW
 
     def narrow(part):
         if isinstance(part, list):
@@ -33,22 +34,35 @@ def build(kind: str, vocabulary_size: int, longest: int) -> models.LanguageModel
 
     parts = narrow(config.parts_of(kind, 1024))
     intermediate_dim = 4 * tasks.HIDDEN_DIM
-    backbone = models.Backbone(vocabulary_size, tasks.NUM_LAYERS, tasks.HIDDEN_DIM, parts, intermediate_dim)
-    return models.LanguageModel(backbone)
+    backbone = models.Backbone(task.vocabulary_size, tasks.NUM_LAYERS, tasks.HIDDEN_DIM, parts, intermediate_dim)
+    return models.LanguageModel(backbone, tie_embeddings=task.tie_embeddings)
+
+
+class Answers(keras.Model):
+    """A language model of token ids (B, T) and positions (B, A): logits (B, A, V) there alone."""
+
+    def __init__(self, model: models.LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def call(self, inputs):
+        token_ids, at = inputs
+        return self.model.logits(ops.take_along_axis(self.model.backbone(token_ids), at[..., None], axis=1))
 
 
 def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[str, dict[int, Any]]:
     """Returns the `scores` of a model trained from a seed."""
     keras.utils.set_random_seed(seed)
-    model = build(kind, task.vocabulary_size, max(task.test_lengths))
+    model = Answers(build(task, kind))
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, steps, warmup_target=tasks.LEARNING_RATE, warmup_steps=tasks.WARMUP_STEPS
     )
     optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, clipnorm=1.0)
     model.compile(optimizer, loss=models.language_model_loss(), jit_compile=True)
-    for batch in tasks.training_batches(task, seed, steps):
-        model.train_on_batch(*batch)
-    return tasks.scores(model.predict_on_batch, task, seed)
+    for token_ids, targets in tasks.training_batches(task, seed, steps):
+        at, answers = tasks.asked(targets)
+        model.train_on_batch([token_ids, at], answers)
+    return tasks.scores(lambda token_ids, at: model.predict_on_batch([token_ids, at]), task, seed)
 
 
 def read() -> dict[tuple[str, str, int], dict[str, Any]]:

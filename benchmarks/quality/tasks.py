@@ -1,7 +1,8 @@
 """Tasks that need recall: random sequences in which something has to be found again.
 
-Each is drawn at any length, so that a model can be tried on longer ones than it was trained on. Target 0 is not scored.
-But for the needle's haystack it needs NumPy alone: models of other libraries learn the same sequences.
+Each is drawn at any length, so that a model can be tried on longer ones than it was trained on. Target 0 is not scored;
+all sequences of a length are asked equally often. But for the needle's haystack it needs NumPy alone: models of other
+libraries learn the same sequences.
 """
 
 import functools
@@ -29,6 +30,7 @@ class Task(NamedTuple):
         train_lengths: what it is learnt from, in turns.
         test_lengths: what it is tried on.
         depths: values of the argument `depth` of `draw` to try, if it has one.
+        tie_embeddings: whether the output weights are the embedding, as in the models the task comes from.
     """
 
     draw: Callable[[np.random.Generator, int, int], Examples]
@@ -36,6 +38,7 @@ class Task(NamedTuple):
     train_lengths: tuple[int, ...]
     test_lengths: tuple[int, ...]
     depths: tuple[float, ...] = ()
+    tie_embeddings: bool = False
 
 
 RESULTS = pathlib.Path(__file__).with_name("recall.jsonl")
@@ -46,7 +49,15 @@ TOKENS_IN_A_STEP = 4096
 NUM_TESTED, TESTED_AT_ONCE = 64, 8  # sequences of each length
 
 
-def scores(logits_of: Callable[[np.ndarray], np.ndarray], task: Task, seed: int) -> dict[str, dict[int, Any]]:
+def asked(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the positions (B, A) at which something has to follow, in order, and what, of targets (B, T)."""
+    at = np.nonzero(targets)[1].reshape(len(targets), -1).astype("int32")
+    return at, np.take_along_axis(targets, at, axis=1)
+
+
+def scores(
+    logits_of: Callable[[np.ndarray, np.ndarray], np.ndarray], task: Task, seed: int
+) -> dict[str, dict[int, Any]]:
     """Returns the share of what is asked that a model answers, by length.
 
     Under "accuracy" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
@@ -71,12 +82,12 @@ def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
 
 
 def accuracy(
-    logits_of: Callable[[np.ndarray], np.ndarray], task: Task, length: int, seed: int = 0, **settings: Any
+    logits_of: Callable[[np.ndarray, np.ndarray], np.ndarray], task: Task, length: int, seed: int = 0, **settings: Any
 ) -> float:
     """Returns the share of what is asked in drawn sequences of a length that a model answers.
 
     Args:
-        logits_of: function of token ids (B, T) that returns the model's logits (B, T, vocabulary).
+        logits_of: function of token ids (B, T) and positions (B, A) that returns the model's logits there, (B, A, V).
         task: a `Task`.
         length: T.
         seed: of the sequences.
@@ -86,7 +97,8 @@ def accuracy(
     right = []
     for first in range(0, NUM_TESTED, TESTED_AT_ONCE):
         token_ids, targets = (x[first : first + TESTED_AT_ONCE] for x in drawn)
-        right.append((logits_of(token_ids).argmax(-1) == targets)[targets > 0])
+        at, answers = asked(targets)
+        right.append(logits_of(token_ids, at).argmax(-1) == answers)
     return float(np.concatenate(right).mean())
 
 
@@ -201,7 +213,9 @@ def _ids(text):
 
 
 TASKS = {
-    "associative_recall": Task(associative_recall, 2 * NUM_KEYS, (64, 128, 256), (256, 512, 1024, 2048)),
+    "associative_recall": Task(
+        associative_recall, 2 * NUM_KEYS, (64, 128, 256), (256, 512, 1024, 2048), tie_embeddings=True
+    ),
     "induction": Task(induction, CALL + 1, (64, 128, 256), (256, 512, 1024, 2048)),
     "selective_copying": Task(selective_copying, COPY + 1, (64, 128, 256), (256, 512, 1024, 2048)),
     "needle": Task(needle, NUM_BYTES, (128, 256), (256, 512, 1024, 2048), DEPTHS),

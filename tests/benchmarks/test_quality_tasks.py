@@ -37,7 +37,7 @@ def test_most_keys_are_asked_soon_after_the_pairs():
 def test_what_is_tried_is_not_what_was_learnt():
     task = tasks.TASKS["induction"]
     learnt, tried = next(iter(tasks.training_batches(task, 0, 1))), []
-    tasks.accuracy(lambda ids: tried.append(ids) or np.zeros((*ids.shape, 1)), task, learnt.token_ids.shape[1])
+    tasks.accuracy(lambda ids, at: tried.append(ids) or np.zeros((*at.shape, 1)), task, learnt.token_ids.shape[1])
     assert not {row.tobytes() for row in learnt.token_ids} & {row.tobytes() for row in np.concatenate(tried)}
 
 
@@ -89,10 +89,10 @@ class Knowing:
             ids, targets = task.draw(np.random.default_rng([0, 1, length]), tasks.NUM_TESTED, length)
             self.answers |= {row.tobytes(): answer for row, answer in zip(ids, targets, strict=True)}
 
-    def __call__(self, token_ids):
+    def __call__(self, token_ids, at):
         known = np.stack([self.answers[row.tobytes()] for row in token_ids])
         known[: round(len(known) * (1 - self.share))] = 0
-        return np.eye(tasks.CALL + 1)[known]
+        return np.eye(tasks.CALL + 1)[np.take_along_axis(known, at, axis=1)]
 
 
 def test_needles_without_a_depth_lie_anywhere(monkeypatch):
@@ -100,6 +100,17 @@ def test_needles_without_a_depth_lie_anywhere(monkeypatch):
     token_ids, _ = tasks.needle(np.random.default_rng(0), 100, 200)
     begins = np.argmax(token_ids == ord("#") + tasks.FIRST_BYTE, axis=1)
     assert begins.min() < 20 < 60 < np.median(begins) < 110 < 150 < begins.max()
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_what_is_asked_are_the_targets_in_order(name, monkeypatch):
+    monkeypatch.setattr(tasks, "_haystack", lambda: np.full(5000, ord("x") + tasks.FIRST_BYTE, "int32"))
+    _, targets = tasks.TASKS[name].draw(np.random.default_rng(0), 5, 128)
+    at, answers = tasks.asked(targets)
+    assert np.count_nonzero(targets) == at.size and answers.all() and (np.diff(at) > 0).all()
+    again = np.zeros_like(targets)
+    np.put_along_axis(again, at, answers, axis=1)
+    assert (again == targets).all()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -124,6 +135,16 @@ def test_tables_show_what_was_run():
     assert "induction: not run" in lines and lines.count(f"| dense | 0 {'| - ' * 4}|") == 2
     assert f"| local | 2 {'| 0.00 to 0.10 ' * 4}|" in lines
     assert f"| local | 2 {'| 0.50, 0.00, 0.00, 0.00, 1.00 ' * 4}|" in lines
+
+
+def test_logits_of_what_is_asked_are_those_of_the_model_after_training_too():
+    model = recall.build(tasks.TASKS["selective_copying"]._replace(tie_embeddings=True), "last_successors")
+    token_ids, at = np.arange(32, dtype="int32").reshape(2, 16) % tasks.COPY, np.array([[3, 15], [0, 7]], "int32")
+    answers = recall.Answers(model)
+    answers.compile("adam", loss=recall.models.language_model_loss(), run_eagerly=True)
+    answers.train_on_batch([token_ids, at], np.array([[1, 2], [3, 4]]))
+    logits = np.take_along_axis(np.asarray(model(token_ids)), at[..., None], axis=1)
+    np.testing.assert_allclose(answers([token_ids, at]), logits, atol=1e-5)
 
 
 @pytest.mark.full
