@@ -272,7 +272,8 @@ WRONG_CALLS = [
     (
         local,
         {"query": X, "value": SHORT, "segment_ids": np.zeros((2, 6), "int32")},
-        "`segment_ids` must be None where `query` and `value` have different lengths. Received: query of shape "
+        "`value_segment_ids` must be given with `segment_ids` where `query` and `value` have different lengths. "
+        "Received: query of shape "
         "(2, 6, 8), value of shape (2, 4, 8).",
     ),
 ]

@@ -131,7 +131,7 @@ def test_an_unknown_preset_is_named():
 
 
 def test_a_backbone_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match=r"`backbone` must be a `Backbone`\. Received: backbone="):
+    with pytest.raises(ValueError, match=r"`backbone` must be a `Backbone` with a vocabulary\. Received: backbone="):
         LanguageModel(keras.layers.Dense(3))
 
 

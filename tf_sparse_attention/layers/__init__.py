@@ -3,6 +3,7 @@
 from tf_sparse_attention.layers.attention.all_attention import AllAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
+from tf_sparse_attention.layers.attention.dense_attention import DenseAttention
 from tf_sparse_attention.layers.attention.fixed_attention import FixedAttention
 from tf_sparse_attention.layers.attention.global_local_attention import GlobalLocalAttention
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
@@ -27,6 +28,7 @@ __all__ = [
     "AllAttention",
     "AttentionLayer",
     "ClusteredAttention",
+    "DenseAttention",
     "FeedForward",
     "FixedAttention",
     "GlobalLocalAttention",

@@ -8,6 +8,7 @@ from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS
+from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
 from tf_sparse_attention.models.stateful import StatefulModel
 from tf_sparse_attention.models.swapped_model import SwappedModel
 
@@ -21,6 +22,7 @@ __all__ = [
     "Model",
     "Perplexity",
     "PerplexityPerWord",
+    "SequenceToSequence",
     "StatefulModel",
     "SwappedModel",
     "initialize_by_depth",

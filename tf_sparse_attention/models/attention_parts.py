@@ -88,13 +88,16 @@ def class_name(part: dict[str, Any]) -> str:
     return part["class_name"] if "class_name" in part else part["layer"]
 
 
-def parse_attention(attention: Sequence[Any], num_layers: int, num_local_layers: int = 0) -> list[list[Part]]:
+def parse_attention(
+    attention: Sequence[Any], num_layers: int, num_local_layers: int = 0, name: str = "attention"
+) -> list[list[Part]]:
     """Returns a list of `Part` for each block.
 
     Args:
         attention: plain data: a list of parts, or a list of such lists, one for each block.
         num_layers: number of blocks.
         num_local_layers: number of first blocks in which the local part has the heads of all parts.
+        name: of the argument that it is, for messages.
 
     Raises:
         ValueError: for anything else, and for a `num_local_layers` that does not fit.
@@ -104,43 +107,39 @@ def parse_attention(attention: Sequence[Any], num_layers: int, num_local_layers:
     blocks = attention if differ else [attention]
     is_valid = listed and all(isinstance(parts, (list, tuple)) and len(parts) > 0 for parts in blocks)
     if not is_valid or (differ and len(blocks) != num_layers):
-        raise ValueError(
-            f"`attention` must be {FORMS.format(num_layers=num_layers)}. Received: attention={attention!r}."
-        )
-    made = [[part_of(part) for part in parts] for parts in blocks]
+        raise ValueError(f"`{name}` must be {FORMS.format(num_layers=num_layers)}. Received: {name}={attention!r}.")
+    made = [[part_of(part, name) for part in parts] for parts in blocks]
     _check_num_local_layers(num_local_layers, num_layers, differ, made[0], attention)
     if differ:
         return made
     return [merge_into_local(made[0]) if index < num_local_layers else made[0] for index in range(num_layers)]
 
 
-def part_of(part: Any) -> Part:
-    """Returns the `Part` of its plain data.
+def part_of(part: Any, name: str = "attention") -> Part:
+    """Returns the `Part` of its plain data; `name` is that of the argument it comes from, for messages.
 
     Raises:
         ValueError: if it names no attention layer, or has a dtype.
     """
-    names = [name for name in layers.__all__ if _is_attention_layer(getattr(layers, name))]
+    names = [kind for kind in layers.__all__ if _is_attention_layer(getattr(layers, kind))]
     if isinstance(part, dict) and part.get("layer") in names:
         if "dtype" in part:
-            raise ValueError(
-                f"`attention` must have no dtype, which is `dtype` of the model. Received: attention={part!r}."
-            )
-        arguments = {name: value for name, value in part.items() if name != "layer"}
+            raise ValueError(f"`{name}` must have no dtype, which is `dtype` of the model. Received: {name}={part!r}.")
+        arguments = {key: value for key, value in part.items() if key != "layer"}
         return Part(getattr(layers, part["layer"]), arguments, arguments.get("num_heads"))
     if isinstance(part, dict) and "class_name" in part:
-        layer = _deserialized(part)
+        layer = _deserialized(part, name)
         if isinstance(layer, layers.AttentionLayer):
             return Part(type(layer), part["config"], layer.num_heads, is_config=True)
         if isinstance(layer, layers.MixedAttention):
             raise ValueError(
-                "`attention` must list the parts of a mixed attention themselves: every block has the heads of all "
+                f"`{name}` must list the parts of a mixed attention themselves: every block has the heads of all "
                 f"entries. Received: a MixedAttention with the parts {[type(one).__name__ for one in layer.parts]}."
             )
         if isinstance(layer, keras.layers.Layer):
             part = layer  # shorter in the message than its config
     raise ValueError(
-        "`attention` must be a list of attention layers (instances of `tsa.layers.AttentionLayer`, or what "
+        f"`{name}` must be a list of attention layers (instances of `tsa.layers.AttentionLayer`, or what "
         "`keras.saving.serialize_keras_object` makes of one) or of dictionaries, each with one of "
         f"{names} under 'layer'. Received: {part!r}."
     )
@@ -179,12 +178,12 @@ def _is_attention_layer(kind):
     return issubclass(kind, layers.AttentionLayer) and kind is not layers.AttentionLayer
 
 
-def _deserialized(part):
+def _deserialized(part, name):
     try:
         return keras.saving.deserialize_keras_object(part)
     except (TypeError, KeyError) as error:
         raise ValueError(
-            "`attention` must have layers of classes that are known: import the module that registers them with "
+            f"`{name}` must have layers of classes that are known: import the module that registers them with "
             f"`keras.saving.register_keras_serializable` before. Received: {part!r}. {error}"
         ) from error
 

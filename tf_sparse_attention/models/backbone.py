@@ -1,24 +1,28 @@
-"""The Transformer without its task: from token ids to vectors."""
+"""The Transformer without its task: from token ids, or features, to vectors."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras import ops
 
-from tf_sparse_attention import checks, layers
+from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
-from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.layers.parts.integers import as_integers
-from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
-from tf_sparse_attention.models.backbone_arguments import check_arguments, extra_mask_names_of, masks_of_block, unpack
+from tf_sparse_attention.models.backbone_arguments import (
+    arguments_of_block,
+    check_arguments,
+    extra_mask_names_of,
+    input_names_of,
+    unpack,
+)
 from tf_sparse_attention.models.backbone_cache import BackboneCache
+from tf_sparse_attention.models.backbone_inputs import BackboneInputs
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
-from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
+from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.types import Config, Tensor
 
 ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
@@ -29,17 +33,20 @@ ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
     "activation",
     "activation_dropout",
 )
-ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "layer_norm_epsilon", "remat", "seed")
+ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "layer_norm_epsilon", "remat", "seed", "cross_attention")
 RENAMED = {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @renamed_attributes(further_masks="extra_mask_names", reason_against_cache="cache_unsupported_reason")
-class Backbone(CheckedInputs, BackboneCache, Model):
+class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
     """Embedding, Transformer blocks with heads of any patterns, and a final norm.
 
+    One class is encoder (`causal=False`) and decoder (with `cross_attention`, that reads what an encoder returned).
+
     Args:
-        vocabulary_size: V, number of token ids.
+        vocabulary_size: V, number of token ids. None: inputs are no ids but features, float (B, T, F) with F
+            `embedding_dim`, such as frames of sound or tokens that another model has embedded.
         num_layers: number of blocks.
         hidden_dim: D, channels of the residual stream.
         attention: the parts of each block's attention, in the order of their heads: a list of dictionaries, each with
@@ -54,8 +61,8 @@ class Backbone(CheckedInputs, BackboneCache, Model):
         embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by
             frequency, "grid", the shape of a `GridEmbedding` of positions that is added, and "sinusoidal", True to
             add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
-        embedding_dim: size of the embedding, from which a dense layer leads to `hidden_dim`. None: `hidden_dim`, and no
-            such layer.
+        embedding_dim: size of the embedding, or of features, from which a dense layer leads to `hidden_dim`. None:
+            `hidden_dim`, and no such layer.
         norm: "pre" (and a norm after the last block) or "post". Default "pre".
         causal: whether later tokens are hidden. Default True.
         dropout: rate on the result of each sublayer. Default 0; so are the next three.
@@ -66,13 +73,18 @@ class Backbone(CheckedInputs, BackboneCache, Model):
         memory_length: L, positions of the segment memory, the block inputs before a segment of a long text that
             `forward_with_memory` reads as further keys; all parts must have `supports_memory`. Default 0, no memory.
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
+        cross_attention: the parts, as in `attention`, of each block's attention to another sequence, vectors of size
+            `hidden_dim` that an encoder returned. None: blocks have none.
         seed: integer for dropout, the initial embedding and the initial centroids. All other weights, and without it
             these too, follow `keras.utils.set_random_seed`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask", "segment_ids" and
-            masks that only some layers take, such as "global_mask" of a `GlobalLocalAttention`.
+            masks that only some layers take, such as "global_mask" of a `GlobalLocalAttention`. Without a vocabulary
+            float (B, T, F), or "features" in place of "token_ids". With `cross_attention` a dictionary that also has
+            "encoder_sequence", float (B, S, D), and may have "encoder_padding_mask", bool (B, S), and
+            "encoder_segment_ids", int (B, S), the documents of the encoder's tokens.
         padding_mask: bool (B, T), False for padding.
         segment_ids: int (B, T), the document of each token of a packed batch.
         training: whether to apply dropout and update centroids.
@@ -99,7 +111,7 @@ class Backbone(CheckedInputs, BackboneCache, Model):
     @renamed_arguments(**RENAMED)
     def __init__(
         self,
-        vocabulary_size: int,
+        vocabulary_size: int | None,
         num_layers: int,
         hidden_dim: int,
         attention: Sequence[Any],
@@ -118,62 +130,39 @@ class Backbone(CheckedInputs, BackboneCache, Model):
         memory_length: int = 0,
         remat: bool = False,
         seed: int | None = None,
+        cross_attention: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
-        arguments["attention"] = serialize_attention(attention)
+        for name in ("attention", "cross_attention"):
+            arguments[name] = serialize_attention(arguments[name])
         check_arguments(arguments)
         self._arguments = arguments
-        self.vocabulary_size = vocabulary_size
+        self.vocabulary_size = vocabulary_size  # type: ignore[assignment]  # None of features
         self.hidden_dim = hidden_dim
-        self.embedding_dim = hidden_dim if embedding_dim is None else embedding_dim
         self.num_layers = num_layers
         self.memory_length = memory_length
-        self.embedding_dropout = embedding_dropout
-        self.token_dropout = token_dropout
-        self._embedding_options = embedding or {}
-        self.embedding = self._make_embedding()
-        self.grid_embedding = None
-        if "grid" in self._embedding_options:
-            self.grid_embedding = layers.GridEmbedding(
-                self._embedding_options["grid"], seed=seed, dtype=self.dtype_policy, name="grid_embedding"
-            )
-        self.embedding_projection = None
-        if embedding_dim is not None:
-            self.embedding_projection = keras.layers.Dense(
-                hidden_dim, dtype=policy_inside(self, "projection"), name="projection"
-            )
+        self._make_inputs()
         self.blocks = make_blocks(dtype=self.dtype_policy, **{name: arguments[name] for name in ARGUMENTS_OF_BLOCKS})
         check_blocks(self.blocks, memory_length)
-        self.sinusoidal_embedding = None
-        if self._embedding_options.get("sinusoidal"):
-            self.sinusoidal_embedding = layers.SinusoidalEmbedding(dtype=self.dtype_policy, name="sinusoidal_embedding")
         self.final_norm = None
         if norm == "pre":
             self.final_norm = keras.layers.LayerNormalization(
                 epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="final_norm"
             )
-        self._seeds = SeedGenerator(seed) if embedding_dropout or token_dropout else None
         self.build((None, None))
-
-    def _make_embedding(self):
-        arguments = self._arguments
-        common = {"dtype": policy_inside(self, "embedding"), "name": "embedding"}
-        vocabulary_size, size = arguments["vocabulary_size"], self.embedding_dim
-        if "cutoffs" in self._embedding_options:
-            clusters = {
-                name: value for name, value in self._embedding_options.items() if name in ("cutoffs", "div_value")
-            }
-            return layers.AdaptiveEmbedding(vocabulary_size, size, **clusters, seed=arguments["seed"], **common)
-        start = keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5, seed=arguments["seed"])
-        return keras.layers.Embedding(vocabulary_size, size, embeddings_initializer=start, **common)
 
     @property
     def causal(self) -> bool:
         """Whether later tokens are hidden."""
         return self._arguments["causal"]
+
+    @property
+    def reads_encoder(self) -> bool:
+        """Whether the blocks have cross-attention."""
+        return self._arguments["cross_attention"] is not None
 
     @property
     def causal_selection(self) -> bool:
@@ -186,19 +175,21 @@ class Backbone(CheckedInputs, BackboneCache, Model):
         return extra_mask_names_of(self.blocks)
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """The keys that dictionaries of inputs may have, the first of which they must have."""
+        return input_names_of(self.blocks, self.vocabulary_size is not None)
+
+    @property
     def max_length(self) -> int | None:
         """The most tokens that a sequence can have; None: any number."""
         return None if self.grid_embedding is None else math.prod(self.grid_embedding.grid)
 
     def build(self, input_shape: Any) -> None:
         hidden = (None, None, self.hidden_dim)
-        self.embedding.build((None, None))
-        if self.embedding_projection is not None:
-            self.embedding_projection.build((None, None, self.embedding_dim))
-        if self.grid_embedding is not None:
-            self.grid_embedding.build((None, None, self.embedding_dim))
+        self._build_inputs()
+        across = {"encoder_sequence_shape": hidden} if self.reads_encoder else {}
         for block in self.blocks:
-            block.build(hidden)
+            block.build(hidden, **across)
         if self.final_norm is not None:
             self.final_norm.build(hidden)
         self.built = True
@@ -210,7 +201,7 @@ class Backbone(CheckedInputs, BackboneCache, Model):
         segment_ids: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        return self._run(*unpack(inputs, padding_mask, segment_ids, self.extra_mask_names), training)
+        return self._run(unpack(inputs, self.input_names, padding_mask, segment_ids), training)
 
     def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
         """Returns the empty segment memory of `batch_size` texts, for `forward_with_memory`.
@@ -244,43 +235,25 @@ class Backbone(CheckedInputs, BackboneCache, Model):
         Returns:
             Pair of the vectors (B, T, D) and the memory for the next segment.
         """
-        unpacked = unpack(inputs, extra_mask_names=self.extra_mask_names)
+        unpacked = unpack(inputs, self.input_names)
         segments = SegmentMemory(memory, *unpacked[:3])
-        x = self._run(*unpacked, training, segments)
+        x = self._run(unpacked, training, segments)
         return x, segments.after()
 
     read_on = renamed_method("read_on", "forward_with_memory")
 
-    def _run(self, token_ids, padding_mask, segment_ids, extra_masks, training, memory=None):
-        if len(getattr(token_ids, "shape", ())) != 2:
-            found = f"shape {tuple(token_ids.shape)}" if hasattr(token_ids, "shape") else type(token_ids).__name__
-            raise ValueError(f"`inputs` must be token ids of shape (batch, positions). Received: {found}.")
-        token_ids = as_token_ids("inputs", token_ids, self.vocabulary_size)
-        segment_ids = None if segment_ids is None else as_integers("segment_ids", segment_ids)
-        x = self.embed(token_ids, training)
+    def _run(self, inputs, training, memory=None):
+        x = self.embed(self.as_inputs("inputs", inputs.tokens), training)
+        segment_ids = None if inputs.segment_ids is None else as_integers("segment_ids", inputs.segment_ids)
         for block in self.blocks:
-            extra = masks_of_block(block, extra_masks)
-            extra |= {} if memory is None else memory.arguments_of(block, x)
-            x = block(x, mask=padding_mask, segment_ids=segment_ids, training=training, **extra)
+            further = arguments_of_block(block, inputs.further)
+            further |= {} if memory is None else memory.arguments_of(block, x)
+            x = block(x, mask=inputs.padding_mask, segment_ids=segment_ids, training=training, **further)
         return x if self.final_norm is None else self.final_norm(x)
 
-    def embed(self, token_ids: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
-        """Returns the inputs of the first block, float (B, T, D), of tokens at `positions` int (B, T), or from 0 on."""
-        if training and self.token_dropout:
-            keep = keras.random.uniform(ops.shape(token_ids), seed=self._seeds) >= self.token_dropout
-            token_ids = ops.where(keep, token_ids, 0)
-        x = self.embedding(token_ids)
-        if self.grid_embedding is not None:
-            x = self.grid_embedding(x, positions=positions)
-        if training and self.embedding_dropout:
-            x = keras.random.dropout(x, self.embedding_dropout, seed=self._seeds)
-        if self.embedding_projection is not None:
-            x = self.embedding_projection(x)
-        return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)
-
     def compute_output_shape(self, input_shape: Any) -> Any:
-        sizes = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
-        return (*sizes, self.hidden_dim)
+        sizes = input_shape[self.input_names[0]] if isinstance(input_shape, dict) else input_shape
+        return (*sizes[:2], self.hidden_dim)
 
     def get_config(self) -> Config:
         return {**self.base_config(), **self._arguments}

@@ -1,6 +1,7 @@
 """Checks of the arguments of a backbone, and its inputs unpacked."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import keras
 
@@ -9,41 +10,58 @@ from tf_sparse_attention.models.attention_parts import parse_attention
 from tf_sparse_attention.types import Config, Tensor
 
 EMBEDDING_OPTIONS = ("cutoffs", "div_value", "grid", "sinusoidal")
+ENCODER_INPUTS = ("encoder_sequence", "encoder_padding_mask", "encoder_segment_ids")  # of blocks with cross-attention
+
+
+class Unpacked(NamedTuple):
+    """The inputs of a backbone.
+
+    Attributes:
+        tokens: token ids, or features.
+        padding_mask: bool (B, T), or None.
+        segment_ids: int (B, T), or None.
+        further: what only some blocks take, by name, none of them None.
+    """
+
+    tokens: Tensor
+    padding_mask: Tensor | None
+    segment_ids: Tensor | None
+    further: dict[str, Tensor]
 
 
 def unpack(
     inputs: Tensor | dict[str, Tensor],
+    names: Sequence[str],
     padding_mask: Tensor | None = None,
     segment_ids: Tensor | None = None,
-    extra_mask_names: Sequence[str] = (),
-) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Tensor]]:
-    """Unpacks the inputs of a model, a tensor or a dictionary.
+) -> Unpacked:
+    """Returns the inputs of a model, a tensor or a dictionary, as `Unpacked`.
 
     Args:
-        inputs: token ids, or a dictionary with "token_ids" and any of "padding_mask", "segment_ids" and the names in
-            `extra_mask_names`.
+        inputs: token ids or features, or a dictionary.
+        names: what `input_names_of` returned.
         padding_mask: where the inputs have none.
         segment_ids: likewise.
-        extra_mask_names: names of masks that some attention takes.
-
-    Returns:
-        Token ids, padding mask, segment ids and a dictionary of the extra masks that are not None.
     """
     if not isinstance(inputs, dict):
-        return inputs, padding_mask, segment_ids, {}
-    optional = ("padding_mask", "segment_ids", *extra_mask_names)
-    if "token_ids" not in inputs or set(inputs) - {"token_ids", *optional}:
-        names = ", ".join(repr(name) for name in optional[:-1])
+        return Unpacked(inputs, padding_mask, segment_ids, {})
+    first, *optional = names
+    if first not in inputs or set(inputs) - set(names):
+        listed = ", ".join(repr(name) for name in optional[:-1])
         raise ValueError(
-            f"`inputs` must have the key 'token_ids' and may have {names} and {optional[-1]!r}. "
+            f"`inputs` must have the key {first!r} and may have {listed} and {optional[-1]!r}. "
             f"Received: keys {sorted(inputs)}."
         )
-    return (
-        inputs["token_ids"],
-        inputs.get("padding_mask", padding_mask),
-        inputs.get("segment_ids", segment_ids),
-        {name: inputs[name] for name in extra_mask_names if inputs.get(name) is not None},
-    )
+    masks = inputs.get("padding_mask", padding_mask), inputs.get("segment_ids", segment_ids)
+    further = {name: inputs[name] for name in optional[2:] if inputs.get(name) is not None}
+    return Unpacked(inputs[first], *masks, further)
+
+
+def input_names_of(blocks: Sequence[keras.layers.Layer], are_tokens: bool = True) -> tuple[str, ...]:
+    """Returns the keys of a dictionary of inputs: the tokens or features, masks of all blocks, and what some take."""
+    across = ENCODER_INPUTS if any(block.cross_attention is not None for block in blocks) else ()
+    first = "token_ids" if are_tokens else "features"
+    return (first, "padding_mask", "segment_ids", *extra_mask_names_of(blocks), *across)
 
 
 def extra_mask_names_of(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
@@ -56,9 +74,16 @@ def masks_of_block(block: keras.layers.Layer, extra_masks: dict[str, Tensor]) ->
     return {name: extra_masks[name] for name in block.attention.extra_mask_names if name in extra_masks}
 
 
+def arguments_of_block(block: keras.layers.Layer, further: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the inputs, by name, that a block takes beside those that all take."""
+    across = ENCODER_INPUTS if block.cross_attention is not None else ()
+    return masks_of_block(block, further) | {name: further[name] for name in across if name in further}
+
+
 def check_arguments(arguments: Config) -> None:
     """Raises a `ValueError` for a wrong argument of `Backbone`, given by name."""
-    for name in ("vocabulary_size", "num_layers", "hidden_dim"):
+    checks.check_optional_count("vocabulary_size", arguments["vocabulary_size"])
+    for name in ("num_layers", "hidden_dim"):
         checks.check_count(name, arguments[name])
     checks.check_optional_count("intermediate_dim", arguments["intermediate_dim"])
     checks.check_optional_count("embedding_dim", arguments["embedding_dim"])
@@ -67,7 +92,19 @@ def check_arguments(arguments: Config) -> None:
     _check_embedding(arguments["embedding"], arguments["memory_length"])
     for name in ("dropout", "embedding_dropout", "activation_dropout", "token_dropout"):
         checks.check_rate(name, arguments[name])
+    if arguments["vocabulary_size"] is None:
+        _check_without_vocabulary(arguments["embedding"] or {}, arguments["token_dropout"])
     parse_attention(*(arguments[name] for name in ("attention", "num_layers", "num_local_layers")))
+    if arguments["cross_attention"] is not None:
+        parse_attention(arguments["cross_attention"], arguments["num_layers"], name="cross_attention")
+
+
+def _check_without_vocabulary(embedding, token_dropout):
+    if "cutoffs" in embedding or token_dropout:
+        raise ValueError(
+            "`vocabulary_size` must be given with `token_dropout` and with 'cutoffs' of `embedding`, which are of ids. "
+            f"Received: vocabulary_size=None, token_dropout={token_dropout}, embedding={embedding!r}."
+        )
 
 
 def _check_embedding(embedding, memory_length):

@@ -6,9 +6,8 @@ from keras import ops
 
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.cache_checks import check_entries
-from tf_sparse_attention.models.backbone_arguments import unpack
+from tf_sparse_attention.models.backbone_arguments import arguments_of_block, unpack
 from tf_sparse_attention.models.segment_memory import in_last_document
-from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Tensor
 
@@ -28,7 +27,11 @@ class BackboneCache:
         return next((block.cache_unsupported_reason for block in self.blocks if block.cache_unsupported_reason), None)
 
     def init_cache(
-        self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None
+        self,
+        batch_size: int | Tensor,
+        max_length: int | Tensor,
+        memory: dict[str, Tensor] | None = None,
+        **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Returns the cache before the first token.
 
@@ -37,17 +40,26 @@ class BackboneCache:
             max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
             memory: what `forward_with_memory` returned for the segment before. Each row continues its latest document,
                 and positions count from 0 again. None: a new text.
+            **encoded: of a backbone with `cross_attention` "encoder_sequence" and, if some of it is padding,
+                "encoder_padding_mask": its keys and values are computed here, once.
 
         Raises:
             ValueError: if the model cannot decode with a cache, and for a memory if `memory_length` is 0.
         """
         check_has_cache(self)
-        if memory is None:
-            return {block.name: block.init_cache(batch_size, max_length) for block in self.blocks}
-        if self.memory_length == 0:
+        if memory is not None and self.memory_length == 0:
             raise ValueError("`memory` must be None for a backbone whose `memory_length` is 0. Received: a memory.")
-        seen = in_last_document(memory["segment_ids"])
-        return {block.name: block.init_cache(batch_size, max_length, memory[block.name], seen) for block in self.blocks}
+        seen = None if memory is None else in_last_document(memory["segment_ids"])
+        return {
+            block.name: block.init_cache(
+                batch_size,
+                max_length,
+                None if memory is None else memory[block.name],
+                seen,
+                **arguments_of_block(block, encoded),
+            )
+            for block in self.blocks
+        }
 
     def prefill(
         self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
@@ -55,8 +67,8 @@ class BackboneCache:
         """Computes the vectors of a prompt in one pass, as a call does, and fills the cache.
 
         Args:
-            inputs: int (B, T) token ids from the first one on, or a dictionary with "token_ids" and, if wanted,
-                "padding_mask".
+            inputs: int (B, T) token ids from the first one on, or a dictionary as in a call, where there is
+                `cross_attention` with the same "encoder_sequence" and "encoder_padding_mask" as for `init_cache`.
             cache: what `init_cache` returned.
             mask: bool (B, T), False for padding, which must be on the right. None: the "padding_mask", if any.
 
@@ -66,19 +78,23 @@ class BackboneCache:
         Raises:
             ValueError: for segment ids: a cache holds one document a row.
         """
-        token_ids, mask, segment_ids, _ = unpack(inputs, mask)
-        if segment_ids is not None:
+        unpacked = unpack(inputs, self.input_names, mask)
+        if unpacked.segment_ids is not None or "encoder_segment_ids" in unpacked.further:
             raise ValueError(
                 "`inputs` must have no 'segment_ids': a cache holds one document a row. Received: segment ids."
             )
-        token_ids = as_token_ids("inputs", token_ids, self.vocabulary_size)
-        return self._run_blocks(self.embed(token_ids), cache, lambda block, x, cache: block.prefill(x, cache, mask))
+        x, mask = self.embed(self.as_inputs("inputs", unpacked.tokens)), unpacked.padding_mask
+        return self._run_blocks(
+            x,
+            cache,
+            lambda block, x, cache: block.prefill(x, cache, mask, **arguments_of_block(block, unpacked.further)),
+        )
 
     def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Returns the vectors of the next token and the cache after it.
 
         Args:
-            token_ids: int (B, 1).
+            token_ids: int (B, 1), or features (B, 1, F).
             cache: what `init_cache`, `prefill` or the last `decode` returned.
             index: int32 () or (B,), the position of the token: the number of tokens before it in its row.
 
@@ -88,7 +104,7 @@ class BackboneCache:
         Raises:
             ValueError: for ids beyond the vocabulary, where they can be seen, and as `AttentionLayer.decode`.
         """
-        token_ids = as_token_ids("token_ids", token_ids, self.vocabulary_size)
+        token_ids = self.as_inputs("token_ids", token_ids)
         positions = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))[:, None]
         x = self.embed(token_ids, positions=positions)
         return self._run_blocks(x, cache, lambda block, x, cache: block.decode(x, cache, index))

@@ -8,7 +8,8 @@ import keras
 from tf_sparse_attention import layers
 from tf_sparse_attention.models.attention_parts import make_attention, parse_attention
 
-# A block has this many seeds: the first its own, the next those of its attention's parts, one for its feed-forward.
+# A block has this many seeds: the first its own, the next those of its attention, from a fourth on those of its
+# cross-attention, one in the middle for its feed-forward.
 SEEDS_OF_A_BLOCK = 1000
 
 
@@ -22,6 +23,7 @@ def make_blocks(
     activation_dropout: float = 0.0,
     layer_norm_epsilon: float = 1e-6,
     seed: int | None = None,
+    cross_attention: Sequence[Any] | None = None,
     mixed: bool = True,
     **arguments: Any,
 ) -> list[keras.layers.Layer]:
@@ -37,32 +39,37 @@ def make_blocks(
         activation_dropout: rate inside the feed-forward.
         layer_norm_epsilon: of the layer norms.
         seed: integer or None; each layer gets another one derived from it.
+        cross_attention: plain data of the attention to another sequence. None: blocks have none.
         mixed: whether attention of a single part is a `MixedAttention` as well.
         **arguments: further ones of `TransformerBlock`.
     """
     blocks = []
-    for index, parts in enumerate(parse_attention(attention, num_layers, num_local_layers)):
+    parsed = parse_attention(attention, num_layers, num_local_layers)
+    across: Sequence[Any] = [None] * num_layers
+    if cross_attention is not None:
+        across = parse_attention(cross_attention, num_layers, name="cross_attention")
+    for index, (parts, cross_parts) in enumerate(zip(parsed, across, strict=True)):
         block_seed = None if seed is None else seed + SEEDS_OF_A_BLOCK * (index + 1)
-        feed_forward = None
+        sublayers = {"attention": make_attention(parts, index, block_seed, dtype, mixed=mixed)}
         if intermediate_dim is not None:
-            feed_forward = layers.FeedForward(
+            sublayers["feed_forward"] = layers.FeedForward(
                 intermediate_dim,
                 activation,
                 dropout=activation_dropout,
-                seed=None if block_seed is None else block_seed + SEEDS_OF_A_BLOCK // 2,
+                seed=_seed_of(SEEDS_OF_A_BLOCK // 2, block_seed),
                 dtype=dtype,
                 name="feed_forward",
             )
-        attention_of_block = make_attention(parts, index, block_seed, dtype, mixed=mixed)
-        blocks.append(
-            layers.TransformerBlock(
-                attention_of_block,
-                feed_forward,
-                **arguments,
-                epsilon=layer_norm_epsilon,
-                seed=block_seed,
-                dtype=dtype,
-                name=f"block_{index}",
+        if cross_parts is not None:
+            cross_seed = _seed_of(SEEDS_OF_A_BLOCK // 4, block_seed)
+            sublayers["cross_attention"] = make_attention(
+                cross_parts, index, cross_seed, dtype, name="cross_attention", mixed=mixed
             )
-        )
+        common = {"epsilon": layer_norm_epsilon, "seed": block_seed, "dtype": dtype, "name": f"block_{index}"}
+        blocks.append(layers.TransformerBlock(**sublayers, **arguments, **common))
     return blocks
+
+
+def _seed_of(number, block_seed):
+    """Returns a seed of a block by its number."""
+    return None if block_seed is None else block_seed + number

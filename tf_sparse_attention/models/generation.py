@@ -1,6 +1,6 @@
 """Text generation with a language model: `generate` and `stream`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tf_sparse_attention import checks
@@ -121,10 +121,10 @@ class Generation:
             raise ValueError(f"`prompt` must be one prompt. Received: {len(parsed.rows)}.")
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
-        return _pieces((row.token_ids for (row,) in row_lists), tokenizer)
+        return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
 
 
-def _pieces(rows, tokenizer):
+def pieces_of(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:
     """Yields the new ids of each row, or the new text of its stable prefix, and at the end the rest."""
     yielded, row = 0, ()
     for row in rows:

@@ -20,7 +20,7 @@ from tf_sparse_attention.generation import (
     get_strategy,
     row_keys,
 )
-from tf_sparse_attention.models.programs import compiled
+from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
 from tf_sparse_attention.types import Tensor
@@ -54,6 +54,7 @@ class Task(NamedTuple):
         keys: uint32 (B, 2).
         stop_token_ids: int32 (S,).
         num_ids: see `Generator.iterate`.
+        encoded: likewise.
     """
 
     strategy: Any
@@ -64,6 +65,7 @@ class Task(NamedTuple):
     keys: Tensor
     stop_token_ids: Tensor
     num_ids: int | None
+    encoded: dict[str, Tensor]
 
     @property
     def kind(self) -> tuple:
@@ -72,8 +74,8 @@ class Task(NamedTuple):
 
     @property
     def prompts(self) -> tuple:
-        """The prompts with their lengths, and the maximum length."""
-        return self.prompt_ids, self.prompt_lengths, self.max_length
+        """The prompts with their lengths, the maximum length, and what is encoded."""
+        return self.prompt_ids, self.prompt_lengths, self.max_length, self.encoded
 
 
 class Generator:
@@ -95,10 +97,8 @@ class Generator:
                 "Received: a model with causal=False."
             )
         self.model = model
-        self.run_eagerly = run_eagerly
         self.decoder = make_decoder(model)
-        self._programs: dict[tuple, Callable] = {}
-        self._weights: tuple[int, ...] = ()
+        self._programs = Programs(model, run_eagerly)
 
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def generate(
@@ -109,9 +109,10 @@ class Generator:
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         num_ids: int | None = None,
+        encoded: dict[str, Tensor] | None = None,
     ) -> list[Row]:
         """Returns a list of `Row`, one for each prompt; the arguments are those of `iterate`."""
-        *_, rows = self.iterate(prompts, max_length, strategy, seed, stop_token_ids, num_ids)
+        *_, rows = self.iterate(prompts, max_length, strategy, seed, stop_token_ids, num_ids, encoded=encoded)
         return rows
 
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
@@ -124,6 +125,7 @@ class Generator:
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         num_ids: int | None = None,
         chunk_size: int | None = None,
+        encoded: dict[str, Tensor] | None = None,
     ) -> Iterator[list[Row]]:
         """Returns an iterator over snapshots of all rows, lists of `Row`: the prompts, then after every few tokens.
 
@@ -133,6 +135,8 @@ class Generator:
             strategy: see `LanguageModel.generate`; likewise `seed` and `stop_token_ids`.
             num_ids: samples only ids below this, those of the tokenizer. None (default): all.
             chunk_size: tokens from one snapshot to the next, an integer. None (default): only the final rows.
+            encoded: of a model with `cross_attention` "encoder_sequence", float (B, S, D), one row for each prompt, and
+                if wanted "encoder_padding_mask", bool (B, S). None: of another model.
 
         Raises:
             ValueError: for a wrong argument, and for a `chunk_size` with beam search, whose text is known at the end.
@@ -140,7 +144,7 @@ class Generator:
         stop_token_ids = check_stop_token_ids(stop_token_ids, self.model.backbone.vocabulary_size)
         keys = ops.convert_to_numpy(row_keys(check_seeds(seed, len(prompts)), len(prompts)))
         self._check_length(prompts, max_length)
-        task = self._task(prompts, max_length, get_strategy(strategy), keys, stop_token_ids, num_ids)
+        task = self._task(prompts, max_length, get_strategy(strategy), keys, stop_token_ids, num_ids, encoded or {})
         if not isinstance(task.strategy, BeamSearch):
             return self._generate_rows(task, chunk_size)
         if chunk_size is not None:
@@ -149,18 +153,21 @@ class Generator:
 
     parts = renamed_method("parts", "iterate")
 
-    def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids):
+    def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids, encoded):
         if num_ids is not None and num_ids >= self.model.backbone.vocabulary_size:
             num_ids = None  # the same program, with a tokenizer and without
         size = self._buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
-        prompt_ids = _pad_prompts(prompts, min(bucket_length(max(starts)), size))
-        return Task(strategy, prompt_ids, starts, np.array(max_length, "int32"), size, keys, stop_token_ids, num_ids)
+        prompt_ids = pad_prompts(prompts, min(bucket_length(max(starts)), size))
+        most = np.array(max_length, "int32")
+        return Task(strategy, prompt_ids, starts, most, size, keys, stop_token_ids, num_ids, encoded)
 
     def _generate_rows(self, task, chunk_size):
-        progress = self._program(("begin", task.size), lambda: functools.partial(self._begin, task.size))(*task.prompts)
+        progress = self._programs.get(("begin", task.size), lambda: functools.partial(self._begin, task.size))(
+            *task.prompts
+        )
         step = limit_vocabulary(self.decoder.step, task.num_ids)
-        advance_by = self._program(task.kind, lambda: functools.partial(_advance, step, task.strategy))
+        advance_by = self._programs.get(task.kind, lambda: functools.partial(_advance, step, task.strategy))
         amount = np.array(task.size if chunk_size is None else chunk_size, "int32")
         done = False
         while not done:
@@ -170,14 +177,14 @@ class Generator:
             done = bool(ops.convert_to_numpy(progress.finished).all())
         yield _rows(progress.token_ids, progress.lengths, progress.log_probs, task)
 
-    def _begin(self, size, prompt_ids, prompt_lengths, max_length):
-        state = self.decoder.start(prompt_ids, prompt_lengths, size)
+    def _begin(self, size, prompt_ids, prompt_lengths, max_length, encoded):
+        state = self.decoder.start(prompt_ids, prompt_lengths, size, encoded)
         return begin(_extend(prompt_ids, size), prompt_lengths, max_length, state=state)
 
     def _best_beams(self, task):
         size, strategy, step = task.size, task.strategy, limit_vocabulary(self.decoder.step, task.num_ids)
 
-        def search(prompt_ids, prompt_lengths, max_length, stop_token_ids, values):
+        def search(prompt_ids, prompt_lengths, max_length, encoded, stop_token_ids, values):
             return beam_search(
                 step,
                 _extend(prompt_ids, size),
@@ -186,22 +193,14 @@ class Generator:
                 strategy.num_beams,
                 values["length_penalty"],
                 stop_token_ids,
-                state=self.decoder.start(prompt_ids, prompt_lengths, size),
+                state=self.decoder.start(prompt_ids, prompt_lengths, size, encoded),
                 adjust=strategy.adjust(values),
             )
 
-        beams = self._program((*task.kind, size), lambda: search)(*task.prompts, task.stop_token_ids, strategy.values)
+        beams = self._programs.get((*task.kind, size), lambda: search)(
+            *task.prompts, task.stop_token_ids, strategy.values
+        )
         return _rows(beams.inputs[:, 0, 1:], beams.lengths[:, 0], beams.log_probs[:, 0], task)
-
-    def _program(self, kind, make):
-        """Returns the program of a kind, for the windows that layers with an adaptive span compute now."""
-        weights = tuple(map(id, self.model.variables))
-        if weights != self._weights:  # replaced since the programs were traced, as by `enable_lora` and `quantize`
-            self._programs, self._weights = {}, weights
-        kind = (*kind, *self.model.computed_windows)
-        if kind not in self._programs:
-            self._programs[kind] = make() if self.run_eagerly else compiled(make(), self.model)
-        return self._programs[kind]
 
     def _check_length(self, prompts, max_length):
         checks.check_count("max_length", max_length)
@@ -224,7 +223,7 @@ class Generator:
         return length if limit is None else min(length, limit)
 
 
-def _pad_prompts(prompts, size):
+def pad_prompts(prompts: Sequence[Tensor], size: int) -> np.ndarray:
     """Returns prompts from the left, int32 (B, P), padded with 0."""
     buffer = np.zeros((len(prompts), size), "int32")
     for row, prompt in zip(buffer, prompts, strict=True):

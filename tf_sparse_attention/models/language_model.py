@@ -61,8 +61,8 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     ) -> None:
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
-        if not isinstance(backbone, Backbone):
-            raise ValueError(f"`backbone` must be a `Backbone`. Received: backbone={backbone!r}.")
+        if not isinstance(backbone, Backbone) or backbone.vocabulary_size is None:
+            raise ValueError(f"`backbone` must be a `Backbone` with a vocabulary. Received: backbone={backbone!r}.")
         checks.check_switch("tie_embeddings", tie_embeddings)
         checks.check_switch("use_output_bias", use_output_bias)
         if isinstance(backbone.embedding, AdaptiveEmbedding) and not use_output_bias:
@@ -190,10 +190,14 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         return self.backbone.cache_unsupported_reason
 
     def init_cache(
-        self, batch_size: int | Tensor, max_length: int | Tensor, memory: dict[str, Tensor] | None = None
+        self,
+        batch_size: int | Tensor,
+        max_length: int | Tensor,
+        memory: dict[str, Tensor] | None = None,
+        **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
-        return self.backbone.init_cache(batch_size, max_length, memory)
+        return self.backbone.init_cache(batch_size, max_length, memory, **encoded)
 
     def prefill(
         self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None

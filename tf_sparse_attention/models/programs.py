@@ -21,6 +21,31 @@ def compiled(function: Callable, model: keras.Model) -> Callable:
     return lambda *arguments: program(*keras.tree.map_structure(ops.convert_to_tensor, arguments))
 
 
+class Programs:
+    """The compiled programs of a model, by what they depend on, for the weights that the model has now.
+
+    Args:
+        model: whose windows of adaptive spans, too, programs depend on.
+        run_eagerly: whether nothing is compiled, for tests and debugging. Default False.
+    """
+
+    def __init__(self, model: keras.Model, run_eagerly: bool = False) -> None:
+        self._model = model
+        self._run_eagerly = run_eagerly
+        self._made: dict[tuple, Callable] = {}
+        self._weights: tuple[int, ...] = ()
+
+    def get(self, kind: tuple, make: Callable[[], Callable]) -> Callable:
+        """Returns the program of a kind, of the function that `make` returns where there is none yet."""
+        weights = tuple(map(id, self._model.variables))
+        if weights != self._weights:  # replaced since the programs were traced, as by `enable_lora` and `quantize`
+            self._made, self._weights = {}, weights
+        kind = (*kind, *self._model.computed_windows)
+        if kind not in self._made:
+            self._made[kind] = make() if self._run_eagerly else compiled(make(), self._model)
+        return self._made[kind]
+
+
 def _on_tensorflow(function, model):
     import tensorflow as tf
 

@@ -26,7 +26,11 @@ class Prompts(NamedTuple):
 
 
 def parse_prompts(
-    prompts: Any, vocabulary_size: int, tokenizer: Any = None, padding_mask: Tensor | None = None
+    prompts: Any,
+    vocabulary_size: int,
+    tokenizer: Any = None,
+    padding_mask: Tensor | None = None,
+    name: str = "prompts",
 ) -> Prompts:
     """Returns the `Prompts` in the argument of `LanguageModel.generate`.
 
@@ -35,34 +39,37 @@ def parse_prompts(
         vocabulary_size: V.
         tokenizer: for text.
         padding_mask: bool (B, T) for an array of ids, False for padding, on either side.
+        name: of the argument, for messages.
 
     Raises:
         ValueError: for anything else.
     """
-    prompts = _to_list(prompts)
+    prompts = _to_list(name, prompts)
     if tokenizer is not None and (isinstance(tokenizer, type) or not hasattr(tokenizer, "detokenize")):
         raise ValueError(f"`tokenizer` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
     if padding_mask is not None:
-        return Prompts([_check_prompt(row, vocabulary_size) for row in _without_padding(prompts, padding_mask)], False)
+        return Prompts(
+            [_check_prompt(name, row, vocabulary_size) for row in _without_padding(prompts, padding_mask)], False
+        )
     is_empty_array = isinstance(prompts, np.ndarray) and prompts.shape == (0,)
     is_single = isinstance(prompts, (str, bytes)) or is_empty_array or (len(prompts) > 0 and all(map(_is_id, prompts)))
     rows = [prompts] if is_single else list(prompts)
     if not rows:
-        raise ValueError(f"`prompts` must hold at least one prompt. Received: prompts={prompts!r}.")
-    return Prompts([_check_prompt(_ids(row, tokenizer), vocabulary_size) for row in rows], is_single)
+        raise ValueError(f"`{name}` must hold at least one. Received: {name}={prompts!r}.")
+    return Prompts([_check_prompt(name, _ids(name, row, tokenizer), vocabulary_size) for row in rows], is_single)
 
 
-def _to_list(prompts):
+def _to_list(name, prompts):
     """Returns tensors and arrays as lists or integer arrays, anything else as it is."""
     if isinstance(prompts, bytearray):
         return bytes(prompts)
     if isinstance(prompts, (str, bytes, list, tuple, range)):
         return prompts
     if not hasattr(prompts, "shape"):
-        raise ValueError(f"`prompts` must be text, ids, or a list of these. Received: prompts={prompts!r}.")
+        raise ValueError(f"`{name}` must be text, ids, or a list of these. Received: {name}={prompts!r}.")
     array = np.asarray(prompts.numpy() if hasattr(prompts, "numpy") else ops.convert_to_numpy(prompts))
     if array.ndim == 0 and array.dtype.kind in "biuf":
-        raise ValueError(f"`prompts` must be text, ids, or a list of these. Received: prompts={prompts!r}.")
+        raise ValueError(f"`{name}` must be text, ids, or a list of these. Received: {name}={prompts!r}.")
     return array if np.issubdtype(array.dtype, np.number) else array.tolist()
 
 
@@ -70,15 +77,15 @@ def _is_id(value):
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _ids(prompt, tokenizer):
+def _ids(name, prompt, tokenizer):
     if not isinstance(prompt, (str, bytes)):
         return prompt
     if tokenizer is None:
-        raise ValueError(f"`tokenizer` must be given for prompts of text. Received: None, prompt={prompt!r}.")
+        raise ValueError(f"`tokenizer` must be given for {name} of text. Received: None, {prompt!r}.")
     return tokenizer.tokenize(prompt)
 
 
-def _check_prompt(prompt, vocabulary_size):
+def _check_prompt(name, prompt, vocabulary_size):
     try:
         ids = np.asarray(prompt)
     except ValueError:  # lists of several lengths
@@ -87,8 +94,7 @@ def _check_prompt(prompt, vocabulary_size):
     if not right or (ids.size and not 0 < ids.min() <= ids.max() < vocabulary_size):
         zero = " Id 0 is padding, see `padding_mask`, and the start id, which is added." if 0 in ids else ""
         raise ValueError(
-            f"`prompts` must be text, or sequences of integers in [1, {vocabulary_size}).{zero} "
-            f"Received: prompt={prompt!r}."
+            f"`{name}` must be text, or sequences of integers in [1, {vocabulary_size}).{zero} Received: {prompt!r}."
         )
     return ids.astype("int32")
 

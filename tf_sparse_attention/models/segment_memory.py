@@ -51,16 +51,16 @@ class SegmentMemory:
 
     Args:
         before: the memory, as `empty_memory` describes it.
-        token_ids: int (B, T).
+        tokens: token ids (B, T), or features (B, T, F).
         padding_mask: bool (B, T), or None. Slots of padding are empty.
         segment_ids: int (B, T), or None: all one document.
     """
 
     def __init__(
-        self, before: dict[str, Tensor], token_ids: Tensor, padding_mask: Tensor | None, segment_ids: Tensor | None
+        self, before: dict[str, Tensor], tokens: Tensor, padding_mask: Tensor | None, segment_ids: Tensor | None
     ) -> None:
         self._before = before
-        documents = ops.zeros_like(token_ids, dtype="int32") if segment_ids is None else ops.cast(segment_ids, "int32")
+        documents = ops.zeros(shape(tokens)[:2], "int32") if segment_ids is None else ops.cast(segment_ids, "int32")
         if padding_mask is not None:
             documents = ops.where(padding_mask, documents, EMPTY)
         self._after = {"segment_ids": _append(before["segment_ids"], documents)}

@@ -19,8 +19,8 @@ class Decoder(NamedTuple):
 
     Attributes:
         step: the argument of that name.
-        start: function of prompts, int32 (B, P), their lengths, int32 (B,), and the most tokens that a row can have, to
-            the `state` to begin with.
+        start: function of prompts, int32 (B, P), their lengths, int32 (B,), the most tokens that a row can have, and
+            what is encoded, see `prefill_prompts`, to the `state` to begin with.
     """
 
     step: Callable
@@ -36,7 +36,7 @@ def make_decoder(model: keras.Model) -> Decoder:
         model.name,
         model.cache_unsupported_reason,
     )
-    return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length: ())
+    return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length, encoded=None: encoded or {})
 
 
 def cached_step(model: keras.Model) -> Callable:
@@ -57,7 +57,11 @@ def cached_step(model: keras.Model) -> Callable:
 
 
 def prefill_prompts(
-    model: keras.Model, prompt_ids: Tensor, prompt_lengths: Tensor, max_length: int | Tensor
+    model: keras.Model,
+    prompt_ids: Tensor,
+    prompt_lengths: Tensor,
+    max_length: int | Tensor,
+    encoded: dict[str, Tensor] | None = None,
 ) -> dict[str, Any]:
     """Returns the cache after all tokens of the prompts but the last one, which the first step reads.
 
@@ -66,12 +70,14 @@ def prefill_prompts(
         prompt_ids: int32 (B, P), prompts from the left; costs a pass over P positions.
         prompt_lengths: int32 (B,), tokens of each prompt, at most P.
         max_length: the most tokens that a row can have, an integer or a scalar tensor.
+        encoded: of a model with `cross_attention` "encoder_sequence" and, if wanted, "encoder_padding_mask".
     """
+    encoded = encoded or {}
     batch_size, length = ops.shape(prompt_ids)
     inputs = ops.pad(ops.cast(prompt_ids, "int32"), [(0, 0), (1, 0)])[:, :-1]  # the start id is 0
     is_token = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
-    cache = model.init_cache(batch_size, max_length)
-    return model.backbone.prefill(ops.where(is_token, inputs, PAD_ID), cache, is_token)[1]
+    cache = model.init_cache(batch_size, max_length, **encoded)
+    return model.backbone.prefill({"token_ids": ops.where(is_token, inputs, PAD_ID), **encoded}, cache, is_token)[1]
 
 
 def full_pass_step(model: keras.Model) -> Callable:
@@ -84,13 +90,13 @@ def full_pass_step(model: keras.Model) -> Callable:
         model: `LanguageModel`.
 
     Returns:
-        Function (inputs, index, state) -> (logits, state), its state empty.
+        Function (inputs, index, state) -> (logits, state), its state what is encoded, a dictionary, or empty.
     """
 
     def step(inputs, index, state):
         batch_size, length = ops.shape(inputs)
         is_past = ops.arange(length, dtype="int32")[None, :] <= index[:, None]
-        x = model.backbone({"token_ids": inputs, "padding_mask": is_past}, training=False)
+        x = model.backbone({"token_ids": inputs, "padding_mask": is_past, **dict(state)}, training=False)
         rows = ops.arange(batch_size, dtype="int32") * length + index
         logits = model.logits(ops.take(ops.reshape(x, (-1, x.shape[-1])), rows, axis=0))  # (B, V)
         return _with_lowest_padding(logits), state

@@ -42,8 +42,12 @@ class CheckedInputs:
     another loader gives is not looked at.
     """
 
-    vocabulary_size: int
-    input_dtype = "int32"  # for which Keras exports a model
+    vocabulary_size: int  # None in models of features, which are not looked at
+
+    @property
+    def input_dtype(self) -> str:
+        """The dtype for which Keras exports a model."""
+        return "float32" if self.vocabulary_size is None else "int32"
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         data = kwargs.get("validation_data")
@@ -72,6 +76,8 @@ class CheckedInputs:
         )
 
     def _checked(self, x):
+        if self.vocabulary_size is None:
+            return x
         if is_dataset(x):
             return check_dataset(x, self.vocabulary_size)
         if isinstance(x, Iterator):

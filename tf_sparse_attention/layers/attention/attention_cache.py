@@ -86,7 +86,7 @@ class AttentionCache(CrossAttentionCache):
         pattern = self.make_pattern(causal=True)
         check_cache(x, cache, pattern, self.num_key_heads)
         check_space("x", pattern, cache, self.num_key_heads, x.shape[1])
-        masks = token_masks(x, None, None, mask, None, None, None, None, self.num_heads)
+        masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         heads = self.project(x)
         output = self.attend(
             *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False

@@ -67,6 +67,8 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         training: whether to drop weights and update state.
         use_causal_mask: whether later positions are hidden.
         segment_ids: int (B, T), the document of each token of a packed batch; tokens see their own document alone.
+        value_segment_ids: int (B, S), the document of each key of another sequence, with `segment_ids`. None:
+            `segment_ids`, of sequences of one length.
         memory: float (B, L, D), inputs of the L positions before the query, in self-attention of layers with
             `supports_memory`: further keys, to which no gradient goes.
         memory_segment_ids: int (B, L), their documents, -1 where there is none yet; tokens see their own, which is 0
@@ -201,11 +203,13 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         memory: Tensor | None = None,
         memory_segment_ids: Tensor | None = None,
         mask: Tensor | None = None,
+        value_segment_ids: Tensor | None = None,
         **extra_masks: Tensor | None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         query_mask = mask if query_mask is None else query_mask
         if any(map(is_image, (query, value, key))):
             own = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask, "segment_ids": segment_ids}
+            own |= {"value_segment_ids": value_segment_ids}
             given = as_sequences(self, query, value, key, **own, **extra_masks)
             given |= {"attention_mask": attention_mask, "return_attention_scores": return_attention_scores}
             given |= {"training": training, "use_causal_mask": use_causal_mask}
@@ -214,7 +218,16 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         attention_checks.check_extra_masks(self, extra_masks)
         attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
         masks = token_masks(
-            query, value, key, query_mask, value_mask, key_mask, attention_mask, segment_ids, self.num_heads
+            query,
+            value,
+            key,
+            query_mask,
+            value_mask,
+            key_mask,
+            attention_mask,
+            segment_ids,
+            value_segment_ids,
+            num_heads=self.num_heads,
         )
         masks = self.add_extra_masks(masks, query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)

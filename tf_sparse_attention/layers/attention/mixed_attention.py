@@ -158,6 +158,7 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         memory: Tensor | None = None,
         memory_segment_ids: Tensor | None = None,
         mask: Tensor | None = None,
+        value_segment_ids: Tensor | None = None,
         **extra_masks: Tensor | None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         # Keras hands over the mask of a lone query under the name `mask`.
@@ -176,6 +177,7 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
                 training=training,
                 use_causal_mask=use_causal_mask,
                 segment_ids=segment_ids,
+                value_segment_ids=value_segment_ids,
                 **remembered,
                 **extra,
             )
@@ -232,9 +234,8 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         **masks: Tensor | None,
     ) -> Tensor:
         """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""
-        common = {
-            name: masks.pop(name) for name in ("query_mask", "value_mask", "key_mask", "segment_ids") if name in masks
-        }
+        names = ("query_mask", "value_mask", "key_mask", "segment_ids", "value_segment_ids")
+        common = {name: masks.pop(name) for name in names if name in masks}
         heads_and_extra = zip(
             self._masks_of_parts(attention_mask, query, value), self._extra_masks_of_parts(masks), strict=True
         )

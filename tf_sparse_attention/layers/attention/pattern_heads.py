@@ -148,7 +148,8 @@ class PatternHeads(AttentionCache):
         Args:
             query: as in a call; likewise `value`, `key`.
             use_causal_mask: as in a call.
-            **masks: `query_mask`, `value_mask`, `key_mask`, `attention_mask` and `segment_ids` of a call.
+            **masks: of a call: `query_mask`, `value_mask`, `key_mask`, `attention_mask`, `segment_ids` and
+                `value_segment_ids`.
 
         Returns:
             Bool (B, N, T, S). O(T S) memory.
@@ -163,7 +164,7 @@ class PatternHeads(AttentionCache):
             )
         if not self.built:
             self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
-        names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids")
+        names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids", "value_segment_ids")
         attention_checks.check_mask_names(masks, [*names, *self.extra_mask_names])
         given = {name: masks.pop(name, None) for name in names}
         tokens = token_masks(query, value, key, **given, num_heads=self.num_heads)

@@ -55,6 +55,8 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         memory_segment_ids: int (B, L), likewise.
         encoder_sequence: float (B, S, D'), what the cross-attention reads; needed where there is one.
         encoder_padding_mask: bool (B, S), False for its padding. None: the mask that it carries.
+        encoder_segment_ids: int (B, S), the document of each of its tokens, with `segment_ids`, which name those of the
+            inputs; tokens read their own document alone. None: a row is one document.
         training: whether to drop and to update state.
         **extra_masks: masks by name that the attention takes beside those of every layer, as "global_mask" of a
             `GlobalLocalAttention`.
@@ -144,6 +146,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         memory_segment_ids: Tensor | None = None,
         encoder_sequence: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
+        encoder_segment_ids: Tensor | None = None,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
         **extra_masks: Tensor | None,
@@ -162,20 +165,23 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
             return self._run(self.attention, x, training, use_causal_mask=self.causal, **given)
 
         x = self._residual(inputs, attend, self._attention_norm, training)
-        x = self._attend_across(x, encoder_sequence, encoder_padding_mask, mask, training)
+        across = {"query_mask": mask, "value_mask": encoder_padding_mask}
+        if encoder_segment_ids is not None:
+            across |= {"segment_ids": segment_ids, "value_segment_ids": encoder_segment_ids}
+        x = self._attend_across(x, encoder_sequence, across, training)
         if self.feed_forward is None:
             return x
         return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
 
-    def _attend_across(self, x, encoder_sequence, encoder_mask, mask, training):
+    def _attend_across(self, x, encoder_sequence, masks, training):
         """Returns the inputs after the cross-attention, if there is one."""
         self._check_encoder_sequence(encoder_sequence)
         if self.cross_attention is None:
             return x
-        encoder_mask = implicit_mask(encoder_sequence) if encoder_mask is None else encoder_mask
+        if masks["value_mask"] is None:
+            masks["value_mask"] = implicit_mask(encoder_sequence)
 
         def attend(x):
-            masks = {"query_mask": mask, "value_mask": encoder_mask}
             return self._run(self.cross_attention, x, training, encoder_sequence, **masks)
 
         return self._residual(x, attend, self._cross_attention_norm, training)

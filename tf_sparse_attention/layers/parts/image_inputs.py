@@ -55,10 +55,10 @@ def as_sequences(
         layer: an `AttentionLayer`.
         query: as in a call; likewise `value` and `key`.
         **masks: masks and ids of tokens by name, (B, H, W) of images; those of the query unless they are
-            "value_mask" or "key_mask".
+            "value_mask", "key_mask" or "value_segment_ids".
     """
     source = query if value is None else value
-    owners = {"value_mask": source, "key_mask": source if key is None else key}
+    owners = {"value_mask": source, "key_mask": source if key is None else key, "value_segment_ids": source}
     flat = {name: _of_pixels(owners.get(name, query), name, mask) for name, mask in masks.items()}
     for name, x in (("query", query), ("value", value), ("key", key)):
         if x is not None and is_image(x):

@@ -35,10 +35,12 @@ def token_masks(
     value: Tensor | None,
     key: Tensor | None,
     query_mask: Tensor | None,
-    value_mask: Tensor | None,
-    key_mask: Tensor | None,
-    attention_mask: Tensor | None,
-    segment_ids: Tensor | None,
+    value_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    segment_ids: Tensor | None = None,
+    value_segment_ids: Tensor | None = None,
+    *,
     num_heads: int,
 ) -> TokenMasks:
     """Returns the `TokenMasks` of a call of an attention layer, whose arguments these are.
@@ -46,7 +48,7 @@ def token_masks(
     In self-attention (`value` None) a token is a query and a key, and `query_mask` masks both.
     """
     self_attention = value is None
-    attention_mask, segment_ids = as_tensor(attention_mask), as_tensor(segment_ids)
+    attention_mask = as_tensor(attention_mask)
     query_mask = mask_of_tokens("query_mask", query_mask, query)
     source = query if value is None else value
     value_mask = mask_of_tokens("value_mask", value_mask, source)
@@ -56,15 +58,37 @@ def token_masks(
     batch, queries, keys = query.shape[0], query.shape[1], source.shape[1]
     if attention_mask is not None:
         check_attention_mask(attention_mask, batch, num_heads, queries, keys)
-    if segment_ids is not None:
-        segment_ids = as_integers("segment_ids", segment_ids)
-        check_static("segment_ids", segment_ids.shape, ((batch,), (queries,)))
-        if not self_attention and queries != keys:
+    segments = _documents(query, value, segment_ids, value_segment_ids)
+    return TokenMasks(query_mask, merge(value_mask, key_mask), with_heads(attention_mask), *segments)
+
+
+def _documents(query, value, segment_ids, value_segment_ids):
+    """Returns the documents of queries and of keys, int (B, T) and (B, S), or None twice."""
+    if value_segment_ids is not None and (value is None or segment_ids is None):
+        raise ValueError(
+            "`value_segment_ids` must be None without `segment_ids`, and in self-attention, where those are of both. "
+            f"Received: value_segment_ids, {'no `value`' if value is None else 'segment_ids=None'}."
+        )
+    if segment_ids is None:
+        return None, None
+    of_keys = value_segment_ids
+    if value_segment_ids is None:
+        of_keys = segment_ids
+        if value is not None and query.shape[1] != value.shape[1]:
             raise ValueError(
-                "`segment_ids` must be None where `query` and `value` have different lengths. "
-                f"Received: query of shape {tuple(query.shape)}, value of shape {tuple(source.shape)}."
+                "`value_segment_ids` must be given with `segment_ids` where `query` and `value` have different "
+                f"lengths. Received: query of shape {tuple(query.shape)}, value of shape {tuple(value.shape)}."
             )
-    return TokenMasks(query_mask, merge(value_mask, key_mask), with_heads(attention_mask), segment_ids, segment_ids)
+    segment_ids = _checked_documents("segment_ids", segment_ids, query)
+    if of_keys is value_segment_ids:
+        return segment_ids, _checked_documents("value_segment_ids", of_keys, value)
+    return segment_ids, segment_ids
+
+
+def _checked_documents(name, segment_ids, x):
+    segment_ids = as_integers(name, as_tensor(segment_ids))
+    check_static(name, segment_ids.shape, ((x.shape[0],), (x.shape[1],)))
+    return segment_ids
 
 
 def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:

@@ -1,0 +1,239 @@
+"""An encoder-decoder: what it reads, what it writes, and what is refused."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.contracts import assert_close, to_numpy
+from tf_sparse_attention.data import ByteTokenizer
+from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence, language_model_loss
+from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.models.programs import Programs
+
+V, D, S, T = 40, 16, 11, 9
+NEAR = 1e-4
+HEADS = {"num_heads": 2, "key_dim": 8}
+LOCAL = [{"layer": "LocalAttention", "window": 4, "position": "rotary", **HEADS}]
+DENSE = [{"layer": "DenseAttention", **HEADS}]
+BLOCKS = [{"layer": "LocalAttention", "block_size": 3, "key_block_size": 4, **HEADS}]
+SOURCES = np.random.default_rng(0).integers(2, V, (3, S)).astype("int32")
+TARGETS = np.random.default_rng(1).integers(2, V, (3, T)).astype("int32")
+LENGTHS = np.array([S, 7, 2])
+MASK = np.arange(S) < LENGTHS[:, None]
+
+
+def shifted(targets):
+    return np.pad(targets, [(0, 0), (1, 0)])[:, :-1]
+
+
+def inputs_of(sources=SOURCES, targets=TARGETS, **others):
+    return {"encoder_token_ids": sources, "decoder_token_ids": shifted(targets), **others}
+
+
+PADDED = inputs_of(encoder_padding_mask=MASK)
+
+
+def make(cross=DENSE, shared=False, source_vocabulary=V, embedding=None, dtype=None, scale=3, num_layers=2):
+    keras.utils.set_random_seed(3)
+    common = {
+        "num_layers": num_layers,
+        "hidden_dim": D,
+        "attention": LOCAL,
+        "intermediate_dim": 24,
+        "seed": 3,
+        "dtype": dtype,
+    }
+    encoder = Backbone(None if shared else source_vocabulary, causal=False, **common)
+    decoder = Backbone(V, cross_attention=cross, embedding=embedding, **common)
+    model = SequenceToSequence(encoder, LanguageModel(decoder, tie_embeddings=shared, dtype=dtype), dtype=dtype)
+    for weight in model.trainable_weights:  # far from the start, where all tokens are about as likely
+        weight.assign(scale * weight if "kernel" in weight.path else weight)
+    return model
+
+
+@pytest.fixture(scope="module", params=["shared", "blocks"])
+def model(request):
+    return make(BLOCKS) if request.param == "blocks" else make(shared=True)
+
+
+@pytest.fixture(scope="module")
+def eager(model):
+    """The same model, whose generation runs without programs: compiling takes longer than a few tokens."""
+    model.decoder._generator, model._programs = Generator(model.decoder, run_eagerly=True), Programs(model, True)
+    return model
+
+
+def test_the_decoder_reads_what_the_encoder_returns(model):
+    embedded = SOURCES if model.encoder.vocabulary_size else model.decoder.backbone.embedding(SOURCES)
+    name = "token_ids" if model.encoder.vocabulary_size else "features"
+    encoded = model.encoder({name: embedded, "padding_mask": MASK})
+    given = {"encoder_sequence": encoded, "encoder_padding_mask": MASK, "token_ids": shifted(TARGETS)}
+    assert_close(model(PADDED), to_numpy(model.decoder(given)), NEAR)
+
+
+def test_padding_and_other_rows_change_nothing(model):
+    whole, changed = to_numpy(model(PADDED)), np.where(MASK, SOURCES, 5)
+    assert_close(model(inputs_of(changed, encoder_padding_mask=MASK)), whole, 0)
+    for row, length in enumerate(LENGTHS):
+        alone = model(inputs_of(SOURCES[row : row + 1, :length], TARGETS[row : row + 1]))
+        assert_close(alone, whole[row : row + 1], NEAR)
+    with_padding = np.pad(TARGETS, [(0, 0), (0, 3)], constant_values=7)
+    mask = np.pad(np.ones_like(TARGETS, "bool"), [(0, 0), (0, 3)])
+    padded = model(inputs_of(targets=with_padding, encoder_padding_mask=MASK, decoder_padding_mask=mask))
+    assert_close(padded[:, :T], whole, NEAR)
+
+
+def test_no_target_depends_on_later_ones_but_on_the_source(model):
+    whole = to_numpy(model(inputs_of()))
+    for position in (2, 6):
+        changed = TARGETS.copy()
+        changed[:, position:] = 3 + changed[:, position:] % 5
+        assert_close(to_numpy(model(inputs_of(targets=changed)))[:, : position + 1], whole[:, : position + 1], 0)
+    other = SOURCES.copy()
+    other[:, -1] = 1 + other[:, -1] % (V - 1)
+    assert np.abs(to_numpy(model(inputs_of(other))) - whole).max() > 1e-3
+
+
+def test_packed_documents_are_those_of_rows_of_their_own():
+    model = make()
+    packed = {
+        "encoder_token_ids": np.concatenate([SOURCES[:1], SOURCES[1:2, :7]], axis=1),
+        "encoder_segment_ids": np.repeat([[1, 2]], [S, 7], axis=1),
+        "decoder_token_ids": np.concatenate([shifted(TARGETS[:1]), shifted(TARGETS[1:2])], axis=1),
+        "decoder_segment_ids": np.repeat([[1, 2]], T, axis=1),
+    }
+    alone = [model(inputs_of(SOURCES[:1], TARGETS[:1])), model(inputs_of(SOURCES[1:2, :7], TARGETS[1:2]))]
+    assert_close(model(packed), np.concatenate([to_numpy(x) for x in alone], axis=1), NEAR)
+
+
+def greedy(model, source, length):
+    """The likeliest target, each token from a pass over those so far and nothing else."""
+    ids = []
+    while len(ids) < length:
+        logits = to_numpy(model(inputs_of(source[None], np.array([[*ids, 0]], "int32"))))[0, -1]
+        ids.append(int(logits[1:].argmax()) + 1)
+    return ids
+
+
+def test_generation_is_that_of_full_passes(eager):
+    sources = [row[:length] for row, length in zip(SOURCES, LENGTHS, strict=True)]
+    found = eager.generate(sources, 5, stop_token_ids=None)
+    assert [row.tolist() for row in found] == [greedy(eager, source, 5) for source in sources]
+    assert np.concatenate(list(eager.stream(sources[1], 5, stop_token_ids=None))).tolist() == found[1].tolist()
+
+
+def log_softmax(logits):
+    return to_numpy(keras.ops.log_softmax(logits))
+
+
+def test_a_beam_search_finds_the_likeliest_target(eager):
+    source = SOURCES[1, :7]
+    ids, log_probs = eager.generate([source], 2, tsa.generation.BeamSearch(num_beams=V), return_log_probs=True)
+    pairs = np.array(list(itertools.product(range(1, V), repeat=2)), "int32")
+    sources = np.repeat(source[None], len(pairs), axis=0)
+    logits = to_numpy(eager(inputs_of(sources, pairs)))
+    logits[..., 0] = -1e30
+    scores = np.take_along_axis(log_softmax(logits), pairs[..., None], axis=-1)[..., 0]
+    ends = pairs[:, 0] == 1  # a target that ends at once; the mean of its one score
+    means = np.where(ends, scores[:, 0], scores.mean(axis=1))
+    best = pairs[means.argmax()]
+    assert ids[0].tolist() == (best[:1] if best[0] == 1 else best).tolist()
+    assert_close(log_probs[0].mean(), means.max(), NEAR)
+
+
+def test_compiled_generation_of_text_serves_sources_of_other_lengths():
+    keras.utils.set_random_seed(3)
+    tokenizer = ByteTokenizer()
+    common = {"num_layers": 1, "hidden_dim": D, "attention": LOCAL}
+    decoder = LanguageModel(Backbone(tokenizer.vocabulary_size, cross_attention=DENSE, **common))
+    model = SequenceToSequence(Backbone(tokenizer.vocabulary_size, causal=False, **common), decoder)
+    found = model.generate(["guten Tag", "ja"], 5, tokenizer=tokenizer, stop_token_ids=None)
+    again = model.generate(["guten Tag, alle", "nein, danke"], 5, tokenizer=tokenizer, stop_token_ids=None)
+    assert all(isinstance(text, str) and text for text in found + again)
+    assert len(model._programs._made) == 1
+    ids = model.generate([tokenizer.tokenize("ja")], 5, stop_token_ids=None)[0]
+    assert tokenizer.detokenize(ids) == found[1]
+
+
+@pytest.mark.parametrize("embedding", [None, {"cutoffs": [10]}])
+def test_it_learns_and_is_the_same_when_loaded(embedding, tmp_path):
+    model = make(embedding=embedding, num_layers=1)
+    model.compile(keras.optimizers.Adam(1e-2), loss=language_model_loss(), run_eagerly=True)
+    losses = [model.train_on_batch(PADDED, TARGETS) for _ in range(3)]
+    assert losses[-1] < losses[0]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(loaded(PADDED), to_numpy(model(PADDED)), 0)
+    nats = -np.take_along_axis(log_softmax(model(PADDED)), TARGETS[..., None], -1)[..., 0]
+    assert_close(model({**PADDED, "targets": TARGETS}), nats, NEAR)
+
+
+def test_features_in_place_of_ids_and_shared_embeddings():
+    model = make(shared=True)
+    features = model.decoder.backbone.embedding(SOURCES)
+    given = {"encoder_features": features, "decoder_token_ids": shifted(TARGETS)}
+    assert_close(model(given), to_numpy(model(inputs_of())), 0)
+    tables = [weight for weight in model.weights if V in weight.shape and D in weight.shape]
+    assert len(tables) == 1
+    assert sum(V in weight.shape and D in weight.shape for weight in make().weights) == 3
+
+
+def test_half_precision_stays_near():
+    exact, model = make(scale=1), make(scale=1, dtype="mixed_bfloat16")
+    model.set_weights(exact.get_weights())
+    assert model(PADDED).dtype == "float32"
+    assert_close(model(PADDED), to_numpy(exact(PADDED)), 0.1)
+
+
+LANGUAGE_MODEL = LanguageModel(Backbone(V, 1, D, LOCAL))
+WRONG = [
+    (
+        lambda: SequenceToSequence(Backbone(V, 1, D, LOCAL), make().decoder),
+        r"`encoder` must be a `Backbone` with causal",
+    ),
+    (
+        lambda: SequenceToSequence(make().encoder, LANGUAGE_MODEL),
+        r"`decoder` must be a `LanguageModel` whose `Backbone`",
+    ),
+    (
+        lambda: SequenceToSequence(Backbone(V, 1, 8, LOCAL, causal=False), make().decoder),
+        r"`encoder` and `decoder` must have one `hidden_dim`\. Received: 8 of the encoder, 16 of the decoder\.",
+    ),
+    (lambda: make()(SOURCES), r"`inputs` must be a dictionary with 'decoder_token_ids' and 'encoder_token_ids' or"),
+    (
+        lambda: make()({"decoder_token_ids": TARGETS}),
+        r"`inputs` must have one of 'encoder_token_ids' and 'encoder_feat",
+    ),
+    (lambda: make()(inputs_of(mask=MASK)), r"Received: \['decoder_token_ids', 'encoder_token_ids', 'mask'\]\."),
+    (lambda: make()(inputs_of(SOURCES + V)), r"`encoder_token_ids` must be token ids from 0 to 39"),
+    (lambda: make().generate([[]], 5), r"`sources` must have one token or more each\. Received: an empty one\."),
+    (lambda: make().generate([[V]], 5), r"`sources` must be text, or sequences of integers in \[1, 40\)"),
+    (lambda: make().generate("Hund", 5), r"`tokenizer` must be given for sources of text"),
+    (lambda: next(make().stream([[3], [4]], 5)), r"`source` must be one source\. Received: 2\."),
+    (
+        lambda: LANGUAGE_MODEL({"token_ids": TARGETS, "encoder_sequence": TARGETS}),
+        r"`inputs` must have the key 'token_i",
+    ),
+    (lambda: make().decoder(TARGETS), r"`encoder_sequence` must be given to a block with `cross_attention`"),
+    (lambda: LanguageModel(Backbone(None, 1, D, LOCAL)), r"`backbone` must be a `Backbone` with a vocabulary"),
+    (lambda: Backbone(None, 1, D, LOCAL)(SOURCES), r"`inputs` must be features of shape \(batch, positions, 16\)"),
+    (lambda: Backbone(None, 1, D, LOCAL, token_dropout=0.1), r"`vocabulary_size` must be given with `token_dropout`"),
+    (lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "Nope"}]), r"`cross_attention` must be a list of"),
+    (
+        lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "ClusteredAttention", **HEADS}]),
+        r"`cross_attention` of a causal block must be one in which no query depends on others",
+    ),
+    (
+        lambda: tsa.layers.DenseAttention(2, 4, position="relative"),
+        r"`max_distance` must be given with position='relative'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("run", "message"), WRONG)
+def test_what_does_not_fit_is_refused(run, message):
+    with pytest.raises(ValueError, match=message):
+        run()

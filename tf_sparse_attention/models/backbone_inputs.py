@@ -1,0 +1,99 @@
+"""The first layers of a backbone: from token ids, or features, to the inputs of its first block."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import layers
+from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.replicas import SeedGenerator
+from tf_sparse_attention.models.token_ids import as_token_ids
+from tf_sparse_attention.types import Config, Tensor
+
+
+class BackboneInputs:
+    """Mixin of `Backbone`: embedding of tokens, positions that are added, and the projection to `hidden_dim`."""
+
+    _arguments: Config
+    vocabulary_size: int
+    hidden_dim: int
+    dtype_policy: Any
+    embedding: Any
+
+    def _make_inputs(self) -> None:
+        arguments = self._arguments
+        options, embedding_dim, seed = arguments["embedding"] or {}, arguments["embedding_dim"], arguments["seed"]
+        self.embedding_dim: int = self.hidden_dim if embedding_dim is None else embedding_dim
+        self.embedding_dropout, self.token_dropout = arguments["embedding_dropout"], arguments["token_dropout"]
+        self.embedding = None if self.vocabulary_size is None else self._make_embedding(options, seed)
+        self.grid_embedding = self.embedding_projection = self.sinusoidal_embedding = None
+        common = {"dtype": self.dtype_policy}
+        if "grid" in options:
+            self.grid_embedding = layers.GridEmbedding(options["grid"], seed=seed, name="grid_embedding", **common)
+        if embedding_dim is not None:
+            policy = policy_inside(self, "projection")
+            self.embedding_projection = keras.layers.Dense(self.hidden_dim, dtype=policy, name="projection")
+        if options.get("sinusoidal"):
+            self.sinusoidal_embedding = layers.SinusoidalEmbedding(name="sinusoidal_embedding", **common)
+        self._seeds = SeedGenerator(seed) if self.embedding_dropout or self.token_dropout else None
+
+    def _make_embedding(self, options: Config, seed: int | None) -> keras.layers.Layer:
+        common = {"dtype": policy_inside(self, "embedding"), "name": "embedding"}
+        vocabulary_size, size = self.vocabulary_size, self.embedding_dim
+        if "cutoffs" in options:
+            clusters = {name: options[name] for name in ("cutoffs", "div_value") if name in options}
+            return layers.AdaptiveEmbedding(vocabulary_size, size, **clusters, seed=seed, **common)
+        start = keras.initializers.RandomNormal(stddev=size**-0.5, seed=seed)
+        return keras.layers.Embedding(vocabulary_size, size, embeddings_initializer=start, **common)
+
+    def _build_inputs(self) -> None:
+        if self.embedding is not None:
+            self.embedding.build((None, None))
+        for layer in (self.embedding_projection, self.grid_embedding):
+            if layer is not None:
+                layer.build((None, None, self.embedding_dim))
+
+    def as_inputs(self, name: str, x: Tensor) -> Tensor:
+        """Returns token ids (B, T) as integers, or features (B, T, F) in the compute dtype.
+
+        Args:
+            name: of the argument, for messages.
+            x: what the model reads.
+
+        Raises:
+            ValueError: for anything else, and for ids beyond the vocabulary where they can be seen.
+        """
+        shape = tuple(x.shape) if hasattr(x, "shape") else None
+        found = type(x).__name__ if shape is None else f"shape {shape}"
+        if self.vocabulary_size is not None:
+            if shape is None or len(shape) != 2:
+                raise ValueError(f"`{name}` must be token ids of shape (batch, positions). Received: {found}.")
+            return as_token_ids(name, x, self.vocabulary_size)
+        if shape is None or len(shape) != 3 or shape[2] != self.embedding_dim:
+            raise ValueError(
+                f"`{name}` must be features of shape (batch, positions, {self.embedding_dim}), of a backbone without "
+                f"a vocabulary. Received: {found}."
+            )
+        return ops.cast(x, self.compute_dtype)
+
+    def embed(self, x: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
+        """Returns the inputs of the first block, float (B, T, D).
+
+        Args:
+            x: token ids, int (B, T), or without a vocabulary features, float (B, T, F).
+            training: whether to drop.
+            positions: int (B, T), those of the tokens. None: from 0 on.
+        """
+        if self.embedding is not None:
+            if training and self.token_dropout:
+                keep = keras.random.uniform(ops.shape(x), seed=self._seeds) >= self.token_dropout
+                x = ops.where(keep, x, 0)
+            x = self.embedding(x)
+        if self.grid_embedding is not None:
+            x = self.grid_embedding(x, positions=positions)
+        if training and self.embedding_dropout:
+            x = keras.random.dropout(x, self.embedding_dropout, seed=self._seeds)
+        if self.embedding_projection is not None:
+            x = self.embedding_projection(x)
+        return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)

@@ -1,0 +1,150 @@
+"""The encoder-decoder: an encoder of one sequence, and a language model of another that reads it."""
+
+from typing import Any
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.language_model import LanguageModel
+from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.source_generation import SourceGeneration
+from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
+from tf_sparse_attention.models.token_ids import as_token_ids
+from tf_sparse_attention.types import Config, Tensor
+
+SOURCES = ("encoder_token_ids", "encoder_features")
+OF_ENCODER = ("encoder_padding_mask", "encoder_segment_ids")
+OF_DECODER = ("decoder_padding_mask", "decoder_segment_ids")
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
+    """Logits of the next target token, given a source and the targets so far.
+
+    Both sides are `Backbone`s of any patterns: the encoder sees its whole sequence, the decoder is causal and has
+    `cross_attention`. Vaswani et al. 2017, "Attention is all you need"; Roy et al. 2021 for documents.
+
+    The embeddings are separate; an encoder without a vocabulary, of features as large as the decoder's embedding, has
+    its source embedded by the decoder's, and `tie_embeddings` of the decoder makes its output weights the same too.
+
+    Args:
+        encoder: a `Backbone` with `causal=False`.
+        decoder: a `LanguageModel` whose backbone is causal and has `cross_attention`, of the encoder's `hidden_dim`.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: dictionary with the names that KerasHub uses: "encoder_token_ids", int (B, S), and "decoder_token_ids",
+            int (B, T), the targets moved right by one with id 0 first; if wanted bool "encoder_padding_mask" (B, S) and
+            "decoder_padding_mask" (B, T), False for padding, and int "encoder_segment_ids" and "decoder_segment_ids",
+            the documents of packed batches, of which both sides have the same. An encoder without a vocabulary reads
+            "encoder_features", float (B, S, F), or ids as above.
+        training: whether to drop and to update centroids.
+
+    Returns:
+        Float32 logits (B, T, V); with "targets" among the inputs their nats, -log p, (B, T).
+
+    Raises:
+        ValueError: for models that do not fit each other, and for inputs that lack one or have others.
+
+    Example:
+        >>> part = {"num_heads": 2, "key_dim": 8}
+        >>> local, dense = [{"layer": "LocalAttention", "window": 16, **part}], [{"layer": "DenseAttention", **part}]
+        >>> encoder = Backbone(100, 2, 16, local, intermediate_dim=32, causal=False)
+        >>> decoder = LanguageModel(Backbone(100, 2, 16, local, intermediate_dim=32, cross_attention=dense))
+        >>> model = SequenceToSequence(encoder, decoder)
+        >>> ids = {"encoder_token_ids": ops.ones((1, 20), "int32"), "decoder_token_ids": ops.ones((1, 9), "int32")}
+        >>> tuple(model(ids).shape)
+        (1, 9, 100)
+    """
+
+    def __init__(self, encoder: Backbone, decoder: LanguageModel, **kwargs: Any) -> None:
+        checks.check_keywords(self, kwargs)
+        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        _check_models(encoder, decoder)
+        self.encoder = encoder
+        self.decoder = decoder
+        self.loss_from_targets = decoder.loss_from_targets
+        self.built = True
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the number of token ids of the targets."""
+        return self.decoder.vocabulary_size
+
+    @property
+    def source_vocabulary_size(self) -> int:  # type: ignore[override]  # computed, where others keep it
+        """The number of token ids of the source: that of the targets where they share an embedding."""
+        own = self.encoder.vocabulary_size
+        return self.vocabulary_size if own is None else own
+
+    def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
+        inputs, targets = split_targets(inputs)
+        _check_inputs(inputs)
+        given = {"token_ids": inputs["decoder_token_ids"], "targets": targets, **self.encode(inputs, training)}
+        given |= {name.removeprefix("decoder_"): inputs.get(name) for name in OF_DECODER}
+        return self.decoder({name: x for name, x in given.items() if x is not None}, training=training)
+
+    def encode(self, inputs: dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
+        """Returns what the decoder reads: "encoder_sequence", float (B, S, D), with its mask and documents, if any.
+
+        Args:
+            inputs: as in a call, those of the encoder.
+            training: as in a call.
+        """
+        masks = {name: inputs[name] for name in OF_ENCODER if inputs.get(name) is not None}
+        own = {name.removeprefix("encoder_"): x for name, x in masks.items()}
+        source = {self.encoder.input_names[0]: self._source(inputs)}
+        return {"encoder_sequence": self.encoder({**source, **own}, training=training), **masks}
+
+    def _source(self, inputs):
+        """Returns what the encoder reads: token ids, or features, such as ids embedded by the decoder."""
+        if "encoder_features" in inputs:
+            return inputs["encoder_features"]
+        ids = as_token_ids("encoder_token_ids", inputs["encoder_token_ids"], self.source_vocabulary_size)
+        return ids if self.encoder.vocabulary_size is not None else self.decoder.backbone.embedding(ids)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        sizes = input_shape["decoder_token_ids"]
+        return sizes if "targets" in input_shape else (*sizes, self.vocabulary_size)
+
+    def get_config(self) -> Config:
+        models = {name: getattr(self, name) for name in ("encoder", "decoder")}
+        return {
+            **self.base_config(),
+            **{name: keras.saving.serialize_keras_object(model) for name, model in models.items()},
+        }
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "SequenceToSequence":
+        models = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("encoder", "decoder")}
+        return cls(**{**config, **models})
+
+
+def _check_models(encoder, decoder):
+    """Raises a `ValueError` for an encoder and a decoder that do not fit each other."""
+    if not isinstance(encoder, Backbone) or encoder.causal:
+        raise ValueError(f"`encoder` must be a `Backbone` with causal=False. Received: encoder={encoder!r}.")
+    if not isinstance(decoder, LanguageModel) or not decoder.backbone.causal or not decoder.backbone.reads_encoder:
+        raise ValueError(
+            "`decoder` must be a `LanguageModel` whose `Backbone` is causal and has `cross_attention`. "
+            f"Received: decoder={decoder!r}."
+        )
+    if encoder.hidden_dim != decoder.backbone.hidden_dim:
+        raise ValueError(
+            "`encoder` and `decoder` must have one `hidden_dim`. "
+            f"Received: {encoder.hidden_dim} of the encoder, {decoder.backbone.hidden_dim} of the decoder."
+        )
+
+
+def _check_inputs(inputs):
+    needed = "decoder_token_ids"
+    known = {*SOURCES, needed, *OF_ENCODER, *OF_DECODER}
+    found = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+    if not isinstance(inputs, dict) or needed not in inputs or set(inputs) - known:
+        raise ValueError(
+            f"`inputs` must be a dictionary with {needed!r} and {SOURCES[0]!r} or {SOURCES[1]!r}, and may have "
+            f"{', '.join(map(repr, OF_ENCODER + OF_DECODER))}. Received: {found}."
+        )
+    if len(set(inputs) & set(SOURCES)) != 1:
+        raise ValueError(f"`inputs` must have one of {SOURCES[0]!r} and {SOURCES[1]!r}. Received: {found}.")

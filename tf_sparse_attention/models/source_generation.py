@@ -1,0 +1,121 @@
+"""Generation of a target for each source: `generate` and `stream` of an encoder-decoder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.generation import DecodingConfig, bucket_length
+from tf_sparse_attention.models.generation import pieces_of
+from tf_sparse_attention.models.generator import END_ID, Generator, pad_prompts
+from tf_sparse_attention.models.programs import Programs
+from tf_sparse_attention.models.prompts import Prompts, parse_prompts
+from tf_sparse_attention.types import Tensor
+
+
+class SourceGeneration:
+    """Mixin of `SequenceToSequence`: the encoder reads a source once, the decoder writes with caches of both."""
+
+    decoder: Any
+    source_vocabulary_size: int
+    encoder: Any
+    encode: Callable
+    _programs: Programs | None = None
+
+    @property
+    def generator(self) -> Generator:
+        """The `Generator` of the decoder, with its compiled programs."""
+        return self.decoder.generator
+
+    def generate(
+        self,
+        sources: Any,
+        max_length: int,
+        strategy: str | DecodingConfig | Callable = "greedy",
+        tokenizer: Any = None,
+        source_tokenizer: Any = None,
+        seed: int | Sequence[int] | Tensor = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        return_log_probs: bool = False,
+    ) -> Any:
+        """Writes a target for each source.
+
+        Args:
+            sources: `str`, `bytes`, or a sequence of ids; or a list, array or tensor of these, as the prompts of
+                `LanguageModel.generate`. They are read as they are: append what the model was trained to read at the
+                end, such as id 1.
+            max_length: tokens of a target at which it stops.
+            strategy: see `LanguageModel.generate`. Default "greedy"; "beam" is the usual one for translation.
+            tokenizer: of the targets. With one, the results are text, and only its ids are sampled. None (default): the
+                results are ids.
+            source_tokenizer: of sources of text. None: `tokenizer`.
+            seed, stop_token_ids, return_log_probs: as for `LanguageModel.generate`.
+
+        Returns:
+            As `LanguageModel.generate`: a target or a list of them, as text or int32 arrays, with `return_log_probs`
+            pairs of that and float32 arrays.
+
+        Raises:
+            ValueError: for a source that is not of ids of the vocabulary or empty, and as `LanguageModel.generate`.
+
+        Example:
+            >>> model.generate(["Der Hund bellt."], max_length=100, strategy="beam", tokenizer=tokenizer)
+        """
+        checks.check_switch("return_log_probs", return_log_probs)
+        parsed = self._parse(sources, source_tokenizer, tokenizer)
+        rows = self.generator.generate(**self._request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer))
+        results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
+        if return_log_probs:
+            return parsed.unwrap(results), parsed.unwrap([row.log_probs for row in rows])
+        return parsed.unwrap(results)
+
+    def stream(
+        self,
+        source: Any,
+        max_length: int,
+        strategy: str | DecodingConfig | Callable = "greedy",
+        tokenizer: Any = None,
+        source_tokenizer: Any = None,
+        seed: int | Sequence[int] | Tensor = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        chunk_size: int = 1,
+    ) -> Iterator[Any]:
+        """Writes the target of one source and yields it as it is generated: see `LanguageModel.stream`."""
+        checks.check_count("chunk_size", chunk_size)
+        parsed = self._parse(source, source_tokenizer, tokenizer)
+        if len(parsed.rows) > 1:
+            raise ValueError(f"`source` must be one source. Received: {len(parsed.rows)}.")
+        request = self._request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
+        row_lists = self.generator.iterate(**request, chunk_size=chunk_size)
+        return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
+
+    def _parse(self, sources: Any, source_tokenizer: Any, tokenizer: Any) -> Prompts:
+        read_by = tokenizer if source_tokenizer is None else source_tokenizer
+        parsed = parse_prompts(sources, self.source_vocabulary_size, read_by, name="sources")
+        if not all(len(row) for row in parsed.rows):
+            raise ValueError("`sources` must have one token or more each. Received: an empty one.")
+        return parsed
+
+    def _request(self, parsed, max_length, strategy, seed, stop_token_ids, tokenizer):
+        """Returns the arguments of the `Generator`, the sources encoded."""
+        settings = {"max_length": max_length, "strategy": strategy, "seed": seed, "stop_token_ids": stop_token_ids}
+        return {
+            **settings,
+            "prompts": [np.zeros(0, "int32")] * len(parsed.rows),
+            "num_ids": None if tokenizer is None else tokenizer.vocabulary_size,
+            "encoded": self._encoded(parsed.rows),
+        }
+
+    def _encoded(self, rows):
+        """Returns what the decoder reads of sources, padded to one of a few lengths."""
+        longest = max(map(len, rows))
+        limit = self.encoder.max_length
+        size = bucket_length(longest) if limit is None else min(bucket_length(longest), limit)
+        if longest > size:
+            raise ValueError(f"`sources` must have at most {limit} tokens. Received: one of {longest}.")
+        mask = np.arange(size) < np.array([len(row) for row in rows])[:, None]
+        if self._programs is None:
+            self._programs = Programs(self)
+        encode = self._programs.get(("encode",), lambda: self.encode)
+        return encode({"encoder_token_ids": pad_prompts(rows, size), "encoder_padding_mask": mask})
