@@ -12,6 +12,7 @@ import pytest
 from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
+    DenseAttention,
     FixedAttention,
     GlobalLocalAttention,
     LocalAttention,
@@ -104,6 +105,10 @@ def sparse(pattern, num_heads=2, **own):
     return lambda **common: SparseAttention(num_heads, 4, pattern, **own, **{"seed": 5, **common})
 
 
+def dense(**common):
+    return DenseAttention(2, 4, **common, position="relative", max_distance=3)
+
+
 def mixed(**common):
     parts = [make(**common) for make in (local(window=3, position="relative"), routing(position="rotary"))]
     return MixedAttention(parts, dtype=common.get("dtype"))
@@ -180,6 +185,7 @@ CASES = {
     ),
     "clustered": Case(clustered(), **CLUSTERED),
     "improved_clustered": Case(clustered(top_k=4, position="rotary"), **CLUSTERED),
+    "dense": Case(dense, crosses=True),
     "strided": Case(strided(3, stride=4, position="relative", max_distance=6), crosses=True),
     "strided_merged": Case(strided(2, stride=3, heads="merged", position="rotary"), causal=False, crosses=True),
     "strided_far": Case(strided(2, stride=4, heads="interleaved", layer_index=1, position="alibi"), crosses=True),

@@ -90,6 +90,12 @@ def heads_of_factorized(draw):
 
 
 @st.composite
+def dense(draw):
+    own = common(draw, FEW_HEADS)
+    return layers.DenseAttention, own | {"max_distance": own.get("max_distance") or 3}
+
+
+@st.composite
 def strided(draw):
     return layers.StridedAttention, common(draw, st.integers(2, 3)) | {"stride": draw(BLOCK)} | heads_of_factorized(
         draw

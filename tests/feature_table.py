@@ -35,6 +35,7 @@ ROWS = [
     ("`LocalAttention`, window", layer("LocalAttention", window=4), "local, window, position None"),
     ("`LocalAttention`, blocks", layer("LocalAttention", block_size=4), "local, blocks"),
     ("`LocalAttention2D`", layer("LocalAttention2D", width=4, block_shape=(2, 2)), "local, two dimensions"),
+    ("`DenseAttention`", layer("DenseAttention"), None),
     ("`StridedAttention`", layer("StridedAttention", stride=4), "strided, split"),
     ("`FixedAttention`", layer("FixedAttention", block_size=4, num_summary=1), "fixed, split"),
     ("`RoutingAttention`, nearest", layer("RoutingAttention", **ROUTED, selection="nearest", share_qk=False),

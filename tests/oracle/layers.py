@@ -15,6 +15,7 @@ from tests.oracle.clustered import clustered
 from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
+    DenseAttention,
     FixedAttention,
     GlobalLocalAttention,
     LocalAttention,
@@ -214,6 +215,11 @@ def _rotated_by_axes(x, places):
     """Returns vectors (T, H) of which one half turns by the row and the other by the column, (T, 2)."""
     halves = np.split(x, 2, axis=1)
     return np.concatenate([attention.rotate(half, places[:, axis]) for axis, half in enumerate(halves)], axis=1)
+
+
+def _dense(head):
+    apart = _apart(*(np.arange(len(x)) for x in (head.query, head.key)))
+    return _by_positions(head, apart <= 0 if head.causal else np.ones(apart.shape, bool))
 
 
 def _strided(head):
@@ -435,6 +441,7 @@ def _groups_of_leaf(head, leaf, number, index):
 CASES = {
     ClusteredAttention: clustered,
     AllAttention: _all,
+    DenseAttention: _dense,
     FixedAttention: _fixed,
     GlobalLocalAttention: _global_local,
     LSHAttention: _lsh,
