@@ -28,6 +28,7 @@ def layer(name, **own):
     return lambda **common: getattr(layers, name)(**{**HEADS, **own}, **common)
 
 
+OF_KIND = {"relative": {"max_distance": 4}}  # which dense attention has to be told
 ROUTED = {"num_clusters": 3, "cluster_size": 4, "seed": 0}
 HASHED = {"num_buckets": 4, "bucket_size": 4, "seed": 0}
 # Name, how to make it, and the line of docs/portable.md that tells of its conversion.
@@ -122,7 +123,8 @@ def row(name, make, converted, conversions):
         _yes(attention.supports_memory and works(lambda: attention(x, memory=other, use_causal_mask=causal))),
         _yes(attention.cache_unsupported_reason is None),
         _yes(attention.cross_cache_unsupported_reason is None),
-        ", ".join(kind for kind in POSITIONS if works(lambda kind=kind: make(position=kind))) or "no",
+        ", ".join(kind for kind in POSITIONS if works(lambda kind=kind: make(position=kind, **OF_KIND.get(kind, {}))))
+        or "no",
         _yes("num_key_value_heads" in attention.get_config()),
         *conversions.get(converted, ("not tried", "not tried")),
     ]
