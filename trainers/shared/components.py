@@ -95,15 +95,6 @@ def _check_objective(config):
         raise ValueError("`config.model.memory_length` must be 0 with a mask rate. Received: both.")
 
 
-def make_training_model(config: ml_collections.ConfigDict, model: Any) -> keras.Model:
-    """Returns the model to call `fit` on: the language model, or a `StatefulModel` of it if it has segment memory."""
-    if config.model.memory_length:
-        return tsa.models.StatefulModel(
-            model, config.data.batch_size, name="reader"
-        )  # part of variable paths in checkpoints
-    return model
-
-
 def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
     """Returns the learning rate that `config.optimizer` describes.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import ml_collections
 
+from trainers.configs import base
 from trainers.shared.renamed_settings import rename_settings
 
 # Settings that may change when a run is resumed. Paths of text and vocabulary may, since the contents are compared.
@@ -44,6 +45,7 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
         ValueError: Naming the first setting that differs.
     """
     before, after = flat_settings(rename_settings(saved["config"])), flat_settings(now["config"])
+    before.setdefault("task", base.get_config().task)  # of a run of an earlier version
     for name in sorted({*before, *after}):
         if not _is_changeable(name) and before.get(name) != after.get(name):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Trains a language model: the body of `trainers.train`."""
+"""Trains a model: the body of `trainers.train`. What is trained is a task's business, see `trainers.tasks.registry`."""
 
 import dataclasses
 import functools
@@ -10,21 +10,11 @@ import keras
 import ml_collections
 from absl import logging
 
-import tf_sparse_attention as tsa
-from trainers.shared import (
-    callbacks,
-    components,
-    illustrations,
-    resume,
-    scoring,
-    strategy,
-    tokenizers,
-    workdir,
-    writers,
-)
+from trainers.shared import callbacks, components, resume, strategy, workdir, writers
 from trainers.shared.checkpoints import Checkpoints, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
+from trainers.tasks import registry
 
 
 @dataclasses.dataclass
@@ -91,40 +81,21 @@ class Run:
         self, config: ml_collections.ConfigDict, folder: pathlib.Path, devices: Any, execution: dict[str, Any]
     ) -> None:
         self.config, self.folder, self.devices = config, folder, devices
-        self._open_data()
+        self.task = registry.make_task(config)
+        self._data = self.task.open_data()
+        self._description = resume.describe(config, self._data.fingerprint)
         # After the data, since preparing it, which only the first start does, draws random numbers.
         keras.utils.set_random_seed(config.seed)
-        self.model = components.make_model(config, self.tokenizer.vocabulary_size)
-        self._training_model = components.make_training_model(config, self.model)
+        self.model = self.task.make_model()
+        self._training_model = self.task.make_training_model(self.model)
         optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
-        self._training_model.compile(optimizer, loss=tsa.models.language_model_loss(), **execution)
+        self._training_model.compile(optimizer, loss=self.task.make_loss(), **execution)
         self._training_model.optimizer.build(self.model.trainable_variables)
-        self._scorer = scoring.make_scorer(self.model, execution, config.data.batch_size)
+        self._validation: Any = None
+        if config.train.evaluate_every:
+            self._validation = self.task.make_validation(self.model, execution)
         self._checkpoints = Checkpoints(folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
         self._saved_step: int | None = None
-
-    def _open_data(self):
-        data, train = self.config.data, self.config.train
-        self.tokenizer = tokenizers.make_tokenizer(data.tokenizer, data.vocabulary)
-        self._source = source = components.make_text_source(self.config)
-        self._description = resume.describe(self.config, source.fingerprint)
-        store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)
-        self._batches = components.make_batches(self.config, store)
-        if store.num_tokens < data.sequence_length:
-            logging.warning(
-                "The text has %d tokens, less than one window of config.data.sequence_length=%d: the rest is padding.",
-                store.num_tokens,
-                data.sequence_length,
-            )
-        self._validation: tsa.data.TokenStore | None = None
-        self._health: tsa.analysis.Health | None = None  # the report before, from which drift is measured
-        if train.evaluate_every:
-            self._validation = tsa.data.open_token_store(source, self.tokenizer, data.validation_split)
-        logging.info("%s: %d tokens to train on, %d a step", source.name, store.num_tokens, self._tokens_per_step)
-
-    @property
-    def _tokens_per_step(self):
-        return self.config.data.batch_size * self.config.data.sequence_length
 
     def restore(self) -> int:
         """Loads the newest checkpoint, if there is one, and returns its step, else 0."""
@@ -132,15 +103,15 @@ class Run:
         step = 0 if newest is None else newest["step"]
         if newest is not None:
             resume.check_compatible(newest, self._description)
-            workdir.check_tokenizer(self.folder, self.tokenizer)
+            self.task.check(self.folder)
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
             self._saved_step = step
         if self.devices.is_chief:
             remove_incomplete(self.folder)
             workdir.save_config(self.folder, self.config)
-            workdir.save_tokenizer(self.folder, self.tokenizer)
-            workdir.save_source(self.folder, self._source)
+            self.task.save(self.folder)
+            workdir.save_source(self.folder, self._data.source)
         logging.info(
             "%d weights, %d replicas of %s, from step %d to %d in %s",
             self.model.count_params(),
@@ -175,7 +146,7 @@ class Run:
         outputs = (
             writers.open_writers(self.folder, settings.num_steps, step, described) if self.devices.is_chief else []
         )
-        report = callbacks.Report(outputs, settings.log_every, self._tokens_per_step)
+        report = callbacks.Report(outputs, settings.log_every, self._data.tokens_per_step)
         saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
         with callbacks.StopOnSignal() as stop:
             while step < settings.num_steps and stop.received is None:
@@ -205,7 +176,7 @@ class Run:
     def _fit_until(self, step, end, used_callbacks):
         for callback in used_callbacks:
             callback.set_initial_step(step)
-        make_dataset = functools.partial(self._batches.dataset, start_step=step, num_steps=end - step)
+        make_dataset = functools.partial(self._data.batches.dataset, start_step=step, num_steps=end - step)
         batches = self.devices.distribute(make_dataset)
         self._training_model.fit(
             batches, steps_per_epoch=end - step, callbacks=used_callbacks, verbose=0, shuffle=False
@@ -217,42 +188,14 @@ class Run:
         is_due = settings.evaluate_every and (step % settings.evaluate_every == 0 or step == settings.num_steps)
         if not is_due or stop.received is not None:
             return
-        data = self.config.data
-        metrics = scoring.score(
-            self._scorer,
-            self._validation,
-            self.devices,
-            data.batch_size,
-            data.sequence_length,
-            data.use_packing,
-            data.mask_rate,
-            max_windows=self.config.train.evaluation_windows or None,
-            callbacks=[stop],
-        )
+        scores = self._validation.score(self.devices, [stop])
         if stop.received is not None:
-            return  # Not all windows were scored.
-        names = ("bits_per_byte", "perplexity", "perplexity_per_word")
-        scalars = {"validation/loss": metrics["nats"] / metrics["tokens"]}  # nats a token, as the loss of training
-        scalars |= {f"validation/{name}": metrics[name] for name in names if metrics[name] is not None}
+            return  # Not all was scored.
         for writer in outputs:
-            writer.write(step, scalars)
+            writer.write(step, {f"validation/{name}": value for name, value in scores.items()})
         if settings.illustrate and outputs:
-            self._illustrate(step, outputs)
-
-    def _illustrate(self, step, outputs):
-        """Shows what the model is like: a text of its own, the use of its clusters, pictures of routes and of spans."""
-        first = self._validation.document(0)  # type: ignore[union-attr]  # there is one where it evaluates
-        text = self.tokenizer.detokenize(first[: self.config.data.sequence_length])
-        pictures = dict(illustrations.pictures(self.model, self.tokenizer, text))
-        texts = {}
-        self._health = illustrations.health_of(self.model, first[: self.config.data.sequence_length], self._health)
-        if self._health is not None:
-            texts["health"] = str(self._health)
-            pictures |= illustrations.cluster_pictures(self._health)
-            scalars = illustrations.health_scalars(self._health)
-            for writer in outputs if scalars else ():
-                writer.write(step, scalars)
-        if self.config.model.causal:
-            texts["sample"] = illustrations.sample_text(self.model, self.tokenizer, self.config.generate)
-        for writer in outputs:
-            writer.show(step, texts, pictures)
+            shown = self._validation.show()
+            for writer in outputs:
+                if shown.scalars:
+                    writer.write(step, shown.scalars)
+                writer.show(step, shown.texts, shown.pictures)

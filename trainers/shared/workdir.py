@@ -16,6 +16,7 @@ from trainers.shared.checkpoints import Checkpoints, model_variables, state_vari
 from trainers.shared.files import atomic_file, write_json
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.shared.tokenizers import KINDS
+from trainers.tasks import registry
 
 CONFIG, TOKENIZER, SOURCE = "config.json", "tokenizer.json", "source.json"
 MODEL, METRICS = "model.keras", "metrics.jsonl"
@@ -64,8 +65,10 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     """
     saved, defaults = rename_settings(_read_json(workdir, CONFIG)), base.get_config()
     apply_renamed_settings(defaults)
-    for section, settings in defaults.to_dict().items():
-        if isinstance(settings, dict):  # a run of an earlier version lacks newer settings
+    for section, settings in defaults.to_dict().items():  # a run of an earlier version lacks newer settings
+        if not isinstance(settings, dict):
+            saved.setdefault(section, settings)
+        else:
             if not isinstance(saved.get(section), dict):
                 raise ValueError(_broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
             saved[section] = {**settings, **saved[section]}
@@ -150,9 +153,9 @@ def load_model(workdir: str | os.PathLike) -> keras.Model:
         raise ValueError(
             f"`workdir` must hold {MODEL} or a checkpoint, which `trainers.train` writes. Received: workdir={workdir}."
         )
-    config = load_config(folder)
-    model = components.make_model(config, load_tokenizer(folder).vocabulary_size)
-    checkpoints.load(newest["step"], state_variables(components.make_training_model(config, model)))
+    task = registry.load_task(folder)
+    model = task.make_model()
+    checkpoints.load(newest["step"], state_variables(task.make_training_model(model)))
     return model
 
 

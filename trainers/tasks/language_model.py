@@ -1,0 +1,127 @@
+"""The task of language models: the next token of a text, or with `config.data.mask_rate` its hidden ones."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import ml_collections
+from absl import logging
+
+import tf_sparse_attention as tsa
+from trainers.shared import components, illustrations, scoring, tokenizers, workdir
+from trainers.tasks.parts import Shown, TrainingData
+
+
+class Task:
+    """A language model of a text; see `trainers.tasks.registry`.
+
+    Args:
+        config: the `ml_collections.ConfigDict` of the run.
+        tokenizer: of the text. None: the one that `config.data` names.
+    """
+
+    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
+        data = config.data
+        self.config = config
+        self.tokenizer = tokenizers.make_tokenizer(data.tokenizer, data.vocabulary) if tokenizer is None else tokenizer
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> Self:
+        """Returns the task of a work folder."""
+        return cls(workdir.load_config(folder), workdir.load_tokenizer(folder))
+
+    def open_data(self) -> TrainingData:
+        """Returns the windows of the training split, or consecutive segments of it."""
+        data, source = self.config.data, components.make_text_source(self.config)
+        store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)
+        batches = components.make_batches(self.config, store)
+        tokens_per_step = data.batch_size * data.sequence_length
+        if store.num_tokens < data.sequence_length:
+            logging.warning(
+                "The text has %d tokens, less than one window of config.data.sequence_length=%d: the rest is padding.",
+                store.num_tokens,
+                data.sequence_length,
+            )
+        logging.info("%s: %d tokens to train on, %d a step", source.name, store.num_tokens, tokens_per_step)
+        return TrainingData(source, source.fingerprint, batches, tokens_per_step)
+
+    def make_model(self) -> keras.Model:
+        """Returns a `LanguageModel`, see `components.make_model`."""
+        return components.make_model(self.config, self.tokenizer.vocabulary_size)
+
+    def make_training_model(self, model: Any) -> keras.Model:
+        """Returns the language model, or a `StatefulModel` of it if it has segment memory."""
+        if not self.config.model.memory_length:
+            return model
+        name = "reader"  # part of variable paths in checkpoints
+        return tsa.models.StatefulModel(model, self.config.data.batch_size, name=name)
+
+    def make_loss(self) -> keras.losses.Loss:
+        """Returns the mean nats a token."""
+        return tsa.models.language_model_loss()
+
+    def make_validation(self, model: Any, execution: dict[str, Any]) -> "Validation":
+        """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
+        source = components.make_text_source(self.config)
+        store = tsa.data.open_token_store(source, self.tokenizer, self.config.data.validation_split)
+        return Validation(self, model, store, execution)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizer into a work folder."""
+        workdir.save_tokenizer(folder, self.tokenizer)
+
+    def check(self, folder: str | os.PathLike) -> None:
+        """Raises a `ValueError` if a work folder has another tokenizer."""
+        workdir.check_tokenizer(folder, self.tokenizer)
+
+
+class Validation:
+    """Scores the validation split while a model is trained, and shows what the model is like.
+
+    Args:
+        task: a `Task`.
+        model: its model.
+        store: token store of the split.
+        execution: arguments of `keras.Model.compile`.
+    """
+
+    def __init__(self, task: Task, model: Any, store: Any, execution: dict[str, Any]) -> None:
+        self.task = task
+        self.model = model
+        self.store = store
+        self._scorer = scoring.make_scorer(model, execution, task.config.data.batch_size)
+        self._health: tsa.analysis.Health | None = None  # the report before, from which drift is measured
+
+    def score(self, devices: Any, callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, float]:
+        """Returns the loss in nats a token, as that of training, bits per byte and perplexities."""
+        config = self.task.config
+        metrics = scoring.score(
+            self._scorer,
+            self.store,
+            devices,
+            config.data.batch_size,
+            config.data.sequence_length,
+            config.data.use_packing,
+            config.data.mask_rate,
+            max_windows=config.train.evaluation_windows or None,
+            callbacks=callbacks,
+        )
+        names = ("bits_per_byte", "perplexity", "perplexity_per_word")
+        found = {name: metrics[name] for name in names if metrics[name] is not None}
+        return {"loss": metrics["nats"] / max(metrics["tokens"], 1), **found}
+
+    def show(self) -> Shown:
+        """Returns a text of the model's own, the use of its clusters, pictures of routes and of spans."""
+        config, tokenizer = self.task.config, self.task.tokenizer
+        first = self.store.document(0)[: config.data.sequence_length]
+        pictures = dict(illustrations.pictures(self.model, tokenizer, tokenizer.detokenize(first)))
+        texts, scalars = {}, {}
+        self._health = illustrations.health_of(self.model, first, self._health)
+        if self._health is not None:
+            texts["health"] = str(self._health)
+            pictures |= illustrations.cluster_pictures(self._health)
+            scalars = illustrations.health_scalars(self._health)
+        if config.model.causal:
+            texts["sample"] = illustrations.sample_text(self.model, tokenizer, config.generate)
+        return Shown(scalars, texts, pictures)
