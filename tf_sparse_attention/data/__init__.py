@@ -1,6 +1,7 @@
 """Text data: tokenizers, TFDS sources, token stores and batches."""
 
 from tf_sparse_attention.data.batches import (
+    PairBatches,
     SegmentBatches,
     TokenStore,
     TrainingBatches,
@@ -9,10 +10,12 @@ from tf_sparse_attention.data.batches import (
     evaluation_segments,
     open_token_store,
     pack_masked,
+    pack_pairs,
     pack_windows,
+    pair_evaluation_batches,
     shard_rows,
 )
-from tf_sparse_attention.data.sources import TextSource, load_documents, open_source
+from tf_sparse_attention.data.sources import PairSource, TextSource, load_documents, open_pairs, open_source
 from tf_sparse_attention.data.tokenizers import (
     ByteTokenizer,
     SentencePieceTokenizer,
@@ -24,6 +27,8 @@ from tf_sparse_attention.data.tokenizers import (
 
 __all__ = [
     "ByteTokenizer",
+    "PairBatches",
+    "PairSource",
     "SegmentBatches",
     "SentencePieceTokenizer",
     "SubwordTokenizer",
@@ -36,10 +41,13 @@ __all__ = [
     "evaluation_batches",
     "evaluation_segments",
     "load_documents",
+    "open_pairs",
     "open_source",
     "open_token_store",
     "pack_masked",
+    "pack_pairs",
     "pack_windows",
+    "pair_evaluation_batches",
     "shard_rows",
     "train_subwords",
 ]

@@ -3,6 +3,7 @@
 from tf_sparse_attention.data.batches.evaluation import evaluation_batches
 from tf_sparse_attention.data.batches.masking import pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
+from tf_sparse_attention.data.batches.pairs import PairBatches, pack_pairs, pair_evaluation_batches
 from tf_sparse_attention.data.batches.segments import SegmentBatches, evaluation_segments
 from tf_sparse_attention.data.batches.sharding import distribute_batches, shard_rows
 from tf_sparse_attention.data.batches.token_store import TokenStore
@@ -10,6 +11,7 @@ from tf_sparse_attention.data.batches.token_writer import open_token_store
 from tf_sparse_attention.data.batches.training import TrainingBatches
 
 __all__ = [
+    "PairBatches",
     "SegmentBatches",
     "TokenStore",
     "TrainingBatches",
@@ -18,6 +20,8 @@ __all__ = [
     "evaluation_segments",
     "open_token_store",
     "pack_masked",
+    "pack_pairs",
     "pack_windows",
+    "pair_evaluation_batches",
     "shard_rows",
 ]

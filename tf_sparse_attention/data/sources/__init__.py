@@ -1,5 +1,6 @@
 """Text sources: the documents of TFDS data sets, folders and files."""
 
+from tf_sparse_attention.data.sources.pair_source import PairSource, open_pairs
 from tf_sparse_attention.data.sources.text_source import TextSource, load_documents, open_source
 
-__all__ = ["TextSource", "load_documents", "open_source"]
+__all__ = ["PairSource", "TextSource", "load_documents", "open_pairs", "open_source"]

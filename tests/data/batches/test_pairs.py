@@ -1,0 +1,128 @@
+"""Batches of pairs: each pair once an epoch, source and target side by side, whatever the division."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_attention.data import ByteTokenizer, PairBatches, open_token_store, pair_evaluation_batches
+from tf_sparse_attention.data.batches.pairs import PairBuckets
+
+
+class Texts:
+    """A source of texts in memory."""
+
+    def __init__(self, texts, name, data_dir):
+        self.texts, self.fingerprint, self.data_dir = texts, name, str(data_dir)
+
+    def documents(self, split):
+        return iter(self.texts)
+
+
+SIZES = np.random.default_rng(0).integers(1, 250, 40)
+SOURCES = ["s" * size + f"{number:03}" for number, size in enumerate(SIZES)] + ["s" * 300]
+TARGETS = [f"{number:03}" + "t" * (size // 2) for number, size in enumerate(SIZES)] + ["t"]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    return [
+        open_token_store(Texts(texts, f"texts_{name}", folder), ByteTokenizer(), "train")
+        for name, texts in (("source", SOURCES), ("target", TARGETS))
+    ]
+
+
+def texts_of(ids):
+    return [ByteTokenizer().detokenize(row[row > 1]) for row in np.asarray(ids)]
+
+
+def pairs_of(batches):
+    """The texts of all rows that hold a pair, with the checks that every batch has to pass."""
+    found = []
+    for inputs, targets, weights in batches:
+        assert inputs["encoder_token_ids"].shape == targets.shape
+        shifted = np.pad(targets, [(0, 0), (1, 0)])[:, :-1]
+        np.testing.assert_array_equal(inputs["decoder_token_ids"], np.where(targets > 0, shifted, 0))
+        np.testing.assert_array_equal(weights, targets > 0)
+        np.testing.assert_array_equal(inputs["decoder_padding_mask"], targets > 0)
+        np.testing.assert_array_equal(inputs["encoder_padding_mask"], inputs["encoder_token_ids"] > 0)
+        for row in (inputs["encoder_token_ids"], targets):  # each document with its end
+            assert (np.sum(np.asarray(row) == 1, axis=1) == np.any(np.asarray(row) > 0, axis=1)).all()
+        rows = np.any(targets > 0, axis=1)
+        found += zip(texts_of(inputs["encoder_token_ids"][rows]), texts_of(targets[rows]), strict=True)
+    return found
+
+
+def numpy_batches(dataset):
+    return [tf.nest.map_structure(np.asarray, batch) for batch in dataset]
+
+
+def test_an_epoch_has_each_pair_once_and_the_next_another_order(stores):
+    batches = PairBatches(*stores, batch_size=2, max_length=256, seed=3)
+    epochs = [
+        numpy_batches(batches.dataset(number * batches.steps_per_epoch, batches.steps_per_epoch)) for number in (0, 1)
+    ]
+    expected = sorted(zip(SOURCES[:-1], TARGETS[:-1], strict=True))
+    found = [pairs_of(epoch) for epoch in epochs]
+    assert sorted(found[0]) == sorted(found[1]) == expected and found[0] != found[1]
+    shapes = collections.Counter(batch[1].shape for batch in epochs[0])
+    assert set(shapes) == {(2, 256), (4, 128), (8, 64)}
+    longest = max(len(source) for source in SOURCES[:-1])
+    assert longest > 200
+
+
+def test_a_step_is_the_same_wherever_the_data_set_begins(stores):
+    batches, again = (PairBatches(*stores, batch_size=4, max_length=256) for _ in range(2))
+    whole = numpy_batches(batches.dataset(0, 12))
+    for start in (5, 11):
+        (one,) = numpy_batches(again.dataset(start, 1))
+        tf.nest.map_structure(np.testing.assert_array_equal, one, whole[start])
+    other = numpy_batches(PairBatches(*stores, batch_size=4, max_length=256, seed=1).dataset(0, 12))
+    assert any(one[1].shape != two[1].shape or (one[1] != two[1]).any() for one, two in zip(whole, other, strict=True))
+
+
+@pytest.mark.parametrize(("num_shards", "num_parts"), [(2, 1), (1, 2), (2, 2)])
+def test_divided_batches_are_those_of_one(stores, num_shards, num_parts):
+    batches = PairBatches(*stores, batch_size=4, max_length=256)
+    whole = numpy_batches(batches.dataset(3, 2))
+    parts = [numpy_batches(batches.dataset(3, 2, num_shards, shard, num_parts)) for shard in range(num_shards)]
+    for step in range(2):
+        rows = [part[step * num_parts + number][1] for part in parts for number in range(num_parts)]
+        np.testing.assert_array_equal(np.concatenate(rows), whole[step][1])
+
+
+def test_an_evaluation_has_each_pair_once_also_when_resumed(stores):
+    expected = sorted(zip(SOURCES[:-1], TARGETS[:-1], strict=True))
+    whole = numpy_batches(pair_evaluation_batches(*stores, batch_size=2, max_length=256))
+    assert sorted(pairs_of(whole)) == expected
+    parts = [pair_evaluation_batches(*stores, 2, 256, first_batch=first, num_batches=count) for first, count in
+             ((0, 3), (3, None))]  # fmt: skip
+    assert [pair for part in parts for pair in pairs_of(numpy_batches(part))] == pairs_of(whole)
+    emptied = numpy_batches(pair_evaluation_batches(*stores, 2, 256, use_source=False))
+    for (inputs, targets, _), (full, *_) in zip(emptied, whole, strict=True):
+        exists = np.any(full["encoder_token_ids"] > 0, axis=1)
+        np.testing.assert_array_equal(inputs["encoder_token_ids"][:, 0], exists)
+        assert not inputs["encoder_token_ids"][:, 1:].any()
+        assert targets.shape == full["encoder_token_ids"].shape
+
+
+def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
+    with caplog.at_level("INFO"):
+        buckets = PairBuckets(*stores, 2, 256)
+    assert buckets.num_left_out == 1
+    assert "1 of 41 pairs are left out: one of their documents has more than 256 tokens." in caplog.text
+    assert "Batches of 3 shapes" in caplog.text
+    with pytest.raises(ValueError, match=r"`max_length` must be at least the tokens of some pair\. Received: 2\."):
+        PairBuckets(*stores, 2, 2)
+    with pytest.raises(ValueError, match=r"`batch_size` must be"):
+        PairBatches(*stores, 0, 256)
+    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
+        PairBatches(*stores, 2, 256, seed=-1)
+
+
+def test_stores_of_other_numbers_of_documents_are_refused(stores, tmp_path):
+    short = open_token_store(Texts(["a"], "short", tmp_path), ByteTokenizer(), "train")
+    with pytest.raises(ValueError, match=r"`source` and `target` must have as many documents, which are pairs\. Rec"):
+        PairBuckets(stores[0], short, 2, 256)

@@ -1,0 +1,84 @@
+"""Files of JSON lines as data sets: what belongs together stays together, and what is wrong is told with its line."""
+
+import gzip
+import json
+
+import pytest
+
+from tf_sparse_attention.data import open_pairs
+
+LINES = [{"en": f"text {number}", "de": f"Text {number}", "split": "train"} for number in range(6)]
+LINES += [{"en": "one more", "de": "noch einer", "split": "test"}, {"en": "alone", "split": "train"}]
+
+
+def written(path, lines=LINES):
+    content = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode() + b"\n\n"
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_them(lines=LINES, name="texts.jsonl", source="en", target="de"):
+        return open_pairs(source, target, path=written(tmp_path / name, lines), data_dir=tmp_path / "data")
+
+    return open_them
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.gz"])
+def test_documents_of_both_fields_are_in_one_order(opened, name):
+    pairs = opened(name=name)
+    sides = [list(side.documents("train")) for side in pairs]
+    assert sorted(zip(*sides, strict=True)) == [(f"text {n}".encode(), f"Text {n}".encode()) for n in range(6)]
+    assert list(pairs.target.documents("test")) == [b"noch einer"]
+    assert pairs.source.splits == ("train", "test")
+    assert pairs.name.endswith("(en to de)")
+
+
+def test_a_changed_file_and_other_fields_have_other_fingerprints(opened):
+    found = {opened().fingerprint, opened(LINES[:-2]).fingerprint, opened(source="de", target="en").fingerprint}
+    assert len(found) == 3
+    assert opened().fingerprint in found
+
+
+def test_without_splits_the_content_decides(opened):
+    lines = [{"a": f"line {number}", "b": "x"} for number in range(200)]
+    pairs = opened(lines, source="a", target="b")
+    counts = {split: len(list(pairs.source.documents(split))) for split in pairs.source.splits}
+    assert set(counts) == {"train", "validation", "test"} and sum(counts.values()) == 200 and counts["train"] > 150
+
+
+WRONG = [
+    ([{"en": "x", "de": 3}], r"`fields` must be of text\. Received: 'de' of texts\.jsonl, line 1: int\."),
+    ([["en", "de"]], r"`path` must hold JSON objects\. Received: .*texts\.jsonl, line 1: list\."),
+    ([{"en": "x", "fr": "y"}], r"`fields` must be those of some lines .*Received: .*lines with \['en', 'fr'\]\."),
+    (
+        [*LINES, {"en": "x", "de": "y", "split": "dev"}],
+        r"`path` must have a 'split' of train, validation, test in each line, or in none\. .*line 9: 'dev'\.",
+    ),
+    ([*LINES, {"en": "x", "de": "y"}], r"line 9: None\."),
+]
+
+
+@pytest.mark.parametrize(("lines", "message"), WRONG)
+def test_wrong_lines_are_named(opened, lines, message):
+    with pytest.raises(ValueError, match=message):
+        list(opened(lines).source.documents("train"))
+
+
+def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
+    (tmp_path / "broken.jsonl").write_text('{"en": "x"\n')
+    with pytest.raises(ValueError, match=r"`path` must hold JSON lines in UTF-8\. Received: .*broken\.jsonl, line 1: "):
+        list(open_pairs("en", "de", path=tmp_path / "broken.jsonl", data_dir=tmp_path).source.documents("train"))
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"en": "x"}' * 99)[:-20])
+    with pytest.raises(ValueError, match=r"`path` must be a whole gzip file\. Received: .*cut\.jsonl\.gz"):
+        open_pairs("en", "de", path=tmp_path / "cut.jsonl.gz")
+    for arguments, message in [
+        ({"path": tmp_path / "none.jsonl"}, r"`path` must be an existing file of JSON lines\."),
+        ({"path": tmp_path / "texts.txt"}, r"`path` must be a file NAME\.jsonl or NAME\.jsonl\.gz\."),
+        ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None\."),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            open_pairs("en", "de", **arguments)
+    with pytest.raises(ValueError, match=r"`source` and `target` must be two fields\. Received: 'en' for both\."):
+        open_pairs("en", "en", tfds="wmt14_translate/de-en")

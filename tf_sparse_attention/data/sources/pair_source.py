@@ -1,0 +1,72 @@
+"""Opens data sets of texts that belong together, such as a document and its translation."""
+
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
+from tf_sparse_attention.data.sources.text_source import TextSource, open_source
+
+
+class PairSource(NamedTuple):
+    """Two texts of each example of one data set: document i of one belongs to document i of the other.
+
+    Attributes:
+        source: `TextSource` of what is read.
+        target: `TextSource` of what is to be written.
+    """
+
+    source: TextSource
+    target: TextSource
+
+    @property
+    def name(self) -> str:
+        """The name of the data set with the fields, such as "wmt14_translate/de-en/1.0.0 (de to en)"."""
+        return f"{self.target.name} ({self.source.text_feature} to {self.target.text_feature})"
+
+    @property
+    def fingerprint(self) -> str:
+        """A string that identifies both texts."""
+        return f"{self.source.fingerprint}>{self.target.fingerprint}"
+
+
+def open_pairs(
+    source: str, target: str, tfds: str | None = None, path: str | os.PathLike | None = None, **options: Any
+) -> PairSource:
+    """Opens the texts of two fields of each example.
+
+    Args:
+        source: the field that is read, such as a language.
+        target: the field to be written.
+        tfds: name of a data set of TFDS with these text features, such as "wmt14_translate/de-en" or
+            "ted_hrlr_translate/pt_to_en".
+        path: a file of JSON lines, NAME.jsonl or NAME.jsonl.gz, instead: lines without one of the fields are left out,
+            see `JsonLines`.
+        **options: `local_dir`, `data_dir` and `try_gcs` as for `open_source`.
+
+    Returns:
+        `PairSource`.
+
+    Raises:
+        ValueError: if none or both of `tfds` and `path` are given, the fields are the same one, or there is no such
+            field, file or data set.
+
+    Example:
+
+    >>> pairs = open_pairs("en", "fr", path="manpages.jsonl.gz")
+    >>> for english, french in zip(pairs.source.documents("train"), pairs.target.documents("train")):
+    ...     print(len(english), len(french))
+    """
+    if (tfds is None) == (path is None):
+        raise ValueError(f"One of `tfds` and `path` must be given. Received: tfds={tfds}, path={path}.")
+    if source == target:
+        raise ValueError(f"`source` and `target` must be two fields. Received: {source!r} for both.")
+    if path is None:
+        return PairSource(*(open_source(tfds=tfds, text_feature=field, **options) for field in (source, target)))
+    from tf_sparse_attention.data.sources.json_lines import SUFFIXES, JsonLines
+
+    if not str(path).endswith(SUFFIXES):
+        raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in SUFFIXES)}. Received: {path}.")
+    with suppress_tfds_warnings():
+        builder = JsonLines(path=pathlib.Path(path), fields=(source, target), data_dir=options.get("data_dir"))
+        return PairSource(*(TextSource(builder, field) for field in (source, target)))
