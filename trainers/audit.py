@@ -29,7 +29,7 @@ def main() -> None:
     from trainers.shared import loading, workdir
 
     if WORKDIR.value is not None:
-        model = workdir.load_model(WORKDIR.value)
+        model = workdir.load_language_model(WORKDIR.value)
     else:
         model = loading.load_model("--model", MODEL.value)  # type: ignore[arg-type]  # one of the two is given
     report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)

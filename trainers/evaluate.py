@@ -22,10 +22,11 @@ flags.adopt_module_key_flags(overrides)  # so that --help lists them
 
 
 def main() -> None:
-    from trainers.shared import evaluation
+    from trainers.tasks import registry
 
-    result = evaluation.evaluate(WORKDIR.value, SPLIT.value, CHANGES())  # type: ignore[arg-type]  # required
-    print(evaluation.as_text(result), flush=True)
+    task = registry.load_task(WORKDIR.value)  # type: ignore[arg-type]  # required
+    result = task.evaluate(WORKDIR.value, SPLIT.value, CHANGES())
+    print(task.as_text(result), flush=True)
     logging.info("Written to %s.", result["path"])
 
 

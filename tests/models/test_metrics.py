@@ -57,3 +57,15 @@ def test_metrics_come_back_from_their_configuration(metric):
 def test_a_ratio_must_be_positive(make, name):
     with pytest.raises(ValueError, match=f"`{name}` must be a positive number. Received: {name}=0"):
         make(0)
+
+
+def test_smoothed_labels_are_those_of_keras():
+    targets, logits = np.array([[2, 1, 0]]), np.random.default_rng(0).normal(size=(1, 3, 5)).astype("float32")
+    smoothed = language_model_loss(label_smoothing=0.1)
+    expected = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
+    found = smoothed(targets, logits)
+    np.testing.assert_allclose(found, expected(np.eye(5)[targets[:, :2]], logits[:, :2]), rtol=1e-6)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(smoothed))
+    np.testing.assert_allclose(again(targets, logits), found)
+    with pytest.raises(ValueError, match=r"`label_smoothing` must be 0 for a model that returns nats"):
+        smoothed(targets, logits[..., 0])

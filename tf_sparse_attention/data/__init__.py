@@ -2,6 +2,7 @@
 
 from tf_sparse_attention.data.batches import (
     PairBatches,
+    PairBuckets,
     SegmentBatches,
     TokenStore,
     TrainingBatches,
@@ -28,6 +29,7 @@ from tf_sparse_attention.data.tokenizers import (
 __all__ = [
     "ByteTokenizer",
     "PairBatches",
+    "PairBuckets",
     "PairSource",
     "SegmentBatches",
     "SentencePieceTokenizer",

@@ -145,6 +145,7 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         self.num_layers = num_layers
         self.memory_length = memory_length
         self._make_inputs()
+        self.supports_masking = True  # of what an encoder returns, and of none that Keras would make
         self.blocks = make_blocks(dtype=self.dtype_policy, **{name: arguments[name] for name in ARGUMENTS_OF_BLOCKS})
         check_blocks(self.blocks, memory_length)
         self.final_norm = None
@@ -250,6 +251,9 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
             further |= {} if memory is None else memory.arguments_of(block, x)
             x = block(x, mask=inputs.padding_mask, segment_ids=segment_ids, training=training, **further)
         return x if self.final_norm is None else self.final_norm(x)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        return None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         sizes = input_shape[self.input_names[0]] if isinstance(input_shape, dict) else input_shape

@@ -68,6 +68,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         if isinstance(backbone.embedding, AdaptiveEmbedding) and not use_output_bias:
             raise ValueError("`use_output_bias` must be True with an adaptive embedding. Received: False.")
         self.backbone = backbone
+        self.supports_masking = True  # of what an encoder returns, and of none that Keras would make
         self.tie_embeddings = tie_embeddings
         self.use_output_bias = use_output_bias
         self.to_embedding = None
@@ -229,6 +230,9 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         if embedding.quantization_mode is None:
             return embedding.embeddings
         return embedding(ops.arange(self.backbone.vocabulary_size))
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        return None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         sizes, targets = split_targets(input_shape)

@@ -27,22 +27,48 @@ class LanguageModelLoss(keras.losses.Loss):
         name: default "cross_entropy".
         reduction: as in Keras, default "sum_over_batch_size".
         dtype: of the loss, default float32.
+        label_smoothing: s in [0, 1): the loss is (1 - s) (-log p of the target) + s (the mean of -log p over all ids),
+            as that of `keras.losses.CategoricalCrossentropy`; not for a model that returns nats. Default 0.
+
+    Raises:
+        ValueError: for a wrong `label_smoothing`, and in a call for nats with one.
     """
 
-    def __init__(self, name: str = "cross_entropy", reduction: str = "sum_over_batch_size", dtype: Any = None) -> None:
+    def __init__(
+        self,
+        name: str = "cross_entropy",
+        reduction: str = "sum_over_batch_size",
+        dtype: Any = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
+        checks.check_rate("label_smoothing", label_smoothing)
+        self.label_smoothing = label_smoothing
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         is_target = ops.not_equal(y_true, 0)
-        nats = ops.where(is_target, nats_of(y_true, y_pred), 0)
+        nats = nats_of(y_true, y_pred)
+        if self.label_smoothing:
+            nats = (1 - self.label_smoothing) * nats + self.label_smoothing * _mean_nats(y_pred)
+        nats = ops.where(is_target, nats, 0)
         # Keras divides the sum by the number of all targets, padding included.
         share = ops.sum(ops.cast(is_target, nats.dtype)) / ops.cast(ops.size(is_target), nats.dtype)
         return nats / ops.where(share > 0, share, 1)
 
 
-def language_model_loss() -> LanguageModelLoss:
+def _mean_nats(logits):
+    """Returns the mean of -log p over all ids, (B, T), of logits (B, T, V)."""
+    if len(logits.shape) == 2:
+        raise ValueError("`label_smoothing` must be 0 for a model that returns nats. Received: nats (B, T).")
+    return ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
+
+
+def language_model_loss(label_smoothing: float = 0.0) -> LanguageModelLoss:
     """Returns a `LanguageModelLoss`: the mean nats a token over the targets that are not padding (id 0)."""
-    return LanguageModelLoss()
+    return LanguageModelLoss(label_smoothing=label_smoothing)
 
 
 class TokenMetric(keras.metrics.Metric):

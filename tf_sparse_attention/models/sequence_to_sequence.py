@@ -68,6 +68,11 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         self.built = True
 
     @property
+    def backbone(self) -> Backbone:
+        """The decoder's backbone, whose vectors the logits are made of."""
+        return self.decoder.backbone
+
+    @property
     def vocabulary_size(self) -> int:
         """V, the number of token ids of the targets."""
         return self.decoder.vocabulary_size

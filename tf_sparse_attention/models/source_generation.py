@@ -64,7 +64,9 @@ class SourceGeneration:
         """
         checks.check_switch("return_log_probs", return_log_probs)
         parsed = self._parse(sources, source_tokenizer, tokenizer)
-        rows = self.generator.generate(**self._request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer))
+        rows = self.generator.generate(
+            **self.generation_request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
+        )
         results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
         if return_log_probs:
             return parsed.unwrap(results), parsed.unwrap([row.log_probs for row in rows])
@@ -86,7 +88,7 @@ class SourceGeneration:
         parsed = self._parse(source, source_tokenizer, tokenizer)
         if len(parsed.rows) > 1:
             raise ValueError(f"`source` must be one source. Received: {len(parsed.rows)}.")
-        request = self._request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
+        request = self.generation_request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
         row_lists = self.generator.iterate(**request, chunk_size=chunk_size)
         return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
 
@@ -97,8 +99,16 @@ class SourceGeneration:
             raise ValueError("`sources` must have one token or more each. Received: an empty one.")
         return parsed
 
-    def _request(self, parsed, max_length, strategy, seed, stop_token_ids, tokenizer):
-        """Returns the arguments of the `Generator`, the sources encoded."""
+    def generation_request(
+        self,
+        parsed: Prompts,
+        max_length: int,
+        strategy: str | DecodingConfig | Callable,
+        seed: int | Sequence[int] | Tensor,
+        stop_token_ids: int | Sequence[int] | Tensor | None,
+        tokenizer: Any,
+    ) -> dict[str, Any]:
+        """Returns the arguments of `Generator.iterate`, the sources encoded; the arguments are those of `generate`."""
         settings = {"max_length": max_length, "strategy": strategy, "seed": seed, "stop_token_ids": stop_token_ids}
         return {
             **settings,

@@ -32,8 +32,10 @@ class TargetsAsInputs:
     ) -> None:
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
         metrics = [metric for metric in keras.tree.flatten([metrics, weighted_metrics]) if metric is not None]
-        self._nats_suffice = isinstance(loss, LanguageModelLoss) and all(
-            isinstance(metric, TokenMetric) for metric in metrics
+        self._nats_suffice = (
+            isinstance(loss, LanguageModelLoss)
+            and not loss.label_smoothing
+            and all(isinstance(metric, TokenMetric) for metric in metrics)
         )
 
     def compile_from_config(self, config: Config) -> None:

@@ -43,6 +43,8 @@ def _data():
         "pattern": "**/*.txt",  # of the files in `path`
         "local_dir": placeholder(str),  # what the TFDS builder would download
         "text_feature": placeholder(str),  # None: found automatically
+        "source_field": placeholder(str),  # of translate: the field that is read, of a set of TFDS or of JSON lines
+        "target_field": placeholder(str),  # the field that is written
         "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
         "tokenizer": "bytes",  # bytes, subword, sentencepiece or wordpiece
         "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
@@ -71,6 +73,10 @@ def _model():
         # Parts, each a dictionary with "layer" and its arguments, or a layer of one's own as serialized by
         # keras.saving.serialize_keras_object; a list of such lists if blocks differ.
         "attention": [],
+        "cross_attention": [],  # of translate: parts likewise, to what the encoder returns
+        "encoder_attention": [],  # of translate: parts of the encoder; empty: those of attention
+        "num_encoder_layers": placeholder(int),  # of translate; None: num_layers
+        "share_embeddings": True,  # of translate: whether source and target have one table
         "num_local_layers": placeholder(int),  # first blocks whose heads are all local
         "causal": True,  # whether later tokens are hidden
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
@@ -117,6 +123,7 @@ def _train():
         "keep_checkpoints": 3,  # the newest ones
         "illustrate": False,  # whether an evaluation also writes a sample and draws routes and spans, for TensorBoard
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
+        "label_smoothing": 0.0,  # of translate: share of the target that is spread over all ids
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device
         "steps_per_execution": 1,  # steps in one program call

@@ -17,6 +17,7 @@ OPTIMIZERS = {
     "adam": keras.optimizers.Adam,
     "adamw": keras.optimizers.AdamW,
 }
+OF_TRANSLATION = ("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings")
 # Required settings by schedule.
 SCHEDULES = {
     "constant": (),
@@ -60,6 +61,8 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
         _check_objective(config)
         return start_from(settings["start_from"], config, vocabulary_size)
     preset, reproduce = settings.pop("preset", None), settings.pop("reproduce_reference")
+    for name in OF_TRANSLATION:
+        settings.pop(name, None)
     head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
     if not settings["attention"]:
         del settings["attention"]

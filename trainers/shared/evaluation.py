@@ -38,7 +38,7 @@ def evaluate(
     """
     config = workdir.load_config(folder)
     trained_on = workdir.load_source(folder)["fingerprint"]
-    config = _with_overrides(config, overrides or overridable_settings())
+    config = with_overrides(config, overrides or overridable_settings())
     source = components.make_text_source(config)
     tokenizer = workdir.load_tokenizer(folder)
     store = tsa.data.open_token_store(source, tokenizer, split)
@@ -79,7 +79,9 @@ def _with_official_words(metrics, name, split, store):
     return {**metrics, **result, "words_are": "official"}
 
 
-def _with_overrides(config, overrides):
+def with_overrides(
+    config: ml_collections.ConfigDict, overrides: ml_collections.ConfigDict
+) -> ml_collections.ConfigDict:
     """Returns the configuration with the overrides; another text replaces all settings of the source."""
     if overrides.data.tfds is not None or overrides.data.path is not None:
         defaults = base.get_config().data
@@ -103,7 +105,7 @@ def as_text(result: dict[str, Any]) -> str:
         ),
         ("bits per byte", f"{result['bits_per_byte']:.4f}"),
         *((f"  {name}", f"{result[name]:.4f}") for name in ("gzip -9", "xz -9") if name in result),
-        ("perplexity per token", _number(result["perplexity"])),
+        ("perplexity per token", number(result["perplexity"])),
         *_per_word(result),
         ("seconds", f"{result['seconds']:.1f}"),
     ]
@@ -113,8 +115,9 @@ def as_text(result: dict[str, Any]) -> str:
 def _per_word(result):
     if result["settings"]["mask_rate"]:
         return [("scored", f"{result['tokens']} hidden tokens alone")]
-    return [("perplexity per word", _number(result["perplexity_per_word"]) if result["words"] else "no words")]
+    return [("perplexity per word", number(result["perplexity_per_word"]) if result["words"] else "no words")]
 
 
-def _number(value):
+def number(value: float | None) -> str:
+    """Returns a number as text."""
     return "beyond any float" if value is None else f"{value:.5g}"

@@ -45,7 +45,7 @@ def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: st
     """
     config = workdir.load_config(folder)
     path = export_saved_model(
-        workdir.load_model(folder),
+        workdir.load_language_model(folder),
         workdir.open_workdir(folder) / SAVED_MODEL,
         workdir.load_tokenizer(folder),
         sequence_length=config.data.sequence_length,

@@ -10,10 +10,12 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.generation import BeamSearch, Sampling
+from tf_sparse_attention.models.prompts import Prompts
 from trainers.configs import base
 from trainers.shared import workdir
 from trainers.shared.loading import load_language_model
@@ -54,12 +56,15 @@ class LocalModelSource:
         chunk_size = CHUNK if isinstance(strategy, Sampling) else None
         ids, rows = self.tokenizer.tokenize(prompt), None
         prompt_text = self.tokenizer.detokenize(ids)
-        generator, stop_token_ids = self.model.generator, (self.tokenizer.end_id,)
-        prompts, longest = [ids] * len(seeds), len(ids) + length
-        num_ids = self.tokenizer.vocabulary_size
-        for rows in generator.iterate(prompts, longest, strategy, seeds, stop_token_ids, num_ids, chunk_size):
+        for rows in self._row_lists(ids, seeds, length, strategy, chunk_size):
             yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.stable_prefix)
         yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.detokenize)
+
+    def _row_lists(self, ids, seeds, length, strategy, chunk_size):
+        """Returns an iterator over the growing rows, one for each seed."""
+        prompts, longest, stop_token_ids = [ids] * len(seeds), len(ids) + length, (self.tokenizer.end_id,)
+        settings = strategy, seeds, stop_token_ids, self.tokenizer.vocabulary_size
+        return self.model.generator.iterate(prompts, longest, *settings, chunk_size)
 
     def _samples(self, rows, seeds, prompt, settings, as_text):
         return [
@@ -74,6 +79,16 @@ class LocalModelSource:
             }
             for row, seed in zip(rows, seeds, strict=True)
         ]
+
+
+class TranslationSource(LocalModelSource):
+    """An encoder-decoder in this process: a prompt is what it reads, and samples are what it writes."""
+
+    def _row_lists(self, ids, seeds, length, strategy, chunk_size):
+        end_id = self.tokenizer.end_id
+        sources = Prompts([np.append(ids, end_id).astype("int32")] * len(seeds), False)
+        request = self.model.generation_request(sources, length, strategy, seeds, (end_id,), self.tokenizer)
+        return self.model.generator.iterate(**request, chunk_size=chunk_size)
 
 
 def _strategy(settings):
@@ -155,8 +170,9 @@ def from_run(folder: str | os.PathLike) -> LocalModelSource:
     Raises:
         ValueError: If there is no model.
     """
-    defaults = workdir.load_config(folder).generate.to_dict()
-    return LocalModelSource(workdir.load_model(folder), workdir.load_tokenizer(folder), defaults)
+    config = workdir.load_config(folder)
+    kind = TranslationSource if config.task == "translate" else LocalModelSource
+    return kind(workdir.load_model(folder), workdir.load_tokenizer(folder), config.generate.to_dict())
 
 
 def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:

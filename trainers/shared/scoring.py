@@ -99,8 +99,7 @@ def score(
         make, chunk, partial = functools.partial(_all_segments, store, sizes), num_batches, None
     else:
         make, chunk = functools.partial(_some_batches, store, sizes, mask_rate, overlap), BATCHES_PER_SAVE
-    shown = None if progress is None else progress(num_batches)
-    sums = _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown)
+    sums = sum_batches(scorer, devices, make, num_batches, chunk, callbacks, partial, progress)
     tokens = int(sums["tokens"])
     whole = tokens == store.num_tokens
     num_bytes, num_words = (
@@ -127,8 +126,28 @@ def _check_memory(overlap):
         )
 
 
-def _sums(scorer, devices, make, num_batches, chunk, callbacks, partial, shown):
-    """Returns nats, tokens and seconds of all batches, a dictionary; saved after every `chunk` batches."""
+def sum_batches(
+    scorer: Any,
+    devices: Any,
+    make: Callable[..., Any],
+    num_batches: int,
+    chunk: int = BATCHES_PER_SAVE,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    partial: Any = None,
+    progress: Callable[[int], Any] | None = None,
+) -> dict[str, float]:
+    """Returns "nats", "tokens" and "seconds" of all batches.
+
+    Args:
+        scorer: from `make_scorer`.
+        devices: from `strategy.choose_devices`.
+        make: function of `first` and `count`, numbers of batches, and of a shard's arguments, that returns a
+            `tf.data.Dataset` of `(inputs, targets, weights)`.
+        num_batches: of all.
+        chunk: batches after which the sums are saved.
+        callbacks, partial, progress: as for `score`.
+    """
+    shown = None if progress is None else progress(num_batches)
     first, sums = (0, None) if partial is None else partial.load()
     sums = {"nats": 0.0, "tokens": 0.0, "seconds": 0.0} if sums is None else sums
     callbacks = [*callbacks, *([] if shown is None else [shown])]

@@ -159,6 +159,18 @@ def load_model(workdir: str | os.PathLike) -> keras.Model:
     return model
 
 
+def load_language_model(workdir: str | os.PathLike) -> keras.Model:
+    """Returns what `load_model` does, of the run of a language model.
+
+    Raises:
+        ValueError: As `load_model`, and for the run of another task.
+    """
+    task = load_config(workdir).task
+    if task != "language_model":
+        raise ValueError(f"`workdir` must be the run of a language model here. Received: one of the task {task}.")
+    return load_model(workdir)
+
+
 def model_version(workdir: str | os.PathLike) -> str:
     """Returns a string that identifies the model that `load_model` returns."""
     folder = open_workdir(workdir)

@@ -9,7 +9,7 @@ import ml_collections
 from absl import logging
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, illustrations, scoring, tokenizers, workdir
+from trainers.shared import components, evaluation, illustrations, scoring, tokenizers, workdir
 from trainers.tasks.parts import Shown, TrainingData
 
 
@@ -66,6 +66,14 @@ class Task:
         source = components.make_text_source(self.config)
         store = tsa.data.open_token_store(source, self.tokenizer, self.config.data.validation_split)
         return Validation(self, model, store, execution)
+
+    def evaluate(self, folder: str | os.PathLike, split: str, overrides: Any = None) -> dict[str, Any]:
+        """Returns what `evaluation.evaluate` does."""
+        return evaluation.evaluate(folder, split, overrides)
+
+    def as_text(self, scores: dict[str, Any]) -> str:
+        """Returns the scores as text, a line each."""
+        return evaluation.as_text(scores)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer into a work folder."""

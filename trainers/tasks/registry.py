@@ -6,6 +6,8 @@
 - `make_model()`, `make_training_model(model)`, the model to call `fit` on, and `make_loss()`;
 - `make_validation(model, execution)`, which has `score(devices, callbacks)`, a dictionary of numbers by name, and
   `show()`, a `Shown`;
+- `evaluate(folder, split, overrides)`, the scores of the model in a work folder, a dictionary that is also written
+  there, and `as_text(scores)`;
 - `save(folder)`, which writes what a trained model needs beside its weights, `check(folder)`, which raises a
   `ValueError` where that of an earlier start differs, and `load(folder)`, which makes the task of a work folder.
 """
@@ -17,7 +19,7 @@ from typing import Any
 import ml_collections
 
 # The module of each task.
-NAMES = ("language_model",)
+NAMES = ("language_model", "translate")
 
 
 def make_task(config: ml_collections.ConfigDict) -> Any:

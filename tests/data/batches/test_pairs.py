@@ -111,7 +111,7 @@ def test_an_evaluation_has_each_pair_once_also_when_resumed(stores):
 def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
     with caplog.at_level("INFO"):
         buckets = PairBuckets(*stores, 2, 256)
-    assert buckets.num_left_out == 1
+    assert np.flatnonzero(buckets.is_too_long).tolist() == [40]
     assert "1 of 41 pairs are left out: one of their documents has more than 256 tokens." in caplog.text
     assert "Batches of 3 shapes" in caplog.text
     with pytest.raises(ValueError, match=r"`max_length` must be at least the tokens of some pair\. Received: 2\."):

@@ -3,7 +3,7 @@
 from tf_sparse_attention.data.batches.evaluation import evaluation_batches
 from tf_sparse_attention.data.batches.masking import pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
-from tf_sparse_attention.data.batches.pairs import PairBatches, pack_pairs, pair_evaluation_batches
+from tf_sparse_attention.data.batches.pairs import PairBatches, PairBuckets, pack_pairs, pair_evaluation_batches
 from tf_sparse_attention.data.batches.segments import SegmentBatches, evaluation_segments
 from tf_sparse_attention.data.batches.sharding import distribute_batches, shard_rows
 from tf_sparse_attention.data.batches.token_store import TokenStore
@@ -12,6 +12,7 @@ from tf_sparse_attention.data.batches.training import TrainingBatches
 
 __all__ = [
     "PairBatches",
+    "PairBuckets",
     "SegmentBatches",
     "TokenStore",
     "TrainingBatches",

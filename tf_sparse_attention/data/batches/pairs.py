@@ -42,7 +42,7 @@ class PairBuckets:
             that says how many.
 
     Attributes:
-        num_left_out: pairs that are longer.
+        is_too_long: bool (number of pairs,), those that are left out.
         num_batches: batches that hold each pair once.
 
     Raises:
@@ -63,13 +63,13 @@ class PairBuckets:
         while self.lengths[-1] % 2 == 0 and self.lengths[-1] // 2 >= SHORTEST:
             self.lengths.append(self.lengths[-1] // 2)
         self._fits = np.sum(sizes[:, None] <= np.array(self.lengths), axis=1) - 1  # number of the bucket, -1 for none
-        self.num_left_out = int(np.sum(self._fits < 0))
-        if self.num_left_out == len(sizes):
+        self.is_too_long = self._fits < 0
+        if self.is_too_long.all():
             raise ValueError(f"`max_length` must be at least the tokens of some pair. Received: {max_length}.")
-        if self.num_left_out:
+        if self.is_too_long.any():
             logging.warning(
                 "%d of %d pairs are left out: one of their documents has more than %d tokens.",
-                self.num_left_out,
+                np.sum(self.is_too_long),
                 len(sizes),
                 max_length,
             )
@@ -234,8 +234,8 @@ def pack_pairs(sources: "tf.Tensor", targets: "tf.Tensor") -> "tuple[dict[str, t
 
     Returns:
         `(inputs, targets, weights)`: inputs {"encoder_token_ids", "encoder_padding_mask", "decoder_token_ids",
-        "decoder_padding_mask"}, where decoder inputs are the targets moved right by one with id 0 first; weights float32
-        (B, T), 1 on tokens and 0 on padding.
+        "decoder_padding_mask"}, where decoder inputs are the targets moved right by one with id 0 first; weights
+        float32 (B, T), 1 on tokens and 0 on padding.
     """
     import tensorflow as tf
 

@@ -1,0 +1,38 @@
+"""Whole documents from one language to another: an encoder-decoder whose decoder reads the whole source.
+
+Command:   python -m trainers.train --config=trainers/configs/translate_documents.py --config.data.path=FILE.jsonl
+           --config.data.source_field=en --config.data.target_field=fr --config.data.vocabulary=FILE
+           --workdir=runs/translate
+           For a translation set of TFDS in place of the path: --config.data.tfds=wmt14_translate/de-en
+           With local heads only: --config=trainers/configs/translate_documents.py:local
+"""
+
+import ml_collections
+
+from trainers.configs import base
+
+HEADS = {"num_heads": 2, "key_dim": 32}
+LOCAL = {"layer": "LocalAttention", "window": 64, "position": "rotary"}
+ROUTED = {"layer": "RoutingAttention", "num_clusters": 16, "cluster_size": 64}
+VARIANTS = ("mixed", "local")
+
+
+def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
+    """Returns the configuration; "local" has local heads only."""
+    if variant not in VARIANTS:
+        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
+    config = base.get_config()
+    config.task = "translate"
+    config.data.update(tokenizer="subword", sequence_length=4096, batch_size=1)
+    config.model.update(num_layers=3, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
+    config.model.attention = config.model.encoder_attention = [{**LOCAL, **HEADS, "num_heads": 4}]
+    if variant == "mixed":
+        near = {**LOCAL, **HEADS}
+        config.model.attention = [near, {**ROUTED, **HEADS, "use_successor_values": True}]
+        config.model.encoder_attention = [near, {**ROUTED, **HEADS, "selection": "nearest"}]
+        config.model.num_local_layers = 2
+    config.model.cross_attention = [{"layer": "DenseAttention", **HEADS, "num_heads": 4}]
+    config.optimizer.update(name="adamw", learning_rate=2e-3, schedule="cosine", warmup_steps=100)
+    config.train.update(num_steps=3000, log_every=50, evaluate_every=500, checkpoint_every=250, label_smoothing=0.1)
+    config.generate.update(length=1000)
+    return config
