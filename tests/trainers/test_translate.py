@@ -30,8 +30,8 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def make_config(path, data_dir):
-    def make(**settings):
-        config = translate_documents.get_config()
+    def make(variant="local"):
+        config = translate_documents.get_config(variant)
         config.data.update(path=str(path), data_dir=str(data_dir), source_field="de", target_field="en")
         config.data.update(tokenizer="bytes", sequence_length=64, batch_size=4)
         config.model.update(num_layers=1, hidden_dim=16, intermediate_dim=16, num_local_layers=0)
@@ -54,7 +54,7 @@ def finished(make_config, tmp_path_factory):
 
 @pytest.mark.full
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
-    config = make_config()
+    config = make_config("mixed")
     config.data.update(sequence_length=512, batch_size=1)  # batches of several lengths
     config.train.update(num_steps=7, evaluate_every=0)
     folders = tmp_path / "whole", tmp_path / "stopped"
@@ -84,6 +84,7 @@ def test_every_target_is_scored_once(finished, path):
     assert (train["pairs"], train["left_out"]) == (15, 1)
 
 
+@pytest.mark.full
 def test_a_prompt_is_the_source_and_the_sample_its_translation(finished, tmp_path):
     (sample,) = sampling.generate(sample_sources.from_run(finished[0]), b"eins zwei", length=5, temperature=0.0)
     model, tokenizer = workdir.load_model(finished[0]), workdir.load_tokenizer(finished[0])
