@@ -17,9 +17,11 @@ from trainers.configs import (
     demo,
     enwik8,
     sparse_transformer_enwik8,
+    translate_documents,
 )
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
+from trainers.tasks import translate
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
@@ -30,6 +32,7 @@ CONFIGURATIONS = (
     "enwik8",
     "pg19",
     "sparse_transformer_enwik8",
+    "translate_documents",
 )
 ALL = [
     *(("books", (variant,)) for variant in books.VARIANTS),
@@ -37,6 +40,7 @@ ALL = [
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
+    *(("translate_documents", (variant,)) for variant in translate_documents.VARIANTS),
     *(("enwik8", (preset,)) for preset in enwik8.SEQUENCE_LENGTHS),
     *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
 ]
@@ -47,6 +51,7 @@ SMALL = [
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in ("tiny", "tiny_strided")),
     ("all_attention_enwik8", ("tiny",)),
+    ("translate_documents", ("mixed",)),
 ]
 
 
@@ -57,7 +62,11 @@ def load(name, arguments=()):
 @functools.cache
 def num_weights(name, arguments):
     """Returns the weights of a configuration's model of bytes."""
-    return components.make_model(load(name, arguments), vocabulary_size=258).count_params()
+    config = load(name, arguments)
+    if config.task == "translate":
+        config.data.update(source_field="en", target_field="fr")
+        return translate.Task(config, tsa.data.ByteTokenizer()).make_model().count_params()
+    return components.make_model(config, vocabulary_size=258).count_params()
 
 
 def test_every_file_is_tested():
@@ -144,6 +153,7 @@ def test_two_configurations_do_not_share_their_parts():
         ("all_attention_enwik8", "small, large, tiny"),
         ("clustered_text", "improved, plain, lsh, tiny"),
         ("sparse_transformer_enwik8", "published, tiny, tiny_strided"),
+        ("translate_documents", "mixed, local"),
     ],
 )
 def test_an_unknown_variant_is_an_error(name, message):

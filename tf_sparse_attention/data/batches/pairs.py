@@ -1,10 +1,10 @@
 """Batches of pairs of documents, those of like length together: for models from one sequence to another."""
 
 import functools
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from absl import logging
 
 from tf_sparse_attention.checks import check_count
 from tf_sparse_attention.data.batches.sharding import shard_rows

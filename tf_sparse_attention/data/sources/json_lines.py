@@ -3,13 +3,12 @@
 import dataclasses
 import gzip
 import json
+import logging
 import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-from absl import logging
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
