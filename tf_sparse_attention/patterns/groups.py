@@ -11,8 +11,9 @@ from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.groups import groups_of_keys
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
 from tf_sparse_attention.ops.sorted import SortedGrid
-from tf_sparse_attention.patterns.caches import GroupRings, GroupRun
+from tf_sparse_attention.patterns.caches import GroupRings
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.cross_caches import GroupRun
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Size, Tensor

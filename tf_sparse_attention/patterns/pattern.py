@@ -11,8 +11,9 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import positions_of
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.patterns.caches import CachePolicy, GroupRun, Run
+from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.cross_caches import CrossCachePolicy, WholeSequence
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Config, Tensor
 
@@ -160,9 +161,9 @@ class Pattern:
         """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""
         return None
 
-    def cross_cache(self) -> Run | GroupRun | None:
-        """Returns the policy by which one query reads the keys of another, complete sequence; None: all of them."""
-        return None
+    def cross_cache(self) -> CrossCachePolicy:
+        """Returns the policy of `patterns.cross_caches` by which one query reads the keys of another sequence."""
+        return WholeSequence()
 
     def cache_unsupported_reason(self) -> str | None:
         """Returns why the pattern cannot decode with a cache, as text; None if it can."""
