@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, shape
-from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import stable_order, take_members, take_numbers, take_rows
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.members import cluster_sets, membership, own_cluster_sets, set_names
 from tf_sparse_attention.ops.ring import at_most, take_positions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
@@ -27,12 +28,14 @@ class ReadKeys(NamedTuple):
         value: (B, n, s, Hv).
         positions: int32 (1 or B, 1 or n, s), anything where no key exists.
         exists: bool, likewise.
+        known: what else is known of the keys in the pattern's own rule, by name, int32 (B, n, s) or what broadcasts.
     """
 
     key: Tensor
     value: Tensor
     positions: Tensor
     exists: Tensor
+    known: Mapping[str, Tensor] = {}
 
 
 class CrossCachePolicy:
@@ -52,7 +55,8 @@ class CrossCachePolicy:
             key: (B, n, S, H), turned by positions.
             value: (B, n, S, Hv).
             mask: bool (B, S), False for keys that no query may see; or None.
-            groups: of the keys, int32 (B, n, S), where content decides; else None.
+            groups: of the keys where content decides, int32 (B, n, S), or their `Members` where groups choose them;
+                else None.
         """
         entry = {"key": key, "value": value}
         return entry if mask is None else {**entry, "mask": mask[:, None]}
@@ -133,3 +137,44 @@ class GroupRun(CrossCachePolicy):
         positions = take_numbers(entry["order"], in_range(at, length))
         key, value = (take_positions(entry[name], at) for name in ("key", "value"))
         return ReadKeys(key, value, positions, ops.logical_and(at >= 0, at < length))
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenRows(CrossCachePolicy):
+    """The keys that the query's group chose.
+
+    Those of each of K groups are kept side by side: "key" (B, n, K, w, H), "value" and "position" (B, n, K, w), and,
+    if some have fewer than w, "mask" likewise. "clusters_0" .. are the groups of each key, see `cluster_sets`.
+    """
+
+    num_groups: int
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]  # computed, where others keep it
+        return set_names(self.num_groups)
+
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+        positions, valid = groups
+        entry = {"key": take_members(key, positions), "value": take_members(value, positions), "position": positions}
+        entry |= cluster_sets(membership(groups, shape(key)[2]))
+        return entry if valid is None else {**entry, "mask": valid}
+
+    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
+        own = own_cluster_sets(group, self.num_groups) | {"group": group}
+        passed = _of_group(entry["position"], group) <= index[:, None, None]
+        if "mask" in entry:
+            passed = ops.logical_and(passed, _of_group(entry["mask"], group))
+        last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
+        return {"rank": last, **{name: x[..., 0] for name, x in own.items()}}
+
+    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+        found = {name: _of_group(x, place.group[..., None]) for name, x in entry.items() if name not in self.names}
+        ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None]
+        exists = found.get("mask", ops.ones((1, 1, 1), "bool"))
+        return ReadKeys(found["key"], found["value"], found["position"], exists, {"rank": ranks})
+
+
+def _of_group(x, group):
+    """Returns what a group has, (B, n, K, w, ...) to (B, n, w, ...), of groups int32 (B, n, 1)."""
+    batch, heads, num_groups, *rest = shape(x)
+    return ops.reshape(take_rows(ops.reshape(x, (batch, heads, num_groups, -1)), group), (batch, heads, *rest))

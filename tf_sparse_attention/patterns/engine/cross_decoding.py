@@ -5,6 +5,7 @@ The cache is a dictionary with an entry for each leaf of the pattern, see `patte
 
 from collections.abc import Sequence
 
+from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.engine.attending import AttentionOptions
 from tf_sparse_attention.patterns.engine.decoding import CachedKeys, attend_cached
@@ -16,7 +17,7 @@ from tf_sparse_attention.types import Tensor
 
 
 def cross_cache(
-    pattern: Pattern, key: Tensor, value: Tensor, mask: Tensor | None, groups: Sequence[Tensor | None]
+    pattern: Pattern, key: Tensor, value: Tensor, mask: Tensor | None, groups: Sequence[Tensor | Members | None]
 ) -> Cache:
     """Returns the cache of a sequence.
 
@@ -25,7 +26,8 @@ def cross_cache(
         key: (B, N, S, H), turned by positions.
         value: (B, N, S, Hv).
         mask: bool (B, S), False for keys that no query may see; or None.
-        groups: for each leaf the groups of the keys, int32 (B, n, S) in 0 .. K - 1, None of one that goes by positions.
+        groups: for each leaf the groups of the keys, int32 (B, n, S) in 0 .. K - 1, or their `Members` where the groups
+            choose keys; None of one that goes by positions.
     """
     leaves = leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value)
     return {
@@ -75,5 +77,5 @@ def _read(leaf: Leaf, cache: Cache, place: Place) -> CachedKeys:
     for each in (leaf, *leaf.excluded):
         entry, names = cache[entry_name(each)], each.pattern.cross_cache().names
         known = {name: take_positions(entry[name][..., None], found.positions)[..., 0] for name in names}
-        places[each.index] = Place(found.positions, 0, known)
+        places[each.index] = Place(found.positions, 0, {**known, **found.known} if each is leaf else known)
     return CachedKeys(found.key, found.value, places, found.exists)
