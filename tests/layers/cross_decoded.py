@@ -6,7 +6,20 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.drawn import all_attention, fixed, local, local_2d, lsh, made, routing, sparse, strided, unequal_blocks
+from tests.drawn import (
+    all_attention,
+    fixed,
+    local,
+    local_2d,
+    lsh,
+    made,
+    routing,
+    sparse,
+    sparse_top_keys,
+    strided,
+    top_keys,
+    unequal_blocks,
+)
 from tests.layers.decoded import LONGEST, SIZE, VARIANTS
 from tests.programs import as_program, compiled_on_jax
 
@@ -32,6 +45,8 @@ KINDS = {
     "strided": strided,
     "fixed": fixed,
     "sparse": lambda: crossing(sparse, share_qk=False),
+    "top_keys": top_keys,
+    "sparse_top_keys": lambda: crossing(sparse_top_keys, share_qk=False),
 }
 OF_CONTENT = ("routing", "lsh", "sparse", "mixed")  # queries and keys are as many
 
