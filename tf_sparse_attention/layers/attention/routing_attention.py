@@ -70,8 +70,9 @@ class RoutingAttention(AttentionLayer):
             each with the value of the token after it, as an induction head does: "where I was before, what came
             next" (`tsa.patterns.Successors`). In causal self-attention with "nearest", which None then means, or
             "random". Default False.
-        distance: of position "relative": "rank" (default), between ranks in the cluster, as published; or "token", in
-            positions, on the scores alone: about twice the cost of the layer.
+        distance: of position "relative": "rank" (default), between ranks in the cluster, as published (in "nearest" and
+            "top_keys" a query that is no key has that of the last key up to its position); or "token", in positions,
+            on the scores alone: about twice the cost of the layer.
         ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
         commitment_loss: factor of the commitment loss, default 1e-4. 0: none.
         revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100;
@@ -265,7 +266,7 @@ class RoutingAttention(AttentionLayer):
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
         if self.selection is None and not self.share_qk and not self.use_successor_values:
-            return "with selection=None cross-attention selects by 'top_k' among all queries"
+            return "with selection=None cross-attention selects by 'top_k' among all queries, unlike 'top_keys'"
         return super().cross_cache_unsupported_reason
 
     def get_config(self) -> Config:
