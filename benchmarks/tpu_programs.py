@@ -238,6 +238,13 @@ PROGRAMS = {
         Bounds(5, 5, 4, "a token may be in several clusters: three gathers become scatters"),
     ),
     **_of_layer(
+        "RoutingAttention top_keys",
+        lambda: layers.RoutingAttention(selection="top_keys", share_qk=False, **ROUTED),
+        Bounds(13, 0, 5, "best keys by a sort, in order; queries by cluster in blocks, beside their rows; revival"),
+        Bounds(16, 4, 5, "a key may be of several clusters, whose rows are beside several blocks: gradients add up"),
+        causal=False,
+    ),
+    **_of_layer(
         "MixedAttention local and nearest",
         _mixed,
         Bounds(6, 0, 3, "as nearest"),

@@ -114,6 +114,12 @@ PICTURES = {
     "routing": [
         ("nearest: last 8 tokens of the cluster", lambda: routed(selection="nearest"), True, 0),
         ("top_k: 16 best tokens a cluster", lambda: routed(selection="top_k", cluster_size=16), False, 0),
+        (
+            "top_keys: 16 best keys of the cluster",
+            lambda: routed(selection="top_keys", cluster_size=16, share_qk=False),
+            False,
+            0,
+        ),
         ("strided: 16 tokens of all scores", lambda: routed(selection="strided", cluster_size=16), False, 0),
         (
             "hash: 16 tokens of a bucket",

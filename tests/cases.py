@@ -34,6 +34,7 @@ from tf_sparse_attention.patterns import (
     Stride,
     Successors,
     Summary,
+    TopKeys,
     Window,
 )
 
@@ -117,7 +118,9 @@ def mixed(**common):
 SINKS, ROUTED = Window(4) | First(2), Window(2) | Nearest(3, 4)
 OF_TWO_KINDS = Heads([(1, Dilated(3, 4) | First(1)), (2, Blocks(6, 1) | Stride(5) | Hashed(4, 3))])
 NEVER_CAUSAL = {"causal": False, "can_be_causal": False}
-CLUSTERED = {**NEVER_CAUSAL, "crosses": True, "packs": False, "pairs": False}
+ACROSS = {**NEVER_CAUSAL, "crosses": True, "packs": False}
+SEPARATE = {"causal": False, "crosses": True, "packs": False}
+CLUSTERED = {**ACROSS, "pairs": False}
 CASES = {
     "sparse_sinks": Case(sparse(SINKS, position="relative")),
     "sparse_sinks_both_sides": Case(sparse(SINKS, position="alibi"), causal=False),
@@ -128,9 +131,7 @@ CASES = {
     "sparse_image": Case(sparse(ImageBlocks(6, (2, 3)) | Summary(8, 2), position="rotary"), packs=False),
     "local_blocks": Case(local(block_size=4, position="rotary"), crosses=True, packs=False),
     "local_blocks_both_sides": Case(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
-    "local_blocks_of_two_sizes": Case(
-        local(block_size=3, key_block_size=4, position="rotary"), **NEVER_CAUSAL, crosses=True, packs=False
-    ),
+    "local_blocks_of_two_sizes": Case(local(block_size=3, key_block_size=4, position="rotary"), **ACROSS),
     "local_window": Case(local(window=5), crosses=True),
     "local_window_relative": Case(local(window=4, position="relative", max_distance=2), crosses=True),
     "local_window_alibi": Case(local(window=3, position="alibi"), causal=False, crosses=True),
@@ -231,20 +232,15 @@ CASES = {
     ),
     "random": Case(routing(selection="random", position="alibi"), packs=False),
     "top_k": Case(routing(position="relative"), causal=False, packs=False),
-    "top_k_separate": Case(
-        routing(share_qk=False, selection="top_k", position="alibi"), causal=False, crosses=True, packs=False
-    ),
+    "top_k_separate": Case(routing(share_qk=False, selection="top_k", position="alibi"), **SEPARATE),
     "top_k_published": Case(routing(selection="top_k", reproduce_reference=True, position="relative"), packs=False),
+    "top_keys": Case(routing(share_qk=False, selection="top_keys", position="relative"), **ACROSS),
+    "sparse_top_keys": Case(sparse(Window(2) | TopKeys(3, 4) | Nearest(2, 3), position="rotary"), **ACROSS),
     "strided_clusters": Case(routing(selection="strided", position="relative"), packs=False),
-    "strided_clusters_separate": Case(
-        routing(share_qk=False, selection="strided", position="alibi"), causal=False, crosses=True, packs=False
-    ),
+    "strided_clusters_separate": Case(routing(share_qk=False, selection="strided", position="alibi"), **SEPARATE),
     "hash_buckets": Case(routing(selection="hash", num_clusters=4, cluster_size=9, position="rotary"), packs=False),
     "hash_buckets_separate": Case(
-        routing(share_qk=False, selection="hash", num_clusters=2, cluster_size=9, position="relative"),
-        causal=False,
-        crosses=True,
-        packs=False,
+        routing(share_qk=False, selection="hash", num_clusters=2, cluster_size=9, position="relative"), **SEPARATE
     ),
     "mixed": Case(mixed),
 }
@@ -278,6 +274,8 @@ OF_EACH_KIND = (
     "nearest",
     "lsh_chunks",
     "successors",
+    "top_keys",
+    "sparse_top_keys",
 )
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")

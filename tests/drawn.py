@@ -17,6 +17,7 @@ from tf_sparse_attention.patterns import (
     Stride,
     Successors,
     Summary,
+    TopKeys,
     Union,
     Window,
 )
@@ -134,6 +135,15 @@ def of_all_tokens():
 
 
 @st.composite
+def top_keys(draw):
+    own = {"num_clusters": draw(st.integers(1, 6) | st.integers(30, 40)), "cluster_size": draw(REACH)}
+    own |= {"selection": "top_keys", "share_qk": False, "mask_self": draw(st.sampled_from([None, False]))}
+    shared = common(draw) | NORMALIZED
+    distances = ["rank", "token"] if shared["position"] == "relative" else ["rank"]
+    return layers.RoutingAttention, shared | own | {"distance": draw(st.sampled_from(distances))}
+
+
+@st.composite
 def lsh(draw, selection="band"):
     own = {"num_buckets": 2 * draw(st.integers(1, 4)), "bucket_size": draw(REACH), "selection": selection}
     own |= {"num_rounds": draw(st.integers(1, 3)), "share_qk": draw(st.booleans())}
@@ -174,11 +184,18 @@ def leaves(draw):
 
 
 @st.composite
-def compositions(draw):
-    """Pairs of a pattern and its number of heads."""
+def never_causal_leaves(draw):
+    """Patterns that are no compositions, among them one that is never causal, and none that has to be."""
+    chosen = st.builds(TopKeys, st.integers(1, 5) | st.integers(30, 40), st.integers(1, 20))
+    return draw(chosen | leaves().filter(lambda leaf: not leaf.reads_successors))
+
+
+@st.composite
+def compositions(draw, leaf):
+    """Pairs of a pattern and its number of heads, made of what a strategy of patterns draws."""
 
     def one():
-        parts = draw(st.lists(leaves(), min_size=1, max_size=3))
+        parts = draw(st.lists(leaf, min_size=1, max_size=3))
         return parts[0] if len(parts) == 1 else Union(tuple(parts))
 
     if draw(st.booleans()):
@@ -188,10 +205,15 @@ def compositions(draw):
 
 
 @st.composite
-def sparse(draw):
-    pattern, num_heads = draw(compositions())
+def sparse(draw, leaf=None):
+    pattern, num_heads = draw(compositions(leaves() if leaf is None else leaf))
     own = {"pattern": pattern, "num_heads": num_heads, "share_qk": draw(st.booleans())}
     return layers.SparseAttention, common(draw, st.just(num_heads)) | NORMALIZED | own
+
+
+def sparse_top_keys():
+    """Compositions with a part whose clusters choose their keys."""
+    return sparse(never_causal_leaves()).filter(lambda made: not made[1]["pattern"].can_be_causal)
 
 
 KINDS = {
@@ -204,10 +226,12 @@ KINDS = {
     "fixed": fixed,
     "routing": routing,
     "of_all_tokens": of_all_tokens,
+    "top_keys": top_keys,
     "lsh": lsh,
     "chunks": chunks,
     "clustered": clustered,
     "sparse": sparse,
+    "sparse_top_keys": sparse_top_keys,
 }
 
 

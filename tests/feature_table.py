@@ -12,7 +12,7 @@ import numpy as np
 from tests.cases import Case
 from tests.contracts import SIZE, built, normal, to_numpy
 from tf_sparse_attention import layers
-from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Successors, Summary, Window
+from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Successors, Summary, TopKeys, Window
 
 HEADS = {"num_heads": 2, "key_dim": 4}
 POSITIONS = ("relative", "rotary", "alibi", "relative_2d", "rotary_2d")
@@ -47,6 +47,7 @@ ROWS = [
      "routing, nearest, successor values"),
     ("`RoutingAttention`, top_k", layer("RoutingAttention", **ROUTED, selection="top_k", share_qk=False),
      "routing, top_k"),
+    ("`RoutingAttention`, top_keys", layer("RoutingAttention", **ROUTED, selection="top_keys", share_qk=False), None),
     ("`LSHAttention`, band", layer("LSHAttention", **HASHED, share_qk=False), "hashing (LSH), band"),
     ("`LSHAttention`, chunks", layer("LSHAttention", **HASHED, share_qk=False, selection="chunks"),
      "hashing (LSH), chunks"),
@@ -59,6 +60,7 @@ ROWS = [
     ("`Stride(4)`, `Summary(4, 1)`", sparse(Stride(4) | Summary(4, 1)), None),
     ("`Window(4) \\| Nearest(3, 4)`", sparse(Window(4) | Nearest(3, 4)), None),
     ("`Window(4) \\| Hashed(4, 4)`", sparse(Window(4) | Hashed(4, 4)), None),
+    ("`Window(4) \\| TopKeys(3, 4)`", sparse(Window(4) | TopKeys(3, 4)), None),
     ("`Window(4) \\| Successors(Nearest(3, 4))`", sparse(Window(4) | Successors(Nearest(3, 4))), None),
 ]  # fmt: skip
 

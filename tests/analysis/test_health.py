@@ -38,6 +38,7 @@ def routing(**arguments):
         ({"selection": "top_k", "position": "relative"}, 0.1, 0.6),
         ({"selection": "nearest"}, 0, 0),
         ({"selection": "nearest", "share_qk": False}, 0, 0.2),  # of keys, a cluster may have none
+        ({"selection": "top_keys", "share_qk": False}, 0, 0),
     ],
 )
 def test_what_is_dropped_is_what_the_dense_twin_shows_empty(arguments, least, most):

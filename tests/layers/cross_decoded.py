@@ -6,27 +6,47 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import with_random_weights
-from tests.drawn import all_attention, fixed, local, local_2d, lsh, made, routing, sparse, strided, unequal_blocks
+from tests.drawn import (
+    all_attention,
+    fixed,
+    local,
+    local_2d,
+    lsh,
+    made,
+    routing,
+    sparse,
+    sparse_top_keys,
+    strided,
+    top_keys,
+    unequal_blocks,
+)
 from tests.layers.decoded import LONGEST, SIZE, VARIANTS
 from tests.programs import as_program, compiled_on_jax
 
 
-def changed(kind, **changes):
-    return kind().map(lambda made: (made[0], made[1] | changes))
+def crossing(kind, **changes):
+    """Draws layers of a kind that take another sequence, which those with the values of successors do not."""
+    return kind().filter(lambda made: not _reads_successors(**made[1])).map(lambda made: (made[0], made[1] | changes))
+
+
+def _reads_successors(pattern=None, use_successor_values=False, **others):
+    return use_successor_values or (pattern is not None and any(leaf.reads_successors for leaf in pattern.leaves()))
 
 
 KINDS = {
-    "local": local,
+    "local": lambda: crossing(local),
     "unequal_blocks": unequal_blocks,
     "all_attention": lambda: all_attention(VARIANTS),
     "routing": lambda: st.one_of(
-        changed(routing, selection="nearest", share_qk=False), changed(routing, selection="random", share_qk=False)
+        crossing(routing, selection="nearest", share_qk=False), crossing(routing, selection="random", share_qk=False)
     ),
-    "lsh": lambda: changed(lsh, share_qk=False),
+    "lsh": lambda: crossing(lsh, share_qk=False),
     "local_2d": local_2d,
     "strided": strided,
     "fixed": fixed,
-    "sparse": lambda: changed(sparse, share_qk=False),
+    "sparse": lambda: crossing(sparse, share_qk=False),
+    "top_keys": top_keys,
+    "sparse_top_keys": lambda: crossing(sparse_top_keys, share_qk=False),
 }
 OF_CONTENT = ("routing", "lsh", "sparse", "mixed")  # queries and keys are as many
 

@@ -11,7 +11,8 @@ SIZE = 5
 LENGTHS = st.integers(1, LONGEST)
 FIXED_LENGTHS = st.sampled_from([1, 7, 33, 60])  # for JAX, which compiles each again
 CROSSING = ("local", "unequal_blocks", "local_2d", "all_attention", "strided", "fixed", "clustered", "sparse")
-NEVER_CAUSAL = ("unequal_blocks", "global_local", "clustered")
+CROSSING += ("top_keys", "sparse_top_keys")
+NEVER_CAUSAL = ("unequal_blocks", "global_local", "clustered", "top_keys", "sparse_top_keys")
 
 
 @st.composite

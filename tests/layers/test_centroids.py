@@ -33,8 +33,10 @@ def trained_model():
     return model, before
 
 
-@pytest.mark.parametrize("share_qk", [True, False])
-@pytest.mark.parametrize("selection", ["nearest", "top_k"])
+@pytest.mark.parametrize(
+    ("selection", "share_qk"),
+    [("nearest", True), ("nearest", False), ("top_k", True), ("top_k", False), ("top_keys", False)],
+)
 def test_training_moves_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
     layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, share_qk=share_qk, selection=selection, revive_after=0))
     for _ in range(2):

@@ -24,7 +24,12 @@ ACROSS = {
         [LocalAttention(1, 4, window=5, **own), LocalAttention(1, 4, block_size=9, key_block_size=12, **own)],
         name="across",
     ),
+    "chosen_keys": lambda **own: routed(selection="top_keys", **own),
 }
+
+
+def routed(**own):
+    return RoutingAttention(2, 4, num_clusters=3, cluster_size=5, share_qk=False, name="across", **own)
 
 
 def block(kind="blocks", norm="pre", causal=True, common=None, **own):
@@ -144,8 +149,8 @@ def test_half_precision_stays_near():
     assert_close(to_numpy(output).astype("float32"), to_numpy(exact(X, encoder_sequence=ENCODED)), 0.2)
 
 
-def prefilled_from(other):
-    layer = block("heads")
+def prefilled_from(other, kind="heads"):
+    layer = block(kind)
     return layer.prefill(X[:, :4], layer.init_cache(2, 9, encoder_sequence=ENCODED), encoder_sequence=other)
 
 
@@ -156,6 +161,7 @@ def prefilled_from(other):
         (lambda: block().init_cache(2, 9), "`encoder_sequence` must be given.*None"),
         (lambda: prefilled_from(ENCODED[:, :8]), "`encoder_sequence` must be .* had.*, a cache of 2 rows and"),
         (lambda: prefilled_from(ENCODED[:1]), r"`encoder_sequence` must be the sequence that `init_cache` had"),
+        (lambda: prefilled_from(ENCODED[:1], "chosen_keys"), "the sequence that `init_cache` had.* a cache of 2 rows"),
         (
             lambda: TransformerBlock(LocalAttention(2, 4, window=3))(X, encoder_sequence=ENCODED),
             "`encoder_sequence` must be given to a block with `cross_attention`, and to no other.*a tensor",
@@ -166,11 +172,13 @@ def prefilled_from(other):
         ),
         (
             lambda: TransformerBlock(
-                LocalAttention(2, 4, window=3),
-                causal=True,
-                cross_attention=RoutingAttention(2, 4, 3, 4, share_qk=False, selection="top_k"),
+                LocalAttention(2, 4, window=3), causal=True, cross_attention=routed(selection="top_k")
             ),
             "`cross_attention` of a causal block must be one in which no query depends on others",
+        ),
+        (
+            lambda: TransformerBlock(routed(selection="top_keys"), causal=True),
+            "`causal` must be False with RoutingAttention as it is made here, which cannot hide later positions",
         ),
         (
             lambda: TransformerBlock(

@@ -54,6 +54,7 @@ def layers_of_all_kinds():
         "blocks": layers.LocalAttention(**SIZES, block_size=3, key_block_size=2, num_blocks_after=0),
         "all_attention": layers.AllAttention(**SIZES, num_persistent=3, window=4, mask_self=True),
         "routing": layers.RoutingAttention(**separate, num_clusters=3, cluster_size=3, selection="nearest"),
+        "top_keys": layers.RoutingAttention(**separate, num_clusters=3, cluster_size=3, selection="top_keys"),
         "lsh": layers.LSHAttention(**separate, num_buckets=4, bucket_size=3, num_rounds=2, position="relative"),
     }
 
@@ -64,7 +65,7 @@ def made(name):
     return with_random_weights(layer, 0)
 
 
-@pytest.mark.parametrize("name", first(["routing", "window", "blocks", "all_attention", "lsh"], 1))
+@pytest.mark.parametrize("name", first(["routing", "window", "blocks", "all_attention", "lsh", "top_keys"], 1))
 def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
     import tensorflow as tf
 
@@ -100,7 +101,7 @@ def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
     )
     cache = layer.init_cross_cache(np.ones((2, 100, SIZE), "float32"))
     layer.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, 50)
-    shown = {"window": 5, "blocks": 4, "all_attention": 9, "routing": 5, "lsh": 5}[name]
+    shown = {"window": 5, "blocks": 4, "all_attention": 9, "routing": 5, "lsh": 5, "top_keys": 3}[name]
     assert {shape[-2] for shape in read} == {shown}
 
 

@@ -65,7 +65,7 @@ WRONG_ARGUMENTS = [
         routing,
         "selection",
         "best",
-        "`selection` must be one of [None, 'nearest', 'top_k', 'strided', 'hash', 'random']. Received: "
+        "`selection` must be one of [None, 'nearest', 'top_k', 'strided', 'hash', 'top_keys', 'random']. Received: "
         "selection='best'.",
     ),
     (routing, "distance", "true", "`distance` must be one of ['rank', 'token']. Received: distance='true'."),
@@ -131,6 +131,20 @@ FURTHER_ARGUMENTS = [
     (
         lambda: routing(use_successor_values=True, selection="top_k"),
         "`selection` must be None, 'nearest' or 'random' with `use_successor_values`. Received: selection='top_k'.",
+    ),
+    (
+        lambda: routing(selection="top_keys"),
+        "`share_qk` must be False with selection='top_keys', which is for queries and keys of their own. "
+        "Received: share_qk=True.",
+    ),
+    (
+        lambda: routing(selection="top_keys", share_qk=False, mask_self=True),
+        "`mask_self` must be False with selection='top_keys', where a query is no key. Received: mask_self=True.",
+    ),
+    (
+        lambda: routing(selection="top_keys", share_qk=False, reproduce_reference=True),
+        "`reproduce_reference` must be False with selection='top_keys', which is not in the published code. "
+        "Received: reproduce_reference=True.",
     ),
     (
         lambda: routing(use_successor_values=True, mask_self=False),
@@ -216,8 +230,8 @@ WRONG_CALLS = [
     (
         lambda: routing(share_qk=False, selection="nearest"),
         {"query": X, "value": SHORT},
-        "`selection` must be one of ['top_k', 'strided', 'hash'] where `query` and `value` have different lengths. "
-        "Received: selection='nearest', lengths 6 and 4.",
+        "`selection` must be one of ['top_k', 'strided', 'hash', 'top_keys'] where `query` and `value` have different "
+        "lengths. Received: selection='nearest', lengths 6 and 4.",
     ),
     (
         local,

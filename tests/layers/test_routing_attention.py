@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.contracts import to_numpy
-from tests.layers.routing_state import X, ready, routing
+from tests.contracts import SIZE, assert_close, normal, to_numpy
+from tests.layers.routing_state import X, assert_same_state, ready, routing, state_of
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import RoutingAttention
 
@@ -17,6 +18,7 @@ def two_clusters(**own):
     layer.build((1, 6, 3))
     kernels = {
         "query/kernel": [[1, 0], [0, 1], [0, 0]],
+        "key/kernel": [[1, 0], [0, 1], [0, 0]],
         "value/kernel": [[0], [0], [1]],
         "attention_output/kernel": [1],
     }
@@ -55,6 +57,17 @@ def test_a_token_whose_next_one_is_hidden_is_not_seen_and_keeps_its_place():
 def test_top_k_takes_the_first_of_equal_tokens_and_leaves_the_rest_with_zeros():
     # Cluster A takes 0 and 1 of the four equal ones, B has 2 and 4; 3 and 5 are in no cluster.
     np.testing.assert_allclose(two_clusters()(), [10.5, 10.5, 13, 0, 13, 0], rtol=1e-6)
+
+
+def test_a_query_sees_the_best_keys_of_its_cluster_and_of_equal_ones_the_earlier():
+    # Of the keys that are alike A takes 0 and 1, B has 2 and 4; the queries 3 and 5 ask as the others of A do.
+    attend = two_clusters(selection="top_keys", share_qk=False)
+    np.testing.assert_allclose(attend(), [10.5, 10.5, 13, 10.5, 13, 10.5], rtol=1e-6)
+    # Without 0 the next one; B has but one of its own and takes the first of the others.
+    mask = np.array([[False, True, True, True, False, True]])
+    seen = attend(key_mask=mask)
+    np.testing.assert_allclose(seen[[0, 1, 3, 5]], 12, rtol=1e-6)
+    np.testing.assert_allclose(seen[[2, 4]], (12 * np.exp(2) + 11 * np.exp(-2)) / (np.exp(2) + np.exp(-2)), rtol=1e-5)
 
 
 def test_the_published_mean_divides_by_the_count_and_a_hundredth():
@@ -100,6 +113,37 @@ def test_top_k_under_a_causal_mask_warns_once_and_declares_it():
         layer(X, use_causal_mask=True)
         routing(selection="top_k")(X)
         routing()(X, use_causal_mask=True)
+
+
+def test_keys_that_are_chosen_of_the_whole_sequence_are_refused_under_a_causal_mask():
+    layer = ready(routing(selection="top_keys", share_qk=False))
+    before = state_of(layer)
+    message = (
+        r"`use_causal_mask` must be False with selection='top_keys', whose keys are chosen of the whole sequence: take "
+        r"selection='nearest' where later positions must be hidden\. Received: use_causal_mask=True\."
+    )
+    for call in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match=message):
+            call(X, use_causal_mask=True)
+    with pytest.raises(ValueError, match=message):
+        layer(X, use_causal_mask=True, training=True)
+    assert_same_state(before, layer)
+    with pytest.raises(ValueError, match="with selection='top_keys' clusters choose their keys of the whole sequence"):
+        layer.init_cache(2, 13)
+
+
+def test_no_query_has_a_part_in_what_another_gets():
+    layer, value = ready(routing(selection="top_keys", share_qk=False, position="relative")), normal(2, 9, SIZE, seed=1)
+    inputs, first = tf.constant(X), X.shape[1] - 1
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = layer(inputs, value)[:, -1]
+    assert not np.any(tape.gradient(output, inputs)[:, :-1])
+    others = np.concatenate([100 * normal(2, 20, SIZE, seed=2)[:, :first], X[:, first:]], axis=1)
+    assert_close(to_numpy(layer(others, value)[:, -1]), to_numpy(output))
+    at_once = layer(X, value)
+    for index in (0, 4):  # and alone, if it stays at its position
+        assert_close(to_numpy(layer(X[:, : index + 1], value)[:, index]), to_numpy(at_once[:, index]))
 
 
 @pytest.mark.parametrize("selection", ["strided", "hash"])

@@ -13,6 +13,7 @@ from tf_sparse_attention.patterns import (
     Stride,
     Successors,
     Summary,
+    TopKeys,
     Window,
 )
 
@@ -43,7 +44,7 @@ def visible(pattern, lengths, causal, groups, segments, successors=False):
         lengths: pair (T, S).
         causal: bool.
         groups: for each leaf the groups of queries and of keys, with None for tokens that do not exist and another
-            group for each document.
+            group for each document; of `TopKeys` the cluster of each query and the keys of each cluster.
         segments: int (T,), the document of each token; None where nothing is packed.
         successors: which of the two.
     """
@@ -71,6 +72,8 @@ def _leaf(leaf, lengths, causal, groups, segments):
     if isinstance(leaf, ImageBlocks):
         around = leaf.before, leaf.after
         return definitions.image_blocks(*lengths, leaf.width, leaf.block_shape, *around, causal, leaf.order)
+    if isinstance(leaf, TopKeys):
+        return definitions.chosen_keys(*groups, lengths[1])[0]
     if isinstance(leaf, Nearest | Hashed):
         return definitions.bands(*groups, _size_of(leaf), causal)[0]
     allowed = np.zeros(lengths, bool)

@@ -166,6 +166,26 @@ def followed(exists, segments):
     return found
 
 
+def chosen_keys(query_clusters, members, num_keys):
+    """Returns the keys that each query's cluster chose, and how far apart they rank.
+
+    Args:
+        query_clusters: list of T clusters, numbers from 0 on.
+        members: for each cluster the positions of its keys, in ascending order.
+        num_keys: S.
+
+    Returns:
+        Pair of bool (T, S) and int (T, S): rank of key j in the cluster minus that of the last key up to position i.
+    """
+    allowed = np.zeros((len(query_clusters), num_keys), bool)
+    apart = np.zeros(allowed.shape, int)
+    for i, cluster in enumerate(query_clusters):
+        keys = members[cluster]
+        allowed[i, keys] = True
+        apart[i, keys] = np.arange(len(keys)) - (len([j for j in keys if j <= i]) - 1)
+    return allowed, apart
+
+
 def chunks(query_rounds, key_rounds, size):
     """Returns how often a query sees a key in chunks of the sorted tokens (Kitaev et al. 2020), int (T, S).
 

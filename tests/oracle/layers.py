@@ -27,7 +27,7 @@ from tf_sparse_attention.layers import (
     StridedAttention,
 )
 from tf_sparse_attention.ops.random_groups import random_groups
-from tf_sparse_attention.patterns import Hashed
+from tf_sparse_attention.patterns import Hashed, TopKeys
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 PARENTS = ("query", "key", "value", "attention_output", "clusters_")  # of weights whose own name says too little
@@ -406,6 +406,8 @@ def _routing(head):
     head.query, head.key = _normalize(head.query), _normalize(head.key)
     if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no cluster and asks nothing
         head.query_exists = head.query_exists & head.key_exists
+    if head.layer.selection == "top_keys":
+        return _top_keys(head)
     selection = head.layer.selection or ("nearest" if head.causal else "top_k")
     mask_self = head.layer.mask_self
     if mask_self is None:
@@ -434,6 +436,8 @@ def _groups_of_leaf(head, leaf, number, index):
     if isinstance(leaf.rule, Hashed):
         return [_buckets(head, x, exists, head.weights[f"axes_{number}"][index]) for x, exists in sides]
     centroids = head.weights[f"clusters_{number}/centroids"][index]
+    if isinstance(leaf, TopKeys):
+        return _chosen_keys(head, centroids, leaf.cluster_size, sides[1][1])
     return [_named(head, np.argmax(x @ centroids.T, axis=1), exists) for x, exists in sides]
 
 
@@ -465,6 +469,22 @@ def _nearest(head, selection, mask_self):
     if mask_self:
         pattern = definitions.without_self(pattern, *positions)
     return (*_attend(head, *positions, pattern, ranks_apart), pattern)
+
+
+def _top_keys(head):
+    groups = _chosen_keys(head, head.weights["centroids"][head.index], head.layer.cluster_size, head.key_exists)
+    pattern, ranks_apart = definitions.chosen_keys(*groups, len(head.key))
+    pattern = pattern & head.allowed
+    if head.segments is not None:
+        pattern = pattern & (head.segments[:, None] == head.segments[None, :])
+    positions = np.arange(len(head.query)), np.arange(len(head.key))
+    return (*_attend(head, *positions, pattern, ranks_apart), pattern)
+
+
+def _chosen_keys(head, centroids, size, key_exists):
+    """Returns the cluster of each query, and the keys of each cluster."""
+    queries, keys = (_normalize(x) @ centroids.T for x in (head.query, head.key))
+    return np.argmax(queries, axis=1), definitions.best_members(keys, size, key_exists)
 
 
 def _groups(head, selection, x, exists):

@@ -121,6 +121,13 @@ def test_the_best_members_of_equal_score_are_the_first_ones():
     assert definitions.best_members(scores, 3, [False, True, True, True, True]) == [[1, 2, 3]]
 
 
+def test_a_query_sees_the_keys_that_its_cluster_chose():
+    allowed, apart = definitions.chosen_keys([1, 0, 0], [[0, 1, 3], [2]], 4)
+    assert allowed.tolist() == pattern("..x.", "xx.x", "xx.x")
+    assert apart[1:].tolist() == [[-1, 0, 0, 1]] * 2
+    assert apart[0].tolist() == [0, 0, 1, 0]  # no key passed yet: the first one is one ahead
+
+
 def test_strided_members_are_near_and_far():
     scores = np.array([[1.0], [5.0], [2.0], [4.0], [3.0], [0.0]])
     assert definitions.strided_members(scores, 2, [True] * 6) == [[1, 2]]  # the first and the fourth of 1 3 4 2 0 5

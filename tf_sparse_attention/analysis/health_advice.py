@@ -56,4 +56,5 @@ def _of_routing(layer, heads):
 def _why_dropped(head):
     if head.reads_successors:
         return "they are masked, or the first of their cluster: take fewer `num_clusters`"
-    return "they are masked" if head.selection == "nearest" else 'selection="nearest" leaves out none'
+    has_a_key = head.selection in ("nearest", "top_keys")
+    return "they are masked" if has_a_key else 'selection="nearest" leaves out none'

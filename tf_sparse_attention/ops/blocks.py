@@ -76,9 +76,11 @@ def at_least_zero(number: Size) -> Size:
     return larger(number, 0)
 
 
-def no_more_than(number: Size, limit: int) -> Size:
-    """Returns `min(number, limit)` of a size."""
-    return ops.minimum(number, limit) if ops.is_tensor(number) else _chosen(min, number, limit)
+def no_more_than(number: Size, limit: Size) -> Size:
+    """Returns `min(number, limit)` of two sizes."""
+    if ops.is_tensor(number) or ops.is_tensor(limit):
+        return ops.minimum(number, limit)
+    return _chosen(min, number, limit)
 
 
 def _chosen(choose, one, other):

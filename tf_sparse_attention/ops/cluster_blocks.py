@@ -4,8 +4,9 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import in_range, join, shape
+from tf_sparse_attention.ops.blocks import in_range, join, no_more_than, shape
 from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.types import Tensor
 
 BLOCK_SIZE = 32
@@ -32,14 +33,15 @@ class ClusterBlocks(NamedTuple):
     def of(cls, clusters: Tensor, num_clusters: int, block_size: int = BLOCK_SIZE) -> Self:
         """Returns the blocks of clusters (B, N, T), numbers from 0 to C; C is padding.
 
-        Every cluster wastes less than a block, so T / b + C + 1 blocks are enough.
+        Every cluster wastes less than a block, so T / b + C + 1 blocks are enough, and so are T, one for each token.
         """
         length = shape(clusters)[-1]
+        block_size = at_most(block_size, length)
         order, ranks = stable_order(clusters)
         counts = ops.sum(ops.one_hot(clusters, num_clusters + 1, dtype="int32"), axis=2)  # (B, N, C + 1)
         blocks = (counts + block_size - 1) // block_size
         first_rank, first_slot = (ops.cumsum(x, axis=-1) - x for x in (counts, blocks * block_size))
-        num_slots = (length // block_size + num_clusters + 1) * block_size
+        num_slots = no_more_than(length // block_size + num_clusters + 1, length) * block_size
         slots = ops.arange(num_slots, dtype="int32")
         # The last cluster that begins at or before a block; an empty one ends where the next begins.
         begun = ops.cast(slots[::block_size, None] >= first_slot[:, :, None, :], "int32")

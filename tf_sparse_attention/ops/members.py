@@ -14,6 +14,8 @@ from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.types import Size, Tensor
 
+BITS = 31  # of an int32 that is not negative
+
 
 class Members(NamedTuple):
     """The tokens of each cluster, by ascending position.
@@ -206,3 +208,26 @@ def membership(members: Members, length: Size) -> Tensor:
     """Returns which tokens `Members` hold, bool (B, N, K, length)."""
     held = ops.ones_like(members.positions) if members.valid is None else members.valid
     return dense_scores(ops.cast(held, "float32"), members.positions, length) > 0
+
+
+def set_names(num_clusters: int) -> tuple[str, ...]:
+    """Returns the names of the integers whose bits are a set of so many clusters, see `cluster_sets`."""
+    return tuple(f"clusters_{number}" for number in range(-(-num_clusters // BITS)))
+
+
+def cluster_sets(is_in: Tensor) -> dict[str, Tensor]:
+    """Returns the set of the clusters of each token as bits of integers, int32 (B, N, T) by their `set_names`.
+
+    Args:
+        is_in: bool (B, N, K, T), whether a token is in a cluster.
+    """
+    num_clusters = is_in.shape[2]
+    bits = np.array([2 ** (cluster % BITS) for cluster in range(num_clusters)], "int32")
+    parts = ops.where(is_in, bits[:, None], 0)
+    sums = [ops.sum(parts[:, :, start : start + BITS], axis=2) for start in range(0, num_clusters, BITS)]
+    return dict(zip(set_names(num_clusters), sums, strict=True))
+
+
+def own_cluster_sets(clusters: Tensor, num_clusters: int) -> dict[str, Tensor]:
+    """Returns `cluster_sets` of tokens in one cluster each, int32 (B, N, T)."""
+    return cluster_sets(clusters[:, :, None, :] == np.arange(num_clusters, dtype="int32")[:, None])

@@ -19,6 +19,7 @@ from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.patterns.stride import Dilated, Stride
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import First, Summary
+from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.patterns.window import Window
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Stride",
     "Successors",
     "Summary",
+    "TopKeys",
     "Union",
     "Window",
 ]

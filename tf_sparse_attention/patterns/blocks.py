@@ -6,8 +6,9 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.grid import Grid, block_grid
-from tf_sparse_attention.patterns.caches import Ring, Run
+from tf_sparse_attention.patterns.caches import Ring
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.cross_caches import Run
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor

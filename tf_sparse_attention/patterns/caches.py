@@ -7,7 +7,6 @@ a query sees is the pattern's own rule.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 from keras import ops
 
@@ -232,21 +231,6 @@ class FirstSlots(CachePolicy):
 
     def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return in_range(place.position, num_slots), place.position < num_slots
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """Of another, complete sequence the `size` positions from `first` on, a function of the query's position."""
-
-    first: Callable[[Tensor], Tensor]
-    size: int
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupRun:
-    """Of another, complete sequence the `size` keys of the query's group up to its position, and as many after it."""
-
-    size: int
 
 
 def _is_whole(size: Size, num_slots: Size) -> bool:

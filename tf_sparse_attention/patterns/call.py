@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from tf_sparse_attention.patterns.pattern import Pattern
 
 # What is known of tokens beside their positions: the `Numbers` of their groups; in their place some patterns take an
-# `ops.chunks.ChunkedRounds`, an `ops.global_tokens.GlobalTokens` or a pair of `ops.members.Members`. None of a pattern
-# that goes by positions.
+# `ops.chunks.ChunkedRounds`, an `ops.global_tokens.GlobalTokens`, an `ops.member_blocks.ChosenKeys` or a pair of
+# `ops.members.Members`. None of a pattern that goes by positions.
 Known: TypeAlias = Any
 
 

@@ -11,8 +11,9 @@ from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.groups import groups_of_keys
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
 from tf_sparse_attention.ops.sorted import SortedGrid
-from tf_sparse_attention.patterns.caches import GroupRings, GroupRun
+from tf_sparse_attention.patterns.caches import GroupRings
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.cross_caches import GroupRun
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Size, Tensor
@@ -69,6 +70,42 @@ class GroupBand(Pattern):
 
     def cross_cache(self) -> GroupRun:
         return GroupRun(self.band)
+
+
+@dataclasses.dataclass(frozen=True)
+class CentroidPattern(Pattern):
+    """A pattern of clusters whose centroids online k-means of LN(q) and LN(k) moves, see `layers.parts.centroids`.
+
+    Args:
+        num_clusters: K, centroids of each head.
+        cluster_size: w, keys of its cluster that a query sees.
+        ema_decay: weight of the past in the moving averages that centroids are, in [0, 1). Default 0.999.
+        commitment_loss: factor of mean((x - centroid)^2) in the loss of training. Default 1e-4; 0: none.
+        revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100; 0:
+            never.
+    """
+
+    num_clusters: int
+    cluster_size: int
+    ema_decay: float = 0.999
+    commitment_loss: float = 1e-4
+    revive_after: int = 100
+
+    by_content = True
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_clusters", "cluster_size")
+        checks.check_rate("ema_decay", self.ema_decay)
+        checks.check_not_negative("commitment_loss", self.commitment_loss)
+        checks.check_count("revive_after", self.revive_after, minimum=0)
+
+    @property
+    def num_groups(self) -> int:
+        return self.num_clusters
+
+    @property
+    def reach(self) -> int:
+        return self.cluster_size - 1
 
 
 def _with_batch(groups: Tensor, batch: Size) -> Tensor:

@@ -4,17 +4,16 @@ import dataclasses
 
 import keras
 
-from tf_sparse_attention import checks
 from tf_sparse_attention.ops.members import MemberGrid, cluster_masks
 from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.groups import GroupBand, check_sizes
+from tf_sparse_attention.patterns.groups import CentroidPattern, GroupBand
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class Nearest(GroupBand):
+class Nearest(CentroidPattern, GroupBand):
     """The last `cluster_size` keys of the query's own cluster; a token is in that of its nearest centroid.
 
     Causal by construction: which keys are seen depends on no later token. Centroids are found by online k-means of
@@ -31,22 +30,6 @@ class Nearest(GroupBand):
     Raises:
         ValueError: for a wrong argument.
     """
-
-    num_clusters: int
-    cluster_size: int
-    ema_decay: float = 0.999
-    commitment_loss: float = 1e-4
-    revive_after: int = 100
-
-    def __post_init__(self) -> None:
-        check_sizes(self, "num_clusters", "cluster_size")
-        checks.check_rate("ema_decay", self.ema_decay)
-        checks.check_not_negative("commitment_loss", self.commitment_loss)
-        checks.check_count("revive_after", self.revive_after, minimum=0)
-
-    @property
-    def num_groups(self) -> int:
-        return self.num_clusters
 
     @property
     def band(self) -> int:

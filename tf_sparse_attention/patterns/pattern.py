@@ -11,8 +11,10 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import positions_of
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.patterns.caches import CachePolicy, GroupRun, Run
+from tf_sparse_attention.ops.members import Members
+from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.cross_caches import CrossCachePolicy, WholeSequence
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Config, Tensor
 
@@ -33,10 +35,12 @@ class Pattern:
             memory.
         by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
         num_groups: how many groups there are; only patterns that sort tokens into groups have it.
+        chooses_keys: whether each group chooses its keys among all, by `choose_keys`, rather than each key its group.
         in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
         can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
         takes_memory: whether keys of earlier text may come before the sequence.
         uses_starts: whether `visible` reads `start` of a place.
+        can_be_causal: whether later keys can be hidden at all.
         causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
         max_length: the most positions that a sequence may have; None: any number.
         parts: the patterns that a composition is made of.
@@ -70,6 +74,7 @@ class Pattern:
 
     in_span = True
     can_join = True
+    chooses_keys = False
     takes_successors = False
     reads_successors = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
@@ -87,6 +92,8 @@ class Pattern:
         @property
         def uses_starts(self) -> bool: ...
         @property
+        def can_be_causal(self) -> bool: ...
+        @property
         def causal_selection(self) -> bool: ...
         @property
         def max_length(self) -> int | None: ...
@@ -98,6 +105,7 @@ class Pattern:
         by_content = False
         takes_memory = False
         uses_starts = False
+        can_be_causal = True
         causal_selection = True
         max_length = None
         parts = ()
@@ -126,6 +134,15 @@ class Pattern:
             An `ops.arrangement.Arrangement`, or a list of them for consecutive runs of queries.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
+
+    def choose_keys(self, scores: Tensor, key_mask: Tensor | None) -> Members:
+        """Returns which keys each group has, of a pattern that `chooses_keys`; what is known is then a `ChosenKeys`.
+
+        Args:
+            scores: float (B, n, S, K), of each key for each group.
+            key_mask: bool (B, S), False for keys that are not there; or None.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `choose_keys`.")
 
     def describe(self, known: Known) -> Numbers | None:
         """Returns what `visible` reads beside positions, for pairs that its own arrangement does not bring together.
@@ -160,9 +177,9 @@ class Pattern:
         """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""
         return None
 
-    def cross_cache(self) -> Run | GroupRun | None:
-        """Returns the policy by which one query reads the keys of another, complete sequence; None: all of them."""
-        return None
+    def cross_cache(self) -> CrossCachePolicy:
+        """Returns the policy of `patterns.cross_caches` by which one query reads the keys of another sequence."""
+        return WholeSequence()
 
     def cache_unsupported_reason(self) -> str | None:
         """Returns why the pattern cannot decode with a cache, as text; None if it can."""
@@ -216,6 +233,10 @@ class Composition(Pattern):
     @property
     def uses_starts(self) -> bool:
         return any(part.uses_starts for part in self.parts)
+
+    @property
+    def can_be_causal(self) -> bool:
+        return all(part.can_be_causal for part in self.parts)
 
     @property
     def causal_selection(self) -> bool:

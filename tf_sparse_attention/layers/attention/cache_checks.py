@@ -49,13 +49,14 @@ def check_source(name: str, sequence: Tensor, cache: Any) -> None:
     """Raises a `ValueError` for a sequence (B, S, D) known to be other than that of a cache of `init_cross_cache`."""
     for leaf in keras.tree.flatten(cache):
         rows, *middle = leaf.shape
-        if len(middle) != 3:  # neither keys nor values (B, n, S, H)
-            continue
-        pairs = zip(sequence.shape, (rows, middle[1]), strict=False)
+        is_float = "float" in keras.backend.standardize_dtype(leaf.dtype)
+        length = middle[1] if is_float and len(middle) == 3 else None  # of keys or values (B, n, S, H)
+        pairs = zip(sequence.shape, (rows, length), strict=False)
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            positions = "" if length is None else f" and {length} positions"
             raise ValueError(
                 f"`{name}` must be the sequence that `init_cache` had. Received: shape {tuple(sequence.shape)}, "
-                f"a cache of {rows} rows and {middle[1]} positions."
+                f"a cache of {rows} rows{positions}."
             )
 
 

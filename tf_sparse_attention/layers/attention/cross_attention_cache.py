@@ -1,11 +1,13 @@
 """Decoding that attends to another sequence, whose keys and values are computed once."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.cache_checks import check_index, check_pattern_entries
-from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
+from tf_sparse_attention.layers.attention.groupers import groups_of_leaves, groups_of_sequence
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
 from tf_sparse_attention.ops.blocks import shape
@@ -69,7 +71,7 @@ class CrossAttentionCache:
         key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
         pattern = self.make_pattern(causal=False)
         check_length(pattern, "value", shape(value)[2])
-        groups, key = describe_keys(self, pattern, key, key)
+        groups, key = describe_keys(self, pattern, key, key, mask)
         return cross_cache(pattern, key, value, mask, groups)
 
     def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
@@ -101,18 +103,18 @@ class CrossAttentionCache:
 
 
 def describe_keys(
-    layer: keras.layers.Layer, pattern: Pattern, query: Tensor, key: Tensor | None
-) -> tuple[list[Tensor | None], Tensor]:
-    """Returns the groups of keys (B, N, S, H) for each leaf, and the keys as a cache holds them, turned by positions.
+    layer: keras.layers.Layer, pattern: Pattern, query: Tensor, key: Tensor | None, mask: Tensor | None = None
+) -> tuple[list[Any], Tensor]:
+    """Returns `groups_of_sequence` of keys (B, N, S, H), and the keys as a cache holds them, turned by positions.
 
     Args:
         layer: an `AttentionLayer`.
         pattern: of the layer.
         query: the queries, which serve as keys where there are none.
         key: the keys, or None.
+        mask: bool (B, S), False for keys that no query may see; or None.
     """
-    tokens = query if key is None else key
-    groups = groups_of_leaves(layer, pattern, tokens, ops.arange(shape(tokens)[2], dtype="int32")[None])
+    groups = groups_of_sequence(layer, pattern, query if key is None else key, mask)
     query, key = layer.score_inputs(query, key)
     return groups, rotate_key(layer.position_encoding, query if key is None else key)
 

@@ -11,18 +11,20 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops import lsh
-from tf_sparse_attention.ops.arrangement import Numbers
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.member_blocks import ChosenKeys
+from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.plan import plan_heads, take_heads
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
 
 
 class Grouper(Protocol):
-    """What assigns tokens to groups; it may also have `learn`, see `Centroids`."""
+    """What assigns tokens to groups; it may also have `learn`, and `scores` where groups choose keys: `Centroids`."""
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
         """Returns the group of each token, int32 (B or 1, n, T) of heads (B, n, T, H) at positions (B or 1, T)."""
@@ -73,7 +75,7 @@ def describe_tokens(
     key: Tensor | None,
     masks: TokenMasks,
     training: bool,
-) -> list[Numbers | None] | None:
+) -> list[Known] | None:
     """Returns what the leaves of a pattern know of the tokens of a call, the `known` of `attend_pattern`.
 
     Args:
@@ -86,13 +88,17 @@ def describe_tokens(
     """
     if not pattern.by_content:
         return None
-    known: list[Numbers | None] = [None] * len(pattern.leaves())
+    known: list[Known] = [None] * len(pattern.leaves())
     rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
     tokens, token_masks = zip(*sides_of(query, key, masks), strict=True)
     for _, leaf, grouper, *own in leaves_with_groupers(layer, pattern, *tokens):
         groups = [grouper.assign(x, ops.arange(shape(x)[2], dtype="int32")[None]) for x in own]
         if training:
             train_grouper(layer, grouper, list(zip(own, token_masks, groups, strict=True)))
+        if leaf.pattern.chooses_keys:
+            members = leaf.pattern.choose_keys(grouper.scores(own[-1]), token_masks[-1])
+            known[leaf.index] = ChosenKeys(groups[0], members, shape(own[-1])[2])
+            continue
         described = [
             {"group": groups_of(x, leaf.pattern.num_groups, mask, rank)}
             for x, mask in zip(groups, token_masks, strict=True)
@@ -135,6 +141,24 @@ def groups_of_leaves(
     groups: list[Tensor | None] = [None] * len(pattern.leaves())
     for _, leaf, grouper, own in leaves_with_groupers(layer, pattern, heads):
         groups[leaf.index] = grouper.assign(own, positions)
+    return groups
+
+
+def groups_of_sequence(
+    layer: keras.layers.Layer, pattern: Pattern, key: Tensor, mask: Tensor | None
+) -> list[Tensor | Members | None]:
+    """Returns the groups of the keys of a whole sequence for each leaf, the `Members` where groups choose their keys.
+
+    Args:
+        layer: an `AttentionLayer`.
+        pattern: of the call.
+        key: float (B, N, S, H).
+        mask: bool (B, S), False for keys that are not there; or None.
+    """
+    groups: list[Any] = groups_of_leaves(layer, pattern, key, ops.arange(shape(key)[2], dtype="int32")[None])
+    for _, leaf, grouper, own in leaves_with_groupers(layer, pattern, key):
+        if leaf.pattern.chooses_keys:
+            groups[leaf.index] = leaf.pattern.choose_keys(grouper.scores(own), mask)
     return groups
 
 

@@ -1,4 +1,4 @@
-"""A warning for selections that look at the whole sequence."""
+"""What is said of a causal mask where a selection looks at the whole sequence: a warning, or an error."""
 
 import warnings
 
@@ -20,4 +20,17 @@ def warn_of_causal_mask(layer: keras.layers.Layer, what: str, instead: str) -> N
         f"{type(layer).__name__} with selection={layer.selection!r} under a causal mask is not causal: {what} "
         f"depends on the whole sequence. Use selection={instead!r} (the default of causal calls).",
         stacklevel=3,
+    )
+
+
+def refuse_causal_mask(selection: str, instead: str) -> None:
+    """Raises a `ValueError` for a causal call of heads whose clusters choose their keys.
+
+    Args:
+        selection: what chooses so, as text.
+        instead: what to use where later positions must be hidden, as text.
+    """
+    raise ValueError(
+        f"`use_causal_mask` must be False with {selection}, whose keys are chosen of the whole sequence: "
+        f"take {instead} where later positions must be hidden. Received: use_causal_mask=True."
     )

@@ -10,7 +10,7 @@ from keras import ops
 from tf_sparse_attention.layers.attention import routing_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.groupers import Grouper, RandomGroups, sides_of, train_grouper
-from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
+from tf_sparse_attention.layers.attention.lookahead import refuse_causal_mask, warn_of_causal_mask
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.attention.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
 from tf_sparse_attention.layers.parts import projections
@@ -26,6 +26,7 @@ from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.attending import AttentionOptions
 from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
 from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -38,7 +39,10 @@ class RoutingAttention(AttentionLayer):
     moving average and `commitment_loss` mean((x - mu)^2) is added to the loss; outside training they do not move.
 
     `selection`: "nearest": a query sees the last `cluster_size` keys of its own cluster up to its position, itself
-    included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_k": every centroid
+    included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_keys": a query sees the
+    `cluster_size` best keys of its nearest centroid, of all keys of the sequence, of equal ones the earlier. It depends
+    on no other query: for cross-attention to a sequence of any length, with a cross-attention cache too, and for
+    encoders; a causal call is an error. A half of the time of "nearest" with separate keys. "top_k": every centroid
     takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
     it, zeros if none does: about (1 - 1/K)^K of the tokens where T = K `cluster_size`, as `tsa.analysis.health` counts
     them; "nearest" leaves out none. Not causal, whatever the mask;
@@ -48,24 +52,27 @@ class RoutingAttention(AttentionLayer):
     centroid's best. Both are in the paper's code and, like it, not causal. "random": as "nearest" in clusters that
     depend on the position alone, the paper's ablation.
 
-    Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens.
+    Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens,
+    and a query on the others. "top_keys", one cluster for each query and many for a key, is this library's.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         num_clusters: K, centroids of each head; a power of two for "hash".
-        cluster_size: w, keys of its cluster that a query sees; members of a cluster for "top_k", "strided", "hash".
+        cluster_size: w, keys of its cluster that a query sees; members of a cluster for all but "nearest", "random".
         selection: None or one of those above. None: "nearest" in a causal call, else "top_k".
         share_qk: whether queries serve as keys, default True as in the paper's causal models; then no key kernel
-            exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest".
+            exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest". Must be False with
+            "top_keys".
         mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
             and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
         use_successor_values: whether a token sees the last `cluster_size` earlier tokens of its cluster, itself never,
             each with the value of the token after it, as an induction head does: "where I was before, what came
             next" (`tsa.patterns.Successors`). In causal self-attention with "nearest", which None then means, or
             "random". Default False.
-        distance: of position "relative": "rank" (default), between ranks in the cluster, as published; or "token", in
-            positions, on the scores alone: about twice the cost of the layer.
+        distance: of position "relative": "rank" (default), between ranks in the cluster, as published (in "nearest" and
+            "top_keys" a query that is no key has that of the last key up to its position); or "token", in positions,
+            on the scores alone: about twice the cost of the layer.
         ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
         commitment_loss: factor of the commitment loss, default 1e-4. 0: none.
         revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100;
@@ -78,7 +85,7 @@ class RoutingAttention(AttentionLayer):
 
     Raises:
         ValueError: for a wrong argument; for a `value` other than the query with `share_qk`; for sequences of
-            different lengths with "nearest" or "random".
+            different lengths with "nearest" or "random"; for a causal call with "top_keys".
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -185,8 +192,16 @@ class RoutingAttention(AttentionLayer):
         """Returns the selection of causal calls, or of those that are not."""
         return self.selection or ("nearest" if causal or self.use_successor_values else "top_k")
 
+    @property
+    def can_be_causal(self) -> bool:
+        return self.selection != "top_keys"
+
     def make_pattern(self, causal: bool) -> Pattern:
         sizes = self.num_clusters, self.cluster_size
+        if self.selection == "top_keys":
+            if causal:
+                refuse_causal_mask("selection='top_keys'", instead="selection='nearest'")
+            return TopKeys(*sizes)
         if self.selection_of(causal) not in OF_ALL_TOKENS:
             return self.with_successors(Nearest(*sizes))
         by_rank = self.share_qk or self.reproduce_reference  # the same as by position where queries are the keys
@@ -243,13 +258,16 @@ class RoutingAttention(AttentionLayer):
     def cache_unsupported_reason(self) -> str | None:
         if self.selection in OF_ALL_TOKENS:
             return f"with selection={self.selection!r} which tokens a cluster holds depends on later ones"
+        if not self.can_be_causal:
+            reason = self.make_pattern(causal=False).cache_unsupported_reason()
+            return f"with selection={self.selection!r} {reason}"
         return None
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
         if self.selection is None and not self.share_qk and not self.use_successor_values:
-            return "with selection=None cross-attention selects by 'top_k' among all queries"
-        return super().cross_cache_unsupported_reason or self.cache_unsupported_reason
+            return "with selection=None cross-attention selects by 'top_k' among all queries, unlike 'top_keys'"
+        return super().cross_cache_unsupported_reason
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance")

@@ -9,13 +9,14 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
+from tf_sparse_attention.layers.attention.lookahead import refuse_causal_mask
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns.engine.plan import Leaf, plan_heads
+from tf_sparse_attention.patterns.groups import CentroidPattern
 from tf_sparse_attention.patterns.hashed import Hashed
-from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -29,8 +30,8 @@ class SparseAttention(AttentionLayer):
     q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`; a score for each pair of query and key, whichever
     part of a union shows it, and distances in tokens. The cost is that of the pattern's parts.
 
-    Parts in which content decides (`Nearest`, `Hashed`) have centroids or hash axes of their own, found by LN(q) and
-    LN(k) without scale; they cost a third to a fourth with `share_qk=True`.
+    Parts in which content decides (`Nearest`, `TopKeys`, `Hashed`) have centroids or hash axes of their own, found by
+    LN(q) and LN(k) without scale; `Nearest` and `Hashed` cost a third to a fourth with `share_qk=True`.
 
     Args:
         num_heads: N, number of heads.
@@ -74,7 +75,14 @@ class SparseAttention(AttentionLayer):
         if self.pattern.by_content:
             self.seed = drawn_seed(self.seed)
 
+    @property
+    def can_be_causal(self) -> bool:
+        return self.pattern.can_be_causal
+
     def make_pattern(self, causal: bool) -> Pattern:
+        if causal and not self.can_be_causal:
+            never = next(part for part in self.pattern.leaves() if not part.can_be_causal)
+            refuse_causal_mask(type(never).__name__, instead="Nearest")
         return self.pattern
 
     def build(
@@ -96,7 +104,7 @@ class SparseAttention(AttentionLayer):
     def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
         """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
         pattern, seed = leaf.pattern.rule, cast(int, self.seed) + leaf.index  # drawn where content decides
-        if isinstance(pattern, Nearest):
+        if isinstance(pattern, CentroidPattern):
             return Centroids(
                 num_heads,
                 pattern.num_clusters,
@@ -153,7 +161,7 @@ def _checked_pattern(pattern: Any) -> Pattern:
             f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
         )
     for part in (leaf.rule for leaf in pattern.leaves()):
-        if part.by_content and not isinstance(part, Nearest | Hashed) and not hasattr(part, "make_grouper"):
+        if part.by_content and not isinstance(part, CentroidPattern | Hashed) and not hasattr(part, "make_grouper"):
             raise ValueError(
                 "`pattern` must define `make_grouper` in each part in which content decides. "
                 f"Received: {type(part).__name__} without it."

@@ -42,7 +42,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         seed: integer for the dropout.
         cross_attention: an attention layer between two sequences, from this one to that of an encoder, or None. In a
             causal block what a query sees must not depend on other queries: `selection="top_k"` and clustered
-            attention are refused.
+            attention are refused, `selection="top_keys"` is not.
         **kwargs: `name`, `dtype`, `trainable`. The sublayers compute in their own dtypes, what is added to the inputs
             has that of the block.
 

@@ -108,6 +108,10 @@ class Centroids(keras.layers.Layer):
         """Returns the nearest centroid of each normalised token (B, N, T, H), int32 (B, N, T), wherever it stands."""
         return kmeans.nearest(heads, self.read())
 
+    def scores(self, heads: Tensor) -> Tensor:
+        """Returns the score of each normalised token (B, N, T, H) for each centroid, float (B, N, T, K)."""
+        return kmeans.scores(heads, self.read())
+
     def learn(self, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> Tensor | None:
         """Moves the centroids by the tokens of one training step, queries and keys together.
 

@@ -1,0 +1,28 @@
+"""Tokens by cluster in whole blocks: each at one slot, none beside those of another cluster."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
+
+
+@pytest.mark.parametrize("length", [1, 5, 40, 130])
+@pytest.mark.parametrize("num_clusters", [1, 3, 50])
+def test_every_token_has_a_slot_in_a_block_of_its_cluster(length, num_clusters):
+    rng = np.random.default_rng(0)
+    clusters = rng.integers(0, num_clusters + 1, (2, 3, length), "int32")  # the last number is padding
+    blocks = ClusterBlocks.of(ops.convert_to_tensor(clusters), num_clusters, block_size=16)
+    x = rng.normal(size=(2, 3, length, 4)).astype("float32")
+    restored = ops.convert_to_numpy(blocks.restore(blocks.arrange(x)))
+    np.testing.assert_array_equal(restored, np.where((clusters < num_clusters)[..., None], x, 0))
+    own = ops.convert_to_numpy(blocks.cluster_of_block)
+    held = np.take_along_axis(clusters, ops.convert_to_numpy(blocks.tokens), axis=-1).reshape(*own.shape, -1)
+    present = ops.convert_to_numpy(blocks.present).reshape(held.shape)
+    assert np.all((held == own[..., None])[present]) and present.sum() == (clusters < num_clusters).sum()
+
+
+def test_few_tokens_have_no_more_blocks_than_they_are_nor_longer_ones():
+    blocks = ClusterBlocks.of(ops.zeros((1, 1, 3), "int32"), 100)
+    assert blocks.cluster_of_block.shape == (1, 1, 3) and blocks.tokens.shape == (1, 1, 9)
+    assert ClusterBlocks.of(ops.zeros((1, 1, 320), "int32"), 9).cluster_of_block.shape == (1, 1, 20)

@@ -1,0 +1,132 @@
+"""Keys that clusters choose on cases a reader can check: members, ranks, gradients, what decoding keeps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+from tests.draws import draws
+from tests.oracle import definitions
+from tests.patterns.small_cases import VALUES, means
+from tf_sparse_attention import patterns
+from tf_sparse_attention.layers import SparseAttention
+from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.member_blocks import ChosenKeys
+from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, own_cluster_sets
+from tf_sparse_attention.ops.positions import Relative
+from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
+from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
+
+# Cluster 0 has keys 0, 1 and 3, cluster 1 has 1, 2 and 5; nobody has 4.
+MEMBERS = [[0, 1, 3], [1, 2, 5]]
+
+
+def chosen(clusters):
+    clusters, positions = (ops.convert_to_tensor(np.array(x, "int32")[None, None]) for x in (clusters, MEMBERS))
+    return ChosenKeys(clusters, Members(positions, None), len(VALUES))
+
+
+def means_of(clusters, **options):
+    known = chosen(clusters)
+    return means(
+        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, known=[known], **options), num_queries=len(clusters)
+    )
+
+
+def test_a_query_sees_what_its_cluster_chose():
+    first, second = 11 / 3, 38 / 3
+    np.testing.assert_allclose(means_of([1, 0, 0, 1]), [second, first, first, second], rtol=1e-6)
+
+
+def test_more_queries_of_a_cluster_than_a_block_has_and_none_of_the_others():
+    np.testing.assert_allclose(means_of([1] * 70), [38 / 3] * 70, rtol=1e-6)
+
+
+def test_relative_positions_go_by_rank_from_the_last_key_that_the_query_passed():
+    # Of keys 0, 1 and 3 query 2 has passed two: ranks -1, 0 and 1.
+    position = Relative(np.zeros((3, 1), "float32"), np.array([[10], [20], [30]], "float32"))
+    np.testing.assert_allclose(means_of([0, 0, 0], position=position)[2], 11 / 3 + 20, rtol=1e-6)
+
+
+def test_documents_and_masked_pairs_hide_keys_which_keep_their_place():
+    segments = np.array([[0, 0, 1, 1, 1, 1]])
+    masks = TokenMasks(query_segments=segments, key_segments=segments)
+    np.testing.assert_allclose(means_of([0, 1, 0, 1, 1, 0], masks=masks), [1.5, 2, 8, 18, 18, 8], rtol=1e-6)
+    allowed = np.ones((1, 1, 2, 6), bool)
+    allowed[..., 0, 3] = False
+    np.testing.assert_allclose(means_of([0, 0], masks=TokenMasks(attention_mask=allowed)), [1.5, 11 / 3], rtol=1e-6)
+
+
+def test_a_sequence_whose_keys_are_all_masked_gives_zeros():
+    nobody = np.zeros((1, 6), bool)
+    members = best_members(np.zeros((1, 1, 6, 2), "float32"), 3, nobody)
+    known = [ChosenKeys(chosen([0, 1]).clusters, members, 6)]
+    masks = TokenMasks(key_mask=nobody)
+    found = means(lambda *heads: attend_pattern(TopKeys(2, 3), *heads, known=known, masks=masks), num_queries=2)
+    assert found == [0, 0]
+
+
+@pytest.mark.parametrize("num_clusters", [1, 31, 32, 65])
+def test_sets_of_clusters_are_bits_of_as_many_integers_as_they_need(num_clusters):
+    rng = np.random.default_rng(0)
+    is_in, own = rng.random((2, 1, num_clusters, 9)) < 0.3, rng.integers(0, num_clusters, (2, 1, 5), "int32")
+    sets, queries = cluster_sets(is_in), own_cluster_sets(ops.convert_to_tensor(own), num_clusters)
+    assert len(sets) == -(-num_clusters // 31) and list(sets) == list(queries)
+    common = sum((queries[name][..., :, None] & sets[name][..., None, :]) for name in sets) != 0
+    expected = np.take_along_axis(is_in, own[..., None].repeat(9, -1), axis=2)
+    np.testing.assert_array_equal(common, expected)
+
+
+@draws(4, 60)
+@given(st.integers(1, 80), st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(0, 999))
+def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twin(
+    num_queries, num_keys, num_clusters, size, seed
+):
+    rng, pattern = np.random.default_rng(seed), TopKeys(num_clusters, size)
+    query, key, value, slope = (
+        tf.constant(rng.normal(size=(2, 2, length, 3)), "float64")
+        for length in (num_queries, num_keys, num_keys, num_queries)
+    )
+    exists = rng.random((2, num_keys)) < 0.7
+    scores = np.round(rng.normal(size=(2, 2, num_keys, num_clusters))).astype("float32")  # many are equal
+    clusters = rng.integers(0, num_clusters, (2, 2, num_queries), "int32")
+    known = ChosenKeys(ops.convert_to_tensor(clusters), pattern.choose_keys(scores, exists), num_keys)
+    twin = ops.convert_to_numpy(pattern.dense(Call(2, num_queries, num_keys), known))
+    for row, head in np.ndindex(2, 2):
+        members = definitions.best_members(scores[row, head], size, exists[row])
+        allowed, _ = definitions.chosen_keys(clusters[row, head], members, num_keys)
+        np.testing.assert_array_equal(twin[row, head], allowed)
+    results = []
+    for run in (
+        lambda: attend_pattern(pattern, query, key, value, known=[known], return_weights=True),
+        lambda: attend(query, key, value, mask=tf.constant(twin), return_weights=True),
+    ):
+        with tf.GradientTape() as tape:
+            tape.watch([query, key, value])
+            output, weights, _ = run()
+        results.append([output, weights, *tape.gradient(output, [query, key, value], slope)])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_causal_call_of_a_composition_is_refused_and_names_what_is_causal():
+    for pattern in (Window(2) | TopKeys(3, 4), Heads([(1, Window(2)), (1, TopKeys(3, 4))])):
+        layer = SparseAttention(2, 4, pattern)
+        assert not layer.can_be_causal and layer.cross_cache_unsupported_reason is None
+        with pytest.raises(ValueError, match=r"`use_causal_mask` must be False with TopKeys, .* take Nearest where"):
+            layer(np.ones((1, 5, 6), "float32"), use_causal_mask=True)
+    assert SparseAttention(2, 4, Window(2) | Nearest(3, 4)).can_be_causal
+
+
+def test_no_successors_of_chosen_keys():
+    with pytest.raises(ValueError, match=r"`pattern` must be a Window, .* Received: pattern=TopKeys"):
+        Successors(TopKeys(3, 4))
+
+
+def test_a_pattern_that_chooses_keys_has_to_say_how():
+    with pytest.raises(NotImplementedError, match="Window must define `choose_keys`"):
+        patterns.Window(3).choose_keys(np.zeros((1, 1, 4, 2)), None)
