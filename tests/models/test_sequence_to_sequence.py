@@ -54,7 +54,7 @@ def make(cross=DENSE, shared=False, source_vocabulary=V, embedding=None, dtype=N
     return model
 
 
-@pytest.fixture(scope="module", params=["shared", "blocks"])
+@pytest.fixture(scope="module", params=["shared", pytest.param("blocks", marks=pytest.mark.full)])
 def model(request):
     return make(BLOCKS) if request.param == "blocks" else make(shared=True)
 
@@ -158,7 +158,7 @@ def test_compiled_generation_of_text_serves_sources_of_other_lengths():
     assert tokenizer.detokenize(ids) == found[1]
 
 
-@pytest.mark.parametrize("embedding", [None, {"cutoffs": [10]}])
+@pytest.mark.parametrize("embedding", [pytest.param(None, marks=pytest.mark.full), {"cutoffs": [10]}])
 def test_it_learns_and_is_the_same_when_loaded(embedding, tmp_path):
     model = make(embedding=embedding, num_layers=1)
     model.compile(keras.optimizers.Adam(1e-2), loss=language_model_loss(), run_eagerly=True)

@@ -15,7 +15,7 @@ from ml_collections import config_flags
 from trainers.configs import base
 
 NAME_WIDTH = 44  # of the first column
-SECTIONS = ("seed", "data", "model", "optimizer", "train", "generate")
+SECTIONS = ("task", "seed", "data", "model", "optimizer", "train", "generate")
 
 
 def describe(arguments: Sequence[str]) -> str:
