@@ -119,8 +119,10 @@ class PairBatches:
 
     Example:
 
+    >>> pairs = open_pairs("en", "fr", path="manpages.jsonl", data_dir="/tmp/data")
+    >>> english, french = (open_token_store(side, ByteTokenizer(), "train") for side in pairs)
     >>> batches = PairBatches(english, french, batch_size=2, max_length=4096)
-    >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
+    >>> inputs, targets, weights = next(iter(batches.dataset(start_step=300)))
     """
 
     def __init__(self, source: TokenStore, target: TokenStore, batch_size: int, max_length: int, seed: int = 0) -> None:

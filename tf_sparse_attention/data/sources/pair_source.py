@@ -53,7 +53,7 @@ def open_pairs(
 
     Example:
 
-    >>> pairs = open_pairs("en", "fr", path="manpages.jsonl.gz")
+    >>> pairs = open_pairs("en", "fr", path="manpages.jsonl", data_dir="/tmp/data")
     >>> for english, french in zip(pairs.source.documents("train"), pairs.target.documents("train")):
     ...     print(len(english), len(french))
     """
