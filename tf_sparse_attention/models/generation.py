@@ -6,8 +6,8 @@ from typing import Any
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation import DecodingConfig
-from tf_sparse_attention.models.generator import END_ID, Generator
-from tf_sparse_attention.models.prompts import parse_prompts
+from tf_sparse_attention.models.generator import END_ID, Generator, Row
+from tf_sparse_attention.models.prompts import Prompts, parse_prompts
 from tf_sparse_attention.types import Tensor
 
 
@@ -78,10 +78,7 @@ class Generation:
         parsed = parse_prompts(prompts, self.backbone.vocabulary_size, tokenizer, padding_mask)
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         rows = self.generator.generate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids)
-        results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
-        if return_log_probs:
-            return parsed.unwrap(results), parsed.unwrap([row.log_probs for row in rows])
-        return parsed.unwrap(results)
+        return results_of(parsed, rows, tokenizer, return_log_probs)
 
     @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def stream(
@@ -122,6 +119,14 @@ class Generation:
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
         return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
+
+
+def results_of(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_probs: bool) -> Any:
+    """Returns what `generate` does of the rows of its prompts."""
+    results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
+    if return_log_probs:
+        return parsed.unwrap(results), parsed.unwrap([row.log_probs for row in rows])
+    return parsed.unwrap(results)
 
 
 def pieces_of(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import DecodingConfig, bucket_length
-from tf_sparse_attention.models.generation import pieces_of
+from tf_sparse_attention.models.generation import pieces_of, results_of
 from tf_sparse_attention.models.generator import END_ID, Generator, pad_prompts
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import Prompts, parse_prompts
@@ -67,10 +67,7 @@ class SourceGeneration:
         rows = self.generator.generate(
             **self.generation_request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
         )
-        results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
-        if return_log_probs:
-            return parsed.unwrap(results), parsed.unwrap([row.log_probs for row in rows])
-        return parsed.unwrap(results)
+        return results_of(parsed, rows, tokenizer, return_log_probs)
 
     def stream(
         self,

@@ -2,34 +2,19 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
-import ml_collections
 from absl import logging
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, evaluation, illustrations, scoring, tokenizers, workdir
+from trainers.shared import components, evaluation, illustrations, scoring
 from trainers.tasks.parts import Shown, TrainingData
+from trainers.tasks.text_task import TextTask
 
 
-class Task:
-    """A language model of a text; see `trainers.tasks.registry`.
-
-    Args:
-        config: the `ml_collections.ConfigDict` of the run.
-        tokenizer: of the text. None: the one that `config.data` names.
-    """
-
-    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
-        data = config.data
-        self.config = config
-        self.tokenizer = tokenizers.make_tokenizer(data.tokenizer, data.vocabulary) if tokenizer is None else tokenizer
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
-        """Returns the task of a work folder."""
-        return cls(workdir.load_config(folder), workdir.load_tokenizer(folder))
+class Task(TextTask):
+    """A language model of a text; see `trainers.tasks.registry`."""
 
     def open_data(self) -> TrainingData:
         """Returns the windows of the training split, or consecutive segments of it."""
@@ -74,14 +59,6 @@ class Task:
     def as_text(self, scores: dict[str, Any]) -> str:
         """Returns the scores as text, a line each."""
         return evaluation.as_text(scores)
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes the tokenizer into a work folder."""
-        workdir.save_tokenizer(folder, self.tokenizer)
-
-    def check(self, folder: str | os.PathLike) -> None:
-        """Raises a `ValueError` if a work folder has another tokenizer."""
-        workdir.check_tokenizer(folder, self.tokenizer)
 
 
 class Validation:

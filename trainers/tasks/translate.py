@@ -1,17 +1,19 @@
 """The task of translation: whole documents of one field of a data set to those of another, by an encoder-decoder."""
 
+import functools
 import os
-from typing import Any, Self
+from typing import Any
 
 import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
-from trainers.shared import components, evaluation, tokenizers, workdir
+from trainers.shared import components, evaluation
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import translate_scores
 from trainers.tasks.parts import TrainingData
+from trainers.tasks.text_task import TextTask
 
 # Settings of `config.model` that are those of both sides.
 OF_BOTH: tuple[str, ...] = (
@@ -35,39 +37,27 @@ FOREIGN = {
 }
 
 
-class Task:
-    """Translation; see `trainers.tasks.registry`.
-
-    Args:
-        config: the `ml_collections.ConfigDict` of the run.
-        tokenizer: of sources and targets. None: the one that `config.data` names.
-    """
+class Task(TextTask):
+    """Translation, with one tokenizer for sources and targets; see `trainers.tasks.registry`."""
 
     def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
         _check(config)
-        data = config.data
-        self.config = config
-        self.tokenizer = tokenizers.make_tokenizer(data.tokenizer, data.vocabulary) if tokenizer is None else tokenizer
+        super().__init__(config, tokenizer)
 
-    @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
-        """Returns the task of a work folder."""
-        return cls(workdir.load_config(folder), workdir.load_tokenizer(folder))
-
-    def open_pairs(self) -> tsa.data.PairSource:
-        """Returns the two texts that `config.data` names."""
-        names = {"tfds": "tfds", "path": "path", "local_dir": "local_dir", "data_dir": "data_dir"}
+    @functools.cached_property
+    def pairs(self) -> tsa.data.PairSource:
+        """The two texts that `config.data` names, opened once: a file of them is read to know its fingerprint."""
         given = components.set_values(self.config.data)
-        options = {ours: given[name] for name, ours in names.items() if name in given}
+        options = {name: given[name] for name in ("tfds", "path", "local_dir", "data_dir") if name in given}
         return tsa.data.open_pairs(given["source_field"], given["target_field"], **options)
 
     def open_stores(self, split: str) -> list[tsa.data.TokenStore]:
         """Returns the token stores of the sources and of the targets of a split."""
-        return [tsa.data.open_token_store(side, self.tokenizer, split) for side in self.open_pairs()]
+        return [tsa.data.open_token_store(side, self.tokenizer, split) for side in self.pairs]
 
     def open_data(self) -> TrainingData:
         """Returns the pairs of the training split."""
-        data, pairs = self.config.data, self.open_pairs()
+        data, pairs = self.config.data, self.pairs
         source, target = self.open_stores(data.train_split)
         batches = tsa.data.PairBatches(source, target, data.batch_size, data.sequence_length, self.config.seed)
         return TrainingData(pairs, pairs.fingerprint, batches, 2 * data.batch_size * data.sequence_length)
@@ -129,14 +119,6 @@ class Task:
     def as_text(self, scores: dict[str, Any]) -> str:
         """Returns the scores as text, a line each."""
         return translate_scores.as_text(scores)
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes the tokenizer into a work folder."""
-        workdir.save_tokenizer(folder, self.tokenizer)
-
-    def check(self, folder: str | os.PathLike) -> None:
-        """Raises a `ValueError` if a work folder has another tokenizer."""
-        workdir.check_tokenizer(folder, self.tokenizer)
 
 
 def _check(config):

@@ -82,27 +82,24 @@ class Validation:
 
 def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]:
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
-    config, pairs = task.config, task.open_pairs()
+    config, pairs = task.config, task.pairs
     devices = strategy.choose_devices(config)
     path = workdir.evaluation_path(folder, split, None)
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         validation = Validation(task, workdir.load_model(folder), task.open_stores(split), execution)
-        identity = [pairs.fingerprint, split, validation.buckets.max_length, workdir.model_version(folder)]
-        found = [
-            _figures(
-                validation, devices, use_source, ResumableSums(path.with_suffix(f".{use_source}.partial.json"), own)
-            )
-            for use_source in (True, False)
-            for own in [[*identity, validation.buckets.batch_size, use_source]]
-        ]
-    too_long = validation.buckets.is_too_long
-    counts = {"pairs": int(np.sum(~too_long)), "left_out": int(np.sum(too_long))}
+        buckets = validation.buckets
+        identity = [pairs.fingerprint, split, buckets.max_length, workdir.model_version(folder), buckets.batch_size]
+        found, partials = [], []
+        for use_source in (True, False):
+            partials.append(ResumableSums(path.with_suffix(f".{use_source}.partial.json"), [*identity, use_source]))
+            found.append(_figures(validation, devices, use_source, partials[-1]))
+    counts = {"pairs": int(np.sum(~buckets.is_too_long)), "left_out": int(np.sum(buckets.is_too_long))}
     result = {"split": split, "data": pairs.name, **counts, **found[0], "without_source": found[1], "path": str(path)}
     if devices.is_chief:
         write_json(path, result)
-        for use_source in (True, False):
-            path.with_suffix(f".{use_source}.partial.json").unlink(missing_ok=True)
+        for partial in partials:
+            partial.remove()
     return result
 
 
