@@ -275,7 +275,6 @@ OF_EACH_KIND = (
     "lsh_chunks",
     "successors",
     "top_keys",
-    "sparse_top_keys",
 )
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")
