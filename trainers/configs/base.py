@@ -45,6 +45,8 @@ def _data():
         "text_feature": placeholder(str),  # None: found automatically
         "source_field": placeholder(str),  # of translate: the field that is read, of a set of TFDS or of JSON lines
         "target_field": placeholder(str),  # the field that is written
+        "unit": "document",  # of translate, for JSON lines: document, or paragraph where both have as many
+        "target_end": placeholder(str),  # of translate, for JSON lines: the line with which targets end
         "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
         "tokenizer": "bytes",  # bytes, subword, sentencepiece or wordpiece
         "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes

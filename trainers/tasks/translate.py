@@ -48,7 +48,8 @@ class Task(TextTask):
     def pairs(self) -> tsa.data.PairSource:
         """The two texts that `config.data` names, opened once: a file of them is read to know its fingerprint."""
         given = components.set_values(self.config.data)
-        options = {name: given[name] for name in ("tfds", "path", "local_dir", "data_dir") if name in given}
+        names = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
+        options = {name: given[name] for name in names if name in given}
         return tsa.data.open_pairs(given["source_field"], given["target_field"], **options)
 
     def open_stores(self, split: str) -> list[tsa.data.TokenStore]:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tf_sparse_attention.data import open_pairs
+from tf_sparse_attention.data.sources.json_lines import JsonLines
 
 LINES = [{"en": f"text {number}", "de": f"Text {number}", "split": "train"} for number in range(6)]
 LINES += [{"en": "one more", "de": "noch einer", "split": "test"}, {"en": "alone", "split": "train"}]
@@ -19,8 +20,9 @@ def written(path, lines=LINES):
 
 @pytest.fixture
 def opened(tmp_path):
-    def open_them(lines=LINES, name="texts.jsonl", source="en", target="de"):
-        return open_pairs(source, target, path=written(tmp_path / name, lines), data_dir=tmp_path / "data")
+    def open_them(lines=LINES, name="texts.jsonl", source="en", target="de", **options):
+        path = written(tmp_path / name, lines)
+        return open_pairs(source, target, path=path, data_dir=tmp_path / "data", **options)
 
     return open_them
 
@@ -46,6 +48,31 @@ def test_without_splits_the_content_decides(opened):
     pairs = opened(lines, source="a", target="b")
     counts = {split: len(list(pairs.source.documents(split))) for split in pairs.source.splits}
     assert set(counts) == {"train", "validation", "test"} and sum(counts.values()) == 200 and counts["train"] > 150
+
+
+CLOSED = [
+    {"en": "NAME\n\nls - list\n \n\nwhat it does", "de": "NAME\n\nls - Liste\n\nwas es tut\n\nDANK\n\nan alle"},
+    {"en": "NAME\n\nDANK\n\n", "de": "NAME\n\nDANK\n\nan DANK\n\nDANK\nan alle"},
+]
+
+
+def test_targets_end_before_the_last_line_that_closes_them(opened):
+    pairs = opened(CLOSED, target_end="DANK")
+    found = {text for split in pairs.target.splits for text in pairs.target.documents(split)}
+    assert found == {b"NAME\n\nls - Liste\n\nwas es tut", b"NAME\n\nDANK\n\nan DANK"}
+    assert pairs.fingerprint != opened(CLOSED).fingerprint
+    sources = {text.decode() for split in pairs.source.splits for text in pairs.source.documents(split)}
+    assert sources == {line["en"] for line in CLOSED}
+
+
+def test_paragraphs_pair_up_where_both_sides_have_as_many(opened, caplog):
+    lines = [{**line, "split": "train"} for line in CLOSED]
+    pairs = opened(lines, unit="paragraph", target_end="DANK")
+    found = list(zip(*(side.documents("train") for side in pairs), strict=True))
+    assert sorted(found) == [(b"NAME", b"NAME"), (b"ls - list", b"ls - Liste"), (b"what it does", b"was es tut")]
+    assert "1 of 2 lines are left out, their texts have different numbers of paragraphs." in caplog.text
+    with pytest.raises(ValueError, match=r"`unit` must be 'document' for texts .*Received: unit='paragraph', with"):
+        opened(lines[1:], unit="paragraph").source.documents("train")
 
 
 WRONG = [
@@ -76,9 +103,19 @@ def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
     for arguments, message in [
         ({"path": tmp_path / "none.jsonl"}, r"`path` must be an existing file of JSON lines\."),
         ({"path": tmp_path / "texts.txt"}, r"`path` must be a file NAME\.jsonl or NAME\.jsonl\.gz\."),
+        (
+            {"path": tmp_path / "broken.jsonl", "unit": "page"},
+            r"`unit` must be one of document, paragraph\. Received: .*",
+        ),
+        (
+            {"tfds": "x/de-en", "target_end": "DANK"},
+            r"`unit` and `target_end` are for JSON lines; .* target_end='DANK'\.",
+        ),
         ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None\."),
     ]:
         with pytest.raises(ValueError, match=message):
             open_pairs("en", "de", **arguments)
+    with pytest.raises(ValueError, match=r"`end_lines` must be of some of `fields`\. Received: {'fr': 'FIN'}, with"):
+        JsonLines(path=tmp_path / "broken.jsonl", fields=("en",), end_lines={"fr": "FIN"}, data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"`source` and `target` must be two fields\. Received: 'en' for both\."):
         open_pairs("en", "en", tfds="wmt14_translate/de-en")

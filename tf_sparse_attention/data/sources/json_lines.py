@@ -7,10 +7,11 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.paragraphs import UNITS, cut_at, paired_paragraphs
 from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
 
 tfds: Any = import_tfds()
@@ -20,26 +21,34 @@ SPLIT = "split"
 
 @dataclasses.dataclass
 class JsonLinesConfig(tfds.core.BuilderConfig):
-    """Configuration of `JsonLines`: the file and the fields of its lines."""
+    """Configuration of `JsonLines`: the file, the fields of its lines and what an example is."""
 
     path: str = ""
     fields: tuple[str, ...] = ()
+    unit: str = UNITS[0]
+    end_lines: tuple[tuple[str, str], ...] = ()
 
 
 class JsonLines(tfds.core.GeneratorBasedBuilder):
-    """The lines of a file, NAME.jsonl or NAME.jsonl.gz, that have all of some fields: one example of strings each.
+    """The lines of a file, NAME.jsonl or NAME.jsonl.gz, that have all of some fields: one example of strings each, or
+    one of each of their paragraphs.
 
     A line is an object. Its field "split" is "train", "validation" or "test"; where no line has one, the hash of its
-    texts decides (about 90/5/5). How many lines lack a field is logged.
+    texts decides (about 90/5/5). How many lines lack a field is logged, and of how many the paragraphs do not pair up.
 
     Args:
         path: the file, UTF-8.
         fields: names of fields with text, one or more.
+        unit: "document", an example for each line (default), or "paragraph", one for each paragraph, which blank lines
+            divide; lines whose texts have different numbers of paragraphs are left out.
+        end_lines: {field: line}, the line with which its texts end, such as the heading of what only a translation
+            has; that line and what follows are left out. None: no field has one.
         data_dir, version: as in `tfds.core.DatasetBuilder`.
-        config: `JsonLinesConfig` whose `path` and `fields` take the place of the arguments; its name is not used.
+        config: `JsonLinesConfig` whose values take the place of these arguments; its name is not used.
 
     Raises:
-        ValueError: if there is no such file, a line is no object, a field no text, or no line has all of them.
+        ValueError: if there is no such file or unit, a line is no object, a field no text, no line has all of them, or
+            no line pairs of paragraphs.
 
     Example:
 
@@ -54,31 +63,42 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
         *,
         path: str | os.PathLike | None = None,
         fields: Sequence[str] = (),
+        unit: str = UNITS[0],
+        end_lines: Mapping[str, str] | None = None,
         data_dir: str | os.PathLike | None = None,
         config: Any = None,
         version: Any = None,
     ) -> None:
         if config is not None and not isinstance(config, JsonLinesConfig):
             raise ValueError(f"`config` must be a JsonLinesConfig. Received: config={config!r}.")
-        path, fields = (path, fields) if config is None else (config.path, config.fields)
+        if config is not None:
+            path, fields, unit, end_lines = config.path, config.fields, config.unit, dict(config.end_lines)
         if path is None or not pathlib.Path(path).expanduser().is_file():
             raise ValueError(f"`path` must be an existing file of JSON lines. Received: path={path}.")
         if isinstance(fields, str) or not fields or not all(isinstance(field, str) for field in fields):
             raise ValueError(f"`fields` must be names of fields, one or more. Received: fields={fields!r}.")
+        if unit not in UNITS:
+            raise ValueError(f"`unit` must be one of {', '.join(UNITS)}. Received: unit={unit!r}.")
+        if set(end_lines or {}) - set(fields):
+            raise ValueError(f"`end_lines` must be of some of `fields`. Received: {end_lines}, with {tuple(fields)}.")
         self._path = pathlib.Path(path).expanduser().resolve()
-        self._fields = tuple(fields)
+        self._fields, self._unit, self._end_lines = tuple(fields), unit, dict(end_lines or {})
         super().__init__(data_dir=data_dir, config=self._config(), version=version)
 
     def _config(self):
         stem = self._path.name.removesuffix(".gz").removesuffix(".jsonl")
-        digest = content_digest(_read(self._path))[:16]
-        name = re.sub("[^A-Za-z0-9]+", "_", "_".join([stem, *self._fields])).strip("_")
+        made_of = _read(self._path) + (json.dumps(self._end_lines).encode() if self._end_lines else b"")
+        digest = content_digest(made_of)[:16]
+        parts = [stem, *self._fields, *(["paragraphs"] if self._unit == UNITS[1] else [])]
+        name = re.sub("[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
         return JsonLinesConfig(
             name=f"{name}_{digest}",
             version=self.VERSION,
             description=f"{', '.join(self._fields)} of the lines of {self._path}.",
             path=str(self._path),
             fields=self._fields,
+            unit=self._unit,
+            end_lines=tuple(self._end_lines.items()),
         )
 
     def _info(self):
@@ -100,15 +120,34 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
                 f"lines with {found}."
             )
         logging.info("%s: %d of %d lines have %s.", self._path.name, len(complete), len(lines), ", ".join(self._fields))
-        splits: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        splits: dict[str, list[tuple[int, list[tuple[str, ...]]]]] = {}
         named = any(SPLIT in line for _, line in lines)
         for number, line in complete:
-            splits.setdefault(_split_of(self._path, number, line, self._fields, named), []).append((number, line))
+            split = _split_of(self._path, number, line, self._fields, named)
+            splits.setdefault(split, []).append((number, self._examples(line)))
+        self._check_paragraphs([examples for lines in splits.values() for _, examples in lines])
         return {split: self._generate_examples(splits[split]) for split in SPLITS if split in splits}
 
+    def _examples(self, line):
+        """Returns the texts of a line, a tuple for each example; of paragraphs that do not pair up there are none."""
+        texts = tuple(cut_at(line[field], self._end_lines.get(field)) for field in self._fields)
+        return [texts] if self._unit == UNITS[0] else paired_paragraphs(texts) or []
+
+    def _check_paragraphs(self, examples_of_lines):
+        unpaired = sum(not examples for examples in examples_of_lines)
+        if unpaired == len(examples_of_lines):
+            raise ValueError(
+                f"`unit` must be {UNITS[0]!r} for texts that have different numbers of paragraphs. "
+                f"Received: unit={self._unit!r}, with {self._path.name}."
+            )
+        if unpaired:
+            message = "%s: %d of %d lines are left out, their texts have different numbers of paragraphs."
+            logging.warning(message, self._path.name, unpaired, len(examples_of_lines))
+
     def _generate_examples(self, lines):
-        for number, line in lines:
-            yield number, {field: line[field] for field in self._fields}
+        for number, examples in lines:
+            for part, texts in enumerate(examples):
+                yield f"{number:09}-{part:06}", dict(zip(self._fields, texts, strict=True))
 
 
 def read_lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -4,6 +4,7 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
+from tf_sparse_attention.data.sources.paragraphs import UNITS
 from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
 
@@ -31,7 +32,13 @@ class PairSource(NamedTuple):
 
 
 def open_pairs(
-    source: str, target: str, tfds: str | None = None, path: str | os.PathLike | None = None, **options: Any
+    source: str,
+    target: str,
+    tfds: str | None = None,
+    path: str | os.PathLike | None = None,
+    unit: str = UNITS[0],
+    target_end: str | None = None,
+    **options: Any,
 ) -> PairSource:
     """Opens the texts of two fields of each example.
 
@@ -42,6 +49,10 @@ def open_pairs(
             "ted_hrlr_translate/pt_to_en".
         path: a file of JSON lines, NAME.jsonl or NAME.jsonl.gz, instead: lines without one of the fields are left out,
             see `JsonLines`.
+        unit: of JSON lines: "document" (default) or "paragraph", whose pairs are the paragraphs of the documents, where
+            both have as many.
+        target_end: of JSON lines: the line with which targets end, such as the heading of a section that only
+            translations have; that line and what follows are left out. None: they are read to their ends.
         **options: `local_dir`, `data_dir` and `try_gcs` as for `open_source`.
 
     Returns:
@@ -61,6 +72,11 @@ def open_pairs(
         raise ValueError(f"One of `tfds` and `path` must be given. Received: tfds={tfds}, path={path}.")
     if source == target:
         raise ValueError(f"`source` and `target` must be two fields. Received: {source!r} for both.")
+    if path is None and (unit, target_end) != (UNITS[0], None):
+        raise ValueError(
+            "`unit` and `target_end` are for JSON lines; a data set of TFDS says what its examples are. "
+            f"Received: tfds={tfds}, unit={unit!r}, target_end={target_end!r}."
+        )
     if path is None:
         return PairSource(*(open_source(tfds=tfds, text_feature=field, **options) for field in (source, target)))
     from tf_sparse_attention.data.sources.json_lines import SUFFIXES, JsonLines
@@ -68,5 +84,12 @@ def open_pairs(
     if not str(path).endswith(SUFFIXES):
         raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in SUFFIXES)}. Received: {path}.")
     with suppress_tfds_warnings():
-        builder = JsonLines(path=pathlib.Path(path), fields=(source, target), data_dir=options.get("data_dir"))
+        end_lines = {} if target_end is None else {target: target_end}
+        builder = JsonLines(
+            path=pathlib.Path(path),
+            fields=(source, target),
+            unit=unit,
+            end_lines=end_lines,
+            data_dir=options.get("data_dir"),
+        )
         return PairSource(*(TextSource(builder, field) for field in (source, target)))
