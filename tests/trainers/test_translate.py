@@ -8,8 +8,8 @@ import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import translate_documents
-from trainers.shared import callbacks, evaluation, exporting, sample_sources, sampling, training, workdir
-from trainers.tasks import registry
+from trainers.shared import callbacks, evaluation, exporting, overrides, sample_sources, sampling, training, workdir
+from trainers.tasks import registry, translations
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
@@ -72,8 +72,15 @@ def test_validation_is_written_with_and_without_the_source(finished):
     assert row["validation/without_source/loss"] > 0 and row["validation/bits_per_byte"] > 0
 
 
-def test_every_target_is_scored_once(finished, path):
-    scores = registry.load_task(finished[0]).evaluate(finished[0], "test")
+@pytest.fixture(scope="module")
+def scores(finished):
+    """The scores of four pairs, and of two translations."""
+    wanted = overrides.overridable_settings()
+    wanted.train.evaluation_translations, wanted.generate.length = 2, 3
+    return registry.load_task(finished[0]).evaluate(finished[0], "test", wanted)
+
+
+def test_every_target_is_scored_once(finished, path, scores):
     targets = [json.loads(line)["en"] for line in path.read_text().splitlines()][20:]
     assert scores["bytes"] == sum(map(len, targets)) and scores["tokens"] == scores["bytes"] + len(targets)
     assert (scores["pairs"], scores["left_out"]) == (4, 0)
@@ -82,6 +89,52 @@ def test_every_target_is_scored_once(finished, path):
     assert "without the source" in registry.load_task(finished[0]).as_text(scores)
     train = registry.load_task(finished[0]).evaluate(finished[0], "train")
     assert (train["pairs"], train["left_out"]) == (15, 1)
+
+
+def test_translations_are_written_and_scored_beside_sources_left_as_they_are(finished, scores):
+    lines = [json.loads(line) for line in (finished[0] / "translations-test.jsonl").read_text().splitlines()]
+    assert [line["pair"] for line in lines] == [0, 3] and all(len(line["translation"]) <= 3 for line in lines)
+    assert (scores["translations"], scores["translations_path"][-10:]) == (2, "test.jsonl")
+    assert scores == {**scores, **translations.scores_of(lines)} and "case:mixed" in scores["chrf_signature"]
+    text = registry.load_task(finished[0]).as_text(scores)
+    assert f"--- translation\n{lines[0]['translation']}" in text and "2 translations" in text
+
+
+class Copier:
+    """Stands for a model: "translates" by giving back the source, and dies at a certain batch."""
+
+    def __init__(self, dies_at=None):
+        self.dies_at, self.calls = dies_at, []
+
+    def generate(self, sources, length, strategy, tokenizer):
+        if len(self.calls) == self.dies_at:
+            raise KeyboardInterrupt
+        self.calls.append(len(sources))
+        return [tokenizer.detokenize(source[:-1])[:length] for source in sources]
+
+
+def test_translations_go_on_where_they_were_stopped(finished, tmp_path):
+    task = registry.load_task(finished[0])
+    stores, pairs, path = task.open_stores("train"), np.array([0, 1, 2, 4, 5, 6, 7, 8, 9, 10]), tmp_path / "x.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        translations.Translations(path, ["model"]).complete(task, Copier(1), stores, pairs)
+    with path.with_suffix(".partial.jsonl").open("a") as file:
+        file.write('{"pair": 9, "sou')  # a line that was cut off
+    rest, anew = Copier(), Copier()
+    lines = translations.Translations(path, ["model"]).complete(task, rest, stores, pairs)
+    assert rest.calls == [2] and [line["pair"] for line in lines] == pairs.tolist()
+    assert translations.read(path) == lines and not path.with_suffix(".partial.jsonl").exists()
+    assert all(line["translation"] == line["source"][:5] for line in lines)
+    path.with_suffix(".partial.jsonl").write_text('["another model"]\n{"pair": 1}\n')
+    assert translations.Translations(path, ["model"]).complete(task, anew, stores, pairs) == lines
+    assert anew.calls == [8, 2]
+
+
+def test_scores_are_those_of_sacrebleu_on_whole_texts():
+    line = {"source": "the cat is on the mat today", "target": "le chat est sur le tapis aujourd'hui"}
+    scores = translations.scores_of([{**line, "translation": line["target"]}] * 2)
+    assert scores["bleu"] == pytest.approx(100) and scores["chrf"] == pytest.approx(100)
+    assert scores["of_sources"]["bleu"] < 5 and 5 < scores["of_sources"]["chrf"] < 40
 
 
 @pytest.mark.full

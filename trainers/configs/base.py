@@ -125,6 +125,8 @@ def _train():
         "keep_checkpoints": 3,  # the newest ones
         "illustrate": False,  # whether an evaluation also writes a sample and draws routes and spans, for TensorBoard
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
+        "evaluation_translations": 0,  # of translate: targets that trainers.evaluate has written too, for BLEU; -1: all
+        "evaluation_beams": 1,  # of translate: beams of these; 1: greedy
         "label_smoothing": 0.0,  # of translate: share of the target that is spread over all ids
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device

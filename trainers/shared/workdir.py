@@ -52,6 +52,13 @@ def evaluation_path(workdir: str | os.PathLike, split: str, text: str | None = N
     return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.json"
 
 
+def translations_path(workdir: str | os.PathLike, split: str) -> pathlib.Path:
+    """Returns the file for the translations of a split, JSON lines."""
+    return evaluation_path(workdir, split).with_name(
+        evaluation_path(workdir, split).name.replace("evaluation", "translations", 1).replace(".json", ".jsonl")
+    )
+
+
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
     """Writes the `ml_collections.ConfigDict` of a run."""
     write_json(open_workdir(workdir) / CONFIG, config.to_dict())

@@ -1,4 +1,4 @@
-"""The scores of translations: every target once, given its source and without it."""
+"""The scores of translations: every target once, given its source and without it, and what the model writes itself."""
 
 import functools
 import os
@@ -12,6 +12,7 @@ import tf_sparse_attention as tsa
 from trainers.shared import evaluation, scoring, strategy, workdir
 from trainers.shared.files import write_json
 from trainers.shared.resumable_sums import Progress, ResumableSums
+from trainers.tasks import translations
 from trainers.tasks.parts import Shown
 
 NUM_SHOWN = 2  # documents that are translated for TensorBoard
@@ -94,13 +95,29 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
         for use_source in (True, False):
             partials.append(ResumableSums(path.with_suffix(f".{use_source}.partial.json"), [*identity, use_source]))
             found.append(_figures(validation, devices, use_source, partials[-1]))
+    written = _translate(task, validation, folder, split, identity)
     counts = {"pairs": int(np.sum(~buckets.is_too_long)), "left_out": int(np.sum(buckets.is_too_long))}
-    result = {"split": split, "data": pairs.name, **counts, **found[0], "without_source": found[1], "path": str(path)}
+    result = {"split": split, "data": pairs.name, **counts, **found[0], "without_source": found[1]}
+    result |= {**written, "path": str(path)}
     if devices.is_chief:
         write_json(path, result)
         for partial in partials:
             partial.remove()
     return result
+
+
+def _translate(task, validation, folder, split, identity):
+    """Returns the scores of as many translations as `config.train.evaluation_translations` says, and their file."""
+    wanted, devices = task.config.train.evaluation_translations, strategy.choose_devices(task.config)
+    pairs = np.flatnonzero(~validation.buckets.is_too_long)
+    pairs = pairs if wanted < 0 else pairs[np.linspace(0, len(pairs) - 1, min(wanted, len(pairs))).astype("int64")]
+    if not len(pairs) or not devices.is_chief:
+        return {}
+    path = workdir.translations_path(folder, split)
+    settings = task.config.train.evaluation_beams, task.config.generate.length
+    made = translations.Translations(path, [*identity, *settings])
+    lines = made.complete(task, validation.model, (validation.source, validation.target), pairs)
+    return {**translations.scores_of(lines), "translations_path": str(path)}
 
 
 def _figures(validation, devices, use_source, partial):
@@ -121,4 +138,12 @@ def as_text(scores: dict[str, Any]) -> str:
         ("bits per byte", f"{scores['bits_per_byte']:.4f}, without the source {alone['bits_per_byte']:.4f}"),
         ("perplexity per token", f"{perplexities[0]}, without the source {perplexities[1]}"),
     ]
-    return "\n".join(f"{name:<22}{value}" for name, value in rows)
+    if scores.get("translations"):
+        unchanged = scores["of_sources"]
+        rows += [
+            (name, f"{scores[key]:.2f} of {scores['translations']} translations, {unchanged[key]:.2f} of their sources")
+            for name, key in (("BLEU", "bleu"), ("chrF", "chrf"))
+        ]
+    text = "\n".join(f"{name:<22}{value}" for name, value in rows)
+    examples = translations.read(scores["translations_path"]) if scores.get("translations") else []
+    return "\n".join([text, *([translations.as_text(examples)] if examples else [])])
