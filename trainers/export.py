@@ -1,7 +1,8 @@
 """Exports a trained model as a SavedModel: python -m trainers.export --workdir=runs/demo
 
-It is written to WORKDIR/saved_model, with a README.md on its use, and is then loaded in a process that
-cannot import the library and scores a line. A run trained on JAX is exported with TensorFlow just the same.
+It is written to WORKDIR/saved_model, with a README.md on its use, and is then loaded in a process that cannot import
+the library and tried: a language model scores a line, a translator writes one. A run trained on JAX is exported with
+TensorFlow just the same.
 """
 
 import os
@@ -16,15 +17,12 @@ JIT_COMPILE = flags.DEFINE_bool("jit_compile", True, "Whether generation is comp
 
 
 def main() -> None:
-    from trainers.shared import exporting
+    from trainers.tasks import registry
 
-    result = exporting.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)  # type: ignore[arg-type]  # required
+    task = registry.load_task(WORKDIR.value)  # type: ignore[arg-type]  # required
+    result = task.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)
     logging.info("Written to %s.", result["path"])
-    print(
-        f"loaded in a process without the library, {result['line']!r} has {result['bits_per_byte']:.4f} bits per byte "
-        f"({result['nats']:.2f} nats, {result['num_bytes']:.0f} bytes)",
-        flush=True,
-    )
+    print(f"loaded in a process without the library, {result['proof']}", flush=True)
 
 
 def run() -> None:

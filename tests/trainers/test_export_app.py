@@ -72,6 +72,6 @@ def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
 
 
 def test_a_saved_model_that_does_not_work_by_itself_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "SCORE_ALONE", "raise ValueError('no such signature')")
+    monkeypatch.setattr(exporting, "RUN_ALONE", "raise ValueError('no such signature')")
     with pytest.raises(RuntimeError, match=r"(?s)The SavedModel in .* does not work by itself:.*no such signature"):
         exporting.score_alone(tmp_path, "a line")

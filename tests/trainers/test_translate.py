@@ -138,6 +138,15 @@ def test_scores_are_those_of_sacrebleu_on_whole_texts():
 
 
 @pytest.mark.full
+def test_the_exported_translator_writes_what_the_model_does_where_the_library_is_not(finished):
+    task = registry.load_task(finished[0])
+    result = task.export(finished[0], jit_compile=False, weight_dtype=None)
+    source = np.append(task.tokenizer.tokenize(result["line"]), 1)
+    assert result["text"] == workdir.load_model(finished[0]).generate([source], 20, tokenizer=task.tokenizer)[0]
+    assert result["proof"] == f"'This is a line of text.' becomes {result['text']!r}"
+
+
+@pytest.mark.full
 def test_a_prompt_is_the_source_and_the_sample_its_translation(finished, tmp_path):
     (sample,) = sampling.generate(sample_sources.from_run(finished[0]), b"eins zwei", length=5, temperature=0.0)
     model, tokenizer = workdir.load_model(finished[0]), workdir.load_tokenizer(finished[0])

@@ -1,18 +1,28 @@
-"""The signature `generate`, which continues prompts."""
+"""The signature `generate`, which continues prompts, and what it shares with that of an encoder-decoder."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from tf_sparse_attention.data import Tokenizer
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
-from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
+from tf_sparse_attention.types import Tensor
 
 MAX_TOKENS = 2**16  # in a row
 MAX_ROWS = 2**12
+SETTINGS = [
+    tf.TensorSpec((), dtype, name)
+    for name, dtype in {
+        "max_length": tf.int32,
+        "temperature": tf.float32,
+        "top_p": tf.float32,
+        "seed": tf.int32,
+    }.items()
+]
 
 
 def generate_function(model: LanguageModel, tokenizer: Tokenizer, weights: Weights, jit_compile: bool) -> Callable:
@@ -23,12 +33,12 @@ def generate_function(model: LanguageModel, tokenizer: Tokenizer, weights: Weigh
         ids = tokenizer.tokenize(prompt)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         # Without this dependency the loop would be compiled for invalid sizes before the assertions fail.
-        with tf.control_dependencies(_assertions(lengths, max_length, temperature, top_p, max_tokens)):
+        with tf.control_dependencies(assertions("prompt", lengths, max_length, temperature, top_p, max_tokens)):
             lengths = tf.identity(lengths)
-        num_rows, length = _bucket(tf.size(prompt), 1, MAX_ROWS), _bucket(max_length, 64, max_tokens)
+        num_rows, length = bucket(tf.size(prompt), 1, MAX_ROWS), bucket(max_length, 64, max_tokens)
         # Rows that pad the batch are finished from the start.
         row_padding = [[0, num_rows - tf.size(prompt)]]
-        longest = _bucket(tf.reduce_max(tf.concat([lengths, [1]], axis=0)), 64, max_tokens)
+        longest = bucket(tf.reduce_max(tf.concat([lengths, [1]], axis=0)), 64, max_tokens)
         rows = loop(
             *(tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*row_padding, [0, 0]]) for size in (longest, length)),
             tf.pad(lengths, row_padding),
@@ -37,19 +47,26 @@ def generate_function(model: LanguageModel, tokenizer: Tokenizer, weights: Weigh
             temperature,
             top_p,
         )
-        token_ids, num_tokens, log_prob = (x[: tf.size(prompt)] for x in rows)
-        text = tokenizer.detokenize(token_ids)
-        return {
-            "text": tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"),
-            "text_bytes": text,
-            "num_tokens": num_tokens,
-            "log_prob": log_prob,
-        }
+        return outputs(tokenizer, [x[: tf.size(prompt)] for x in rows])
 
-    scalars = {"max_length": tf.int32, "temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}
-    signature = [tf.TensorSpec((), dtype, name) for name, dtype in scalars.items()]
-    signature.insert(0, tf.TensorSpec((None,), tf.string, "prompt"))
-    return tf.function(continue_text, input_signature=signature, autograph=False)
+    return tf.function(continue_text, input_signature=[strings("prompt"), *SETTINGS], autograph=False)
+
+
+def strings(name: str) -> tf.TensorSpec:
+    """Returns what describes the strings (B,) of an input."""
+    return tf.TensorSpec((None,), tf.string, name)
+
+
+def outputs(tokenizer: Tokenizer, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Returns the outputs of `generate` from token ids (B, T), the numbers of tokens and the log-probabilities."""
+    token_ids, num_tokens, log_prob = rows
+    text = tokenizer.detokenize(token_ids)
+    return {
+        "text": tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"),
+        "text_bytes": text,
+        "num_tokens": num_tokens,
+        "log_prob": log_prob,
+    }
 
 
 def _loop(model, tokenizer, weights, jit_compile):
@@ -70,24 +87,27 @@ def _loop(model, tokenizer, weights, jit_compile):
     return tf.function(loop, jit_compile=jit_compile, autograph=False)
 
 
-def max_tokens_of(model: LanguageModel) -> int:
+def max_tokens_of(model: LanguageModel | SequenceToSequence) -> int:
     """Returns the maximal number of tokens in a row, limited by the positions of the model."""
     return min(MAX_TOKENS, model.backbone.max_length or MAX_TOKENS)
 
 
-def _assertions(lengths, max_length, temperature, top_p, max_tokens):
+def assertions(
+    name: str, lengths: Tensor, max_length: Tensor, temperature: Tensor, top_p: Tensor, max_tokens: int
+) -> list[tf.Operation]:
+    """Returns the checks of the inputs of `generate`: prompts by name, with their lengths (B,), and the settings."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     conditions = (
         (max_length >= longest, "`max_length` must be at least 1 and the tokens of each prompt.", max_length),
         (max_length <= max_tokens, f"`max_length` must be at most {max_tokens}.", max_length),
-        (tf.size(lengths) <= MAX_ROWS, f"`prompt` must have at most {MAX_ROWS} rows.", tf.size(lengths)),
+        (tf.size(lengths) <= MAX_ROWS, f"`{name}` must have at most {MAX_ROWS} rows.", tf.size(lengths)),
         ((temperature >= 0) & (temperature < math.inf), "`temperature` must be a number of at least 0.", temperature),
         ((top_p > 0) & (top_p <= 1), "`top_p` must be a number in (0, 1].", top_p),
     )
     return [tf.debugging.Assert(right, [f"{message} Received:", value]) for right, message, value in conditions]
 
 
-def _bucket(number, smallest, largest):
+def bucket(number: Tensor, smallest: int, largest: int) -> Tensor:
     """Returns, in a graph, the smallest size of `bucket_length` that is at least `number`."""
     sizes = [min(smallest, largest)]
     while sizes[-1] < largest:

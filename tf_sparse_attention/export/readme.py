@@ -1,12 +1,14 @@
 """The README.md in a SavedModel."""
 
+from collections.abc import Sequence
+
 import keras
 import tensorflow as tf
 
 from tf_sparse_attention.data import Tokenizer
-from tf_sparse_attention.export.generation import MAX_ROWS, max_tokens_of
+from tf_sparse_attention.export.generation import MAX_ROWS, MAX_TOKENS, max_tokens_of
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.version import __version__
 
 
@@ -20,12 +22,39 @@ def make_readme(model: LanguageModel, tokenizer: Tokenizer, weights: Weights, se
         tokenizer=type(tokenizer).__name__,
         needs=_NEEDS[tokenizer.needs_tensorflow_text],
         window=sequence_length,
-        size=f"{weights.num_bytes / 1e6:,.1f} MB{', the large ones in 8 bits' if weights.numbers else ''}",
+        size=_size(weights),
         hidden_dim=model.backbone.hidden_dim,
         most_tokens=max_tokens_of(model),
         most_rows=MAX_ROWS,
-        versions=f"tf_sparse_attention {__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}",
+        versions=_versions(),
     )
+
+
+def make_source_readme(model: SequenceToSequence, tokenizers: Sequence[Tokenizer], weights: Weights, name: str) -> str:
+    """Returns the text of an encoder-decoder, `tokenizers` those of targets and sources; see
+    `export_sequence_to_sequence`.
+    """
+    names = " and ".join(dict.fromkeys(f"`{type(tokenizer).__name__}`" for tokenizer in tokenizers))
+    return _SOURCE_README.format(
+        name=name,
+        parameters=f"{model.count_params():,}",
+        vocabulary=model.vocabulary_size,
+        tokenizer=names,
+        needs=_NEEDS[any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers)],
+        size=_size(weights),
+        most_tokens=max_tokens_of(model),
+        most_source_tokens=model.encoder.max_length or MAX_TOKENS,
+        most_rows=MAX_ROWS,
+        versions=_versions(),
+    )
+
+
+def _size(weights):
+    return f"{weights.num_bytes / 1e6:,.1f} MB{', the large ones in 8 bits' if weights.numbers else ''}"
+
+
+def _versions():
+    return f"tf_sparse_attention {__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}"
 
 
 _NEEDS = {
@@ -102,5 +131,53 @@ for text in result["text"].numpy():
 
 vectors = embed(text=tf.constant(["def main():", "A line of text."]))["embedding"]
 print(vectors.shape)
+```
+"""
+_SOURCE_README = """# An encoder-decoder as a SavedModel
+
+{parameters} parameters, a vocabulary of {vocabulary} ids of {tokenizer}; weights of
+{size}. Written by {versions}.
+{needs}
+
+## `generate`: what does the model write of a text?
+
+| | name | type | meaning |
+|---|---|---|---|
+| in | `text` | string (B,) | bytes, of at most {most_source_tokens} tokens; at most {most_rows} rows |
+| in | `max_length` | int32 () | tokens at which it stops; at most {most_tokens} |
+| in | `temperature` | float32 () | 0: the most likely token each time; 1: as the model says |
+| in | `top_p` | float32 () | in (0, 1]: draws from the most likely tokens that have this probability together |
+| in | `seed` | int32 () | equal seeds give equal texts; row i draws the same whatever the other rows are |
+| out | `text` | string (B,) | what is written, valid UTF-8; what is not is U+FFFD |
+| out | `text_bytes` | string (B,) | the same, as it is |
+| out | `num_tokens` | int32 (B,) | its tokens |
+| out | `log_prob` | float32 (B,) | its log-probability and that of its end, in nats |
+
+A setting out of range is an error. The first call of each size (rows, tokens and `max_length`, rounded up to 1, 2, 3,
+4, 6, 8, 12, ...) compiles a program, which takes seconds.
+
+## `score`: how likely is a target, given a text?
+
+| | name | type | meaning |
+|---|---|---|---|
+| in | `text`, `target` | string (B,) | bytes |
+| out | `nats` | float32 (B,) | negative logarithm of the probability of the target and its end |
+| out | `num_bytes`, `num_tokens` | int32 (B,) | bytes of the target, tokens of it and its end |
+| out | `bits_per_byte` | float32 (B,) | nats / ln 2 / num_bytes; 0 for an empty target |
+
+## Example
+
+```python
+import tensorflow as tf
+
+served = tf.saved_model.load("{name}").signatures
+settings = {{"max_length": 60, "temperature": 0.0, "top_p": 1.0, "seed": 1}}
+result = served["generate"](
+    text=tf.constant(["A line of text."]), **{{name: tf.constant(value) for name, value in settings.items()}}
+)
+print(result["text"].numpy()[0].decode("utf-8"))
+
+result = served["score"](text=tf.constant(["A line of text."]), target=tf.constant(["Another one."]))
+print(result["bits_per_byte"].numpy())
 ```
 """

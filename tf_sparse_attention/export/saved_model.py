@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -70,12 +71,13 @@ def export_saved_model(
         >>> served = tf.saved_model.load("saved_model")
         >>> served.signatures["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
     """
-    _check_model(model, tokenizer)
+    _check_model(model)
+    check_tokenizer("tokenizer", tokenizer, model.backbone.vocabulary_size)
     check_length(model, "sequence_length", sequence_length)
     checks.check_count("batch_size", batch_size)
     checks.check_switch("jit_compile", jit_compile)
     checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
-    folder: pathlib.Path = _checked_path(path)
+    folder = checked_path(path)
     # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
     # finds in attributes, among them the tables of a tokenizer.
     served = tf.Module(name="language_model")
@@ -85,27 +87,33 @@ def export_saved_model(
     served.score = score_function(model, tokenizer, *windows)
     served.generate = generate_function(model, tokenizer, weights, jit_compile)
     served.embed = embed_function(model, tokenizer, *windows)
-    _write(served, folder, make_readme(model, tokenizer, weights, sequence_length, folder.name))
+    readme = make_readme(model, tokenizer, weights, sequence_length, folder.name)
+    write_module(served, folder, ("score", "generate", "embed"), readme)
     return folder
 
 
-def _check_model(model, tokenizer):
+def _check_model(model):
     check_kind(model, "A SavedModel")
     if not model.backbone.causal:
         raise ValueError(
             "`model` must not see later tokens, or its scores are no probabilities. "
             "Received: a backbone with causal=False."
         )
+
+
+def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int) -> None:
+    """Raises a `ValueError` unless `tokenizer` is one, with no more ids than a model."""
     if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"`tokenizer` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
-    if tokenizer.vocabulary_size > model.backbone.vocabulary_size:
+        raise ValueError(f"`{name}` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
+    if tokenizer.vocabulary_size > vocabulary_size:
         raise ValueError(
-            "`tokenizer` must have no more ids than the model. Received: a tokenizer with "
-            f"{tokenizer.vocabulary_size} and a model with {model.backbone.vocabulary_size}."
+            f"`{name}` must have no more ids than the model. Received: a tokenizer with "
+            f"{tokenizer.vocabulary_size} and a model with {vocabulary_size}."
         )
 
 
-def _checked_path(path):
+def checked_path(path: str | os.PathLike) -> pathlib.Path:
+    """Returns the folder of a SavedModel to write, or raises a `ValueError` where something else is."""
     if "://" in os.fspath(path):
         raise ValueError(f"`path` must be on a local disk; copy the folder from there. Received: path={path}.")
     path = pathlib.Path(path).expanduser()
@@ -114,8 +122,9 @@ def _checked_path(path):
     return path
 
 
-def _write(served, path, readme):
+def write_module(served: tf.Module, path: pathlib.Path, names: Sequence[str], readme: str) -> None:
+    """Writes a module with signatures, its attributes of these names, and a README.md beside it."""
     with atomic_folder(path) as temporary:
-        signatures = {name: getattr(served, name) for name in ("score", "generate", "embed")}
+        signatures = {name: getattr(served, name) for name in names}
         tf.saved_model.save(served, os.fspath(temporary), signatures)
         (temporary / "README.md").write_text(readme, encoding="utf-8")

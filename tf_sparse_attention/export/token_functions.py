@@ -94,16 +94,16 @@ def unsupported_model_error(model: LanguageModel, runtime: str, reason: object) 
     )
 
 
-def check_kind(model: LanguageModel, what: str) -> None:
-    """Raises a `ValueError` unless `model` is a `LanguageModel` on the TensorFlow backend."""
+def check_kind(model: keras.Model, what: str, kind: type = LanguageModel) -> None:
+    """Raises a `ValueError` unless `model` is a `LanguageModel`, or of another kind, on the TensorFlow backend."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"{what} can be written on the TensorFlow backend alone. Save the model with `model.save('model.keras')`, "
             "and in a process with KERAS_BACKEND=tensorflow load it with `keras.models.load_model` and export it. "
             f"Received: backend={keras.backend.backend()!r}."
         )
-    if not isinstance(model, LanguageModel):
-        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+    if not isinstance(model, kind):
+        raise ValueError(f"`model` must be a `{kind.__name__}`. Received: model={model!r}.")
 
 
 def _check(model, signatures):

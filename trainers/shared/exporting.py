@@ -13,7 +13,7 @@ from trainers.shared import workdir
 SAVED_MODEL = "saved_model"
 LINE = "def main():"
 # As on a server: TensorFlow and the folder are available, the library cannot be imported.
-SCORE_ALONE = """
+RUN_ALONE = """
 import json, sys
 
 class Absent:
@@ -24,8 +24,10 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import tensorflow as tf
 
-result = tf.saved_model.load(sys.argv[1]).signatures["score"](text=tf.constant([sys.argv[2]]))
-print(json.dumps({name: float(value[0]) for name, value in result.items()}))
+inputs = {name: tf.constant(value) for name, value in json.loads(sys.argv[3]).items()}
+result = tf.saved_model.load(sys.argv[1]).signatures[sys.argv[2]](**inputs)
+plain = {name: value.numpy().tolist()[0] for name, value in result.items()}
+print(json.dumps({name: x.decode("utf-8", "replace") if isinstance(x, bytes) else x for name, x in plain.items()}))
 """
 
 
@@ -37,7 +39,8 @@ def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: st
         jit_compile, weight_dtype: see `export_saved_model`.
 
     Returns:
-        Dictionary: "path" of the SavedModel, the "line" scored, and its "bits_per_byte", "nats" and "num_bytes".
+        Dictionary: "path" of the SavedModel, the "line" scored, its "bits_per_byte", "nats" and "num_bytes", and
+        "proof", the same as text.
 
     Raises:
         ValueError: If there is no trained model, or the backend is not TensorFlow.
@@ -53,18 +56,30 @@ def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: st
         jit_compile=jit_compile,
         weight_dtype=weight_dtype,
     )
-    return {"path": str(path), "line": LINE, **score_alone(path, LINE)}
+    found = score_alone(path, LINE)
+    proof = f"{found['bits_per_byte']:.4f} bits per byte ({found['nats']:.2f} nats, {found['num_bytes']} bytes)"
+    return {"path": str(path), "line": LINE, **found, "proof": f"{LINE!r} has {proof}"}
 
 
 def score_alone(path: str | os.PathLike, line: str) -> dict[str, Any]:
-    """Returns the outputs of the signature `score` for a line, in a process that has TensorFlow but not the library.
+    """Returns the outputs of the signature `score` for a line, see `run_alone`."""
+    return run_alone(path, "score", {"text": [line]})
+
+
+def run_alone(path: str | os.PathLike, signature: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Returns the outputs of a SavedModel for one row, in a process that has TensorFlow but not the library.
+
+    Args:
+        path: folder of the SavedModel.
+        signature: its name.
+        inputs: plain data by name.
 
     Raises:
         RuntimeError: If it fails, with its error output.
     """
     with tempfile.TemporaryDirectory() as elsewhere:
         result = subprocess.run(
-            [sys.executable, "-I", "-c", SCORE_ALONE, os.path.abspath(path), line],
+            [sys.executable, "-I", "-c", RUN_ALONE, os.path.abspath(path), signature, json.dumps(inputs)],
             cwd=elsewhere,
             capture_output=True,
             text=True,

@@ -8,7 +8,7 @@ import keras
 from absl import logging
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, evaluation, illustrations, scoring
+from trainers.shared import components, evaluation, exporting, illustrations, scoring
 from trainers.tasks.parts import Shown, TrainingData
 from trainers.tasks.text_task import TextTask
 
@@ -55,6 +55,10 @@ class Task(TextTask):
     def evaluate(self, folder: str | os.PathLike, split: str, overrides: Any = None) -> dict[str, Any]:
         """Returns what `evaluation.evaluate` does."""
         return evaluation.evaluate(folder, split, overrides)
+
+    def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
+        """Returns what `exporting.export` does."""
+        return exporting.export(folder, jit_compile, weight_dtype)
 
     def as_text(self, scores: dict[str, Any]) -> str:
         """Returns the scores as text, a line each."""

@@ -8,13 +8,15 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.export import export_sequence_to_sequence
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
-from trainers.shared import components, evaluation
+from trainers.shared import components, evaluation, exporting, workdir
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import translate_scores
 from trainers.tasks.parts import TrainingData
 from trainers.tasks.text_task import TextTask
 
+LINE = "This is a line of text."
 # Settings of `config.model` that are those of both sides.
 OF_BOTH: tuple[str, ...] = (
     "num_layers",
@@ -116,6 +118,15 @@ class Task(TextTask):
         """
         config = evaluation.with_overrides(self.config, overrides or overridable_settings())
         return translate_scores.evaluate(type(self)(config, self.tokenizer), folder, split)
+
+    def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
+        """Writes the SavedModel of a work folder into it, see `export_sequence_to_sequence`, and translates a line."""
+        saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
+        options = {"jit_compile": jit_compile, "weight_dtype": weight_dtype}
+        path = export_sequence_to_sequence(workdir.load_model(folder), saved_model, self.tokenizer, **options)
+        settings = {"max_length": 20, "temperature": 0.0, "top_p": 1.0, "seed": 0}
+        found = exporting.run_alone(path, "generate", {"text": [LINE], **settings})
+        return {"path": str(path), "line": LINE, **found, "proof": f"{LINE!r} becomes {found['text']!r}"}
 
     def as_text(self, scores: dict[str, Any]) -> str:
         """Returns the scores as text, a line each."""
