@@ -79,7 +79,9 @@ test-pages: $(READY) ## Run the notebooks, the README, the pages and the example
 
 .PHONY: test-full
 test-full: $(READY) ## Run all tests and pages but the slow proofs, with more drawn examples (40 minutes)
-	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS)
+	@# In two runs: programs that were compiled stay in memory to the end of a process.
+	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) tests/layers
+	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) --ignore=tests/layers
 
 .PHONY: test-large
 test-large: $(READY) ## Run the slow proofs, that some process survives being killed for example

@@ -127,7 +127,7 @@ def test_the_published_sparse_transformer_has_its_preset():
     assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
 
 
-@pytest.mark.parametrize("name", ["demo", "books"])
+@pytest.mark.parametrize("name", ["demo", "books", "translate_documents"])
 def test_local_heads_alone_are_as_many_as_local_and_routed_ones(name):
     mixed, local = load(name), load(name, ("local",))
     assert abs(num_weights(name, ("mixed",)) / num_weights(name, ("local",)) - 1) < 0.01
