@@ -1,6 +1,7 @@
 """Text data: tokenizers, TFDS sources, token stores and batches."""
 
 from tf_sparse_attention.data.batches import (
+    LengthBuckets,
     PairBatches,
     PairBuckets,
     SegmentBatches,
@@ -13,7 +14,6 @@ from tf_sparse_attention.data.batches import (
     pack_masked,
     pack_pairs,
     pack_windows,
-    pair_evaluation_batches,
     shard_rows,
 )
 from tf_sparse_attention.data.sources import PairSource, TextSource, load_documents, open_pairs, open_source
@@ -28,6 +28,7 @@ from tf_sparse_attention.data.tokenizers import (
 
 __all__ = [
     "ByteTokenizer",
+    "LengthBuckets",
     "PairBatches",
     "PairBuckets",
     "PairSource",
@@ -49,7 +50,6 @@ __all__ = [
     "pack_masked",
     "pack_pairs",
     "pack_windows",
-    "pair_evaluation_batches",
     "shard_rows",
     "train_subwords",
 ]

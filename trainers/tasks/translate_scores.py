@@ -54,8 +54,7 @@ class Validation:
         )
 
     def _batches(self, use_source, first, count, **shard):
-        sizes = self.buckets.batch_size, self.buckets.max_length
-        return tsa.data.pair_evaluation_batches(self.source, self.target, *sizes, use_source, first, count, **shard)
+        return self.buckets.evaluation_batches(use_source, first, count, **shard)
 
     @functools.cached_property
     def num_bytes(self) -> int:

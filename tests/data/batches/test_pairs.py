@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_attention.data import ByteTokenizer, PairBatches, open_token_store, pair_evaluation_batches
-from tf_sparse_attention.data.batches.pairs import PairBuckets
+from tf_sparse_attention.data import ByteTokenizer, PairBatches, PairBuckets, open_token_store
 
 
 class Texts:
@@ -95,12 +94,12 @@ def test_divided_batches_are_those_of_one(stores, num_shards, num_parts):
 
 def test_an_evaluation_has_each_pair_once_also_when_resumed(stores):
     expected = sorted(zip(SOURCES[:-1], TARGETS[:-1], strict=True))
-    whole = numpy_batches(pair_evaluation_batches(*stores, batch_size=2, max_length=256))
+    buckets = PairBuckets(*stores, batch_size=2, max_length=256)
+    whole = numpy_batches(buckets.evaluation_batches())
     assert sorted(pairs_of(whole)) == expected
-    parts = [pair_evaluation_batches(*stores, 2, 256, first_batch=first, num_batches=count) for first, count in
-             ((0, 3), (3, None))]  # fmt: skip
+    parts = [buckets.evaluation_batches(first_batch=first, num_batches=count) for first, count in ((0, 3), (3, None))]
     assert [pair for part in parts for pair in pairs_of(numpy_batches(part))] == pairs_of(whole)
-    emptied = numpy_batches(pair_evaluation_batches(*stores, 2, 256, use_source=False))
+    emptied = numpy_batches(buckets.evaluation_batches(use_source=False))
     for (inputs, targets, _), (full, *_) in zip(emptied, whole, strict=True):
         exists = np.any(full["encoder_token_ids"] > 0, axis=1)
         np.testing.assert_array_equal(inputs["encoder_token_ids"][:, 0], exists)
@@ -112,7 +111,7 @@ def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
     with caplog.at_level("INFO"):
         buckets = PairBuckets(*stores, 2, 256)
     assert np.flatnonzero(buckets.is_too_long).tolist() == [40]
-    assert "1 of 41 pairs are left out: one of their documents has more than 256 tokens." in caplog.text
+    assert "1 of 41 pairs are left out: they have more than 256 tokens." in caplog.text
     assert "Batches of 3 shapes" in caplog.text
     with pytest.raises(ValueError, match=r"`max_length` must be at least the tokens of some pair\. Received: 2\."):
         PairBuckets(*stores, 2, 2)

@@ -1,9 +1,10 @@
 """Token stores, and the batches that are cut from them for training and evaluation."""
 
 from tf_sparse_attention.data.batches.evaluation import evaluation_batches
+from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.batches.masking import pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
-from tf_sparse_attention.data.batches.pairs import PairBatches, PairBuckets, pack_pairs, pair_evaluation_batches
+from tf_sparse_attention.data.batches.pairs import PairBatches, PairBuckets, pack_pairs
 from tf_sparse_attention.data.batches.segments import SegmentBatches, evaluation_segments
 from tf_sparse_attention.data.batches.sharding import distribute_batches, shard_rows
 from tf_sparse_attention.data.batches.token_store import TokenStore
@@ -11,6 +12,7 @@ from tf_sparse_attention.data.batches.token_writer import open_token_store
 from tf_sparse_attention.data.batches.training import TrainingBatches
 
 __all__ = [
+    "LengthBuckets",
     "PairBatches",
     "PairBuckets",
     "SegmentBatches",
@@ -23,6 +25,5 @@ __all__ = [
     "pack_masked",
     "pack_pairs",
     "pack_windows",
-    "pair_evaluation_batches",
     "shard_rows",
 ]

@@ -1,0 +1,35 @@
+"""Sequences by length: no row is mostly padding, and each sequence is once in an epoch."""
+
+import numpy as np
+import pytest
+
+from tf_sparse_attention.data import LengthBuckets
+
+SIZES = np.random.default_rng(0).integers(100, 1600, 60)
+
+
+def test_a_row_is_at_least_half_full_and_all_batches_have_as_many_positions():
+    buckets = LengthBuckets(SIZES, batch_size=2, max_length=1600, shortest=200)
+    assert buckets.lengths == [1600, 800, 400, 200]
+    for length, items in buckets.batches():
+        assert length * len(items) == 2 * 1600
+        assert length == 200 or (SIZES[items[items >= 0]] > length // 2).all()
+
+
+def test_an_epoch_has_each_sequence_once_in_an_order_of_its_own():
+    buckets = LengthBuckets(SIZES, batch_size=1, max_length=1600)
+    steps = np.arange(2 * buckets.num_batches).reshape(2, -1)
+    epochs = [[buckets.batch_of(int(step), seed=5) for step in row] for row in steps]
+    orders = [np.concatenate([batch.items for batch in epoch]) for epoch in epochs]
+    for order in orders:
+        assert np.sort(order[order >= 0]).tolist() == list(range(60))
+    assert orders[0].tolist() != orders[1].tolist()
+
+
+def test_what_is_too_long_is_told_in_its_own_words(caplog):
+    with caplog.at_level("INFO"):
+        LengthBuckets([5, 300, 70], 1, 256, names=("utterance", "frame"))
+    assert "1 of 3 utterances are left out: they have more than 256 frames." in caplog.text
+    assert "Batches of 2 shapes, for each of which a program is compiled: 2 x 128, 4 x 64." in caplog.text
+    with pytest.raises(ValueError, match=r"`max_length` must be at least the frames of some utterance\. Received: 4\."):
+        LengthBuckets([5], 1, 4, names=("utterance", "frame"))
