@@ -13,6 +13,7 @@ from tf_sparse_attention.data.batches import (
     open_token_store,
     pack_masked,
     pack_pairs,
+    pack_prefixes,
     pack_windows,
     shard_rows,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "open_token_store",
     "pack_masked",
     "pack_pairs",
+    "pack_prefixes",
     "pack_windows",
     "shard_rows",
     "train_subwords",

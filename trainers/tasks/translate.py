@@ -62,7 +62,8 @@ class Task(TextTask):
         """Returns the pairs of the training split."""
         data, pairs = self.config.data, self.pairs
         source, target = self.open_stores(data.train_split)
-        batches = tsa.data.PairBatches(source, target, data.batch_size, data.sequence_length, self.config.seed)
+        buckets = tsa.data.PairBuckets(source, target, data.batch_size, data.sequence_length)
+        batches = tsa.data.PairBatches(buckets, self.config.seed)
         return TrainingData(pairs, pairs.fingerprint, batches, 2 * data.batch_size * data.sequence_length)
 
     def make_model(self) -> keras.Model:

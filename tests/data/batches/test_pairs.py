@@ -59,7 +59,7 @@ def numpy_batches(dataset):
 
 
 def test_an_epoch_has_each_pair_once_and_the_next_another_order(stores):
-    batches = PairBatches(*stores, batch_size=2, max_length=256, seed=3)
+    batches = PairBatches(PairBuckets(*stores, batch_size=2, max_length=256), seed=3)
     epochs = [
         numpy_batches(batches.dataset(number * batches.steps_per_epoch, batches.steps_per_epoch)) for number in (0, 1)
     ]
@@ -73,18 +73,18 @@ def test_an_epoch_has_each_pair_once_and_the_next_another_order(stores):
 
 
 def test_a_step_is_the_same_wherever_the_data_set_begins(stores):
-    batches, again = (PairBatches(*stores, batch_size=4, max_length=256) for _ in range(2))
+    batches, again = (PairBatches(PairBuckets(*stores, 4, 256)) for _ in range(2))
     whole = numpy_batches(batches.dataset(0, 12))
     for start in (5, 11):
         (one,) = numpy_batches(again.dataset(start, 1))
         tf.nest.map_structure(np.testing.assert_array_equal, one, whole[start])
-    other = numpy_batches(PairBatches(*stores, batch_size=4, max_length=256, seed=1).dataset(0, 12))
+    other = numpy_batches(PairBatches(PairBuckets(*stores, 4, 256), seed=1).dataset(0, 12))
     assert any(one[1].shape != two[1].shape or (one[1] != two[1]).any() for one, two in zip(whole, other, strict=True))
 
 
 @pytest.mark.parametrize(("num_shards", "num_parts"), [(2, 1), (1, 2), (2, 2)])
 def test_divided_batches_are_those_of_one(stores, num_shards, num_parts):
-    batches = PairBatches(*stores, batch_size=4, max_length=256)
+    batches = PairBatches(PairBuckets(*stores, batch_size=4, max_length=256))
     whole = numpy_batches(batches.dataset(3, 2))
     parts = [numpy_batches(batches.dataset(3, 2, num_shards, shard, num_parts)) for shard in range(num_shards)]
     for step in range(2):
@@ -107,6 +107,25 @@ def test_an_evaluation_has_each_pair_once_also_when_resumed(stores):
         assert targets.shape == full["encoder_token_ids"].shape
 
 
+@pytest.mark.parametrize("use_source", [True, False])
+def test_as_a_prefix_the_source_is_read_and_the_target_scored(stores, use_source):
+    buckets, found = PairBuckets(*stores, batch_size=2, max_length=256, as_prefix=True), []
+    for inputs, ids, weights in numpy_batches(buckets.evaluation_batches(use_source)):
+        np.testing.assert_array_equal(inputs["token_ids"][:, 1:], np.where(ids[:, 1:] > 0, ids[:, :-1], 0))
+        np.testing.assert_array_equal(inputs["padding_mask"], ids > 0)
+        assert not inputs["token_ids"][:, 0].any()
+        for row, scored in zip(ids, weights > 0, strict=True):
+            source, target = row[(row > 0) & ~scored], row[scored]
+            assert len(source) == np.argmax(scored) and (np.diff(np.flatnonzero(scored)) == 1).all()
+            if len(target):  # each document with its end
+                assert source[-1] == target[-1] == 1
+                found.append(tuple(ByteTokenizer().detokenize(side[:-1]) for side in (source, target)))
+    fits = [len(source) + len(target) + 2 <= 256 for source, target in zip(SOURCES, TARGETS, strict=True)]
+    assert buckets.is_too_long.tolist() == [not fit for fit in fits] and sum(fits) < 40
+    pairs = zip(SOURCES, TARGETS, fits, strict=True)
+    assert sorted(found) == sorted((source if use_source else "", target) for source, target, fit in pairs if fit)
+
+
 def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
     with caplog.at_level("INFO"):
         buckets = PairBuckets(*stores, 2, 256)
@@ -116,9 +135,9 @@ def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
     with pytest.raises(ValueError, match=r"`max_length` must be at least the tokens of some pair\. Received: 2\."):
         PairBuckets(*stores, 2, 2)
     with pytest.raises(ValueError, match=r"`batch_size` must be"):
-        PairBatches(*stores, 0, 256)
+        PairBuckets(*stores, 0, 256)
     with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
-        PairBatches(*stores, 2, 256, seed=-1)
+        PairBatches(buckets, seed=-1)
 
 
 def test_stores_of_other_numbers_of_documents_are_refused(stores, tmp_path):

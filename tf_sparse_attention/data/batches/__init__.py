@@ -5,6 +5,7 @@ from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.batches.masking import pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.pairs import PairBatches, PairBuckets, pack_pairs
+from tf_sparse_attention.data.batches.prefixes import pack_prefixes
 from tf_sparse_attention.data.batches.segments import SegmentBatches, evaluation_segments
 from tf_sparse_attention.data.batches.sharding import distribute_batches, shard_rows
 from tf_sparse_attention.data.batches.token_store import TokenStore
@@ -24,6 +25,7 @@ __all__ = [
     "open_token_store",
     "pack_masked",
     "pack_pairs",
+    "pack_prefixes",
     "pack_windows",
     "shard_rows",
 ]

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tf_sparse_attention.checks import check_switch
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
+from tf_sparse_attention.data.batches.prefixes import join_pairs, pack_prefixes
 from tf_sparse_attention.data.batches.token_store import TokenStore
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ class PairBuckets(LengthBuckets):
         batch_size: pairs in a batch of the longest.
         max_length: tokens of the longest source and target; pairs in which one is longer are left out, with a warning
             that says how many.
+        as_prefix: whether a pair is one sequence, the target after its source, for a language model, see
+            `pack_prefixes`; `max_length` is then that of both together. Default False: two, for an encoder-decoder, see
+            `pack_pairs`.
 
     Attributes:
         lengths, is_too_long, num_batches: see `LengthBuckets`.
@@ -37,22 +42,37 @@ class PairBuckets(LengthBuckets):
     >>> inputs, targets, weights = next(iter(buckets.evaluation_batches()))
     """
 
-    def __init__(self, source: TokenStore, target: TokenStore, batch_size: int, max_length: int) -> None:
+    def __init__(
+        self, source: TokenStore, target: TokenStore, batch_size: int, max_length: int, as_prefix: bool = False
+    ) -> None:
+        check_switch("as_prefix", as_prefix)
         if source.num_documents != target.num_documents:
             raise ValueError(
                 "`source` and `target` must have as many documents, which are pairs. "
                 f"Received: {source.num_documents} and {target.num_documents}."
             )
-        self.source, self.target = source, target
-        sizes = np.maximum(*(np.diff(store.document_offsets) for store in (source, target)))
+        self.source, self.target, self.as_prefix = source, target, as_prefix
+        both = [np.diff(store.document_offsets) for store in (source, target)]
+        sizes = np.add(*both) if as_prefix else np.maximum(*both)
         super().__init__(sizes, batch_size, max_length)
 
-    def read(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sources and the targets of a batch, int32 (B, length) each, each document with its end id."""
-        sides = np.zeros((2, len(batch.items), batch.length), np.int32)
-        for row, pair in enumerate(batch.items):
-            for side, store in zip(sides, (self.source, self.target), strict=True):
-                document = store.document(pair) if pair >= 0 else ()
+    def read(self, batch: Batch, use_source: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what `pack_pairs`, or `pack_prefixes`, takes of a batch, each document with its end id.
+
+        Args:
+            batch: from `batches` or `batch_of`; empty rows are the last.
+            use_source: whether sources are read. False: each is its end id alone.
+        """
+        rows, length = len(batch.items), batch.length
+        pairs = [
+            (self.source.document(pair)[0 if use_source else -1 :], self.target.document(pair))
+            for pair in batch.items[batch.items >= 0]
+        ]
+        if self.as_prefix:
+            return join_pairs(pairs, rows, length)
+        sides = np.zeros((2, rows, length), np.int32)
+        for row, pair in enumerate(pairs):
+            for side, document in zip(sides, pair, strict=True):
                 side[row, : len(document)] = document
         return sides[0], sides[1]
 
@@ -68,7 +88,7 @@ class PairBuckets(LengthBuckets):
             **shard: `num_shards`, `shard_index` and `num_parts`, see `shard_rows`.
 
         Returns:
-            Finite `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_pairs`.
+            Finite `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_pairs` and `pack_prefixes`.
         """
         element = functools.partial(self.element, use_source=use_source)
         return self.evaluation_dataset(element, first_batch, num_batches, **shard)
@@ -78,15 +98,11 @@ class PairBuckets(LengthBuckets):
         import tensorflow as tf
 
         def read(counter):
-            batch, *_ = part_of(counter)
-            sources, targets = self.read(batch)
-            if not use_source:
-                ends = np.where(sources[:, :1] > 0, self.source.end_id, 0)
-                sources = np.where(np.arange(batch.length) == 0, ends, 0)
-            return sources.astype(np.int32), targets
+            return self.read(part_of(counter)[0], use_source)
 
-        sides = tf.numpy_function(read, [counter], (tf.int32, tf.int32), stateful=False)
-        return pack_pairs(*(tf.ensure_shape(side, (None, None)) for side in sides))
+        kinds, pack = ((tf.int32, tf.bool), pack_prefixes) if self.as_prefix else ((tf.int32, tf.int32), pack_pairs)
+        sides = tf.numpy_function(read, [counter], kinds, stateful=False)
+        return pack(*(tf.ensure_shape(side, (None, None)) for side in sides))
 
 
 class PairBatches:
@@ -96,28 +112,28 @@ class PairBatches:
     batches are drawn for each epoch.
 
     Args:
-        source, target, batch_size, max_length: as for `PairBuckets`.
+        buckets: `PairBuckets`.
         seed: integer in [0, 2**63). Default 0.
 
     Attributes:
         steps_per_epoch: batches in an epoch.
 
     Raises:
-        ValueError: as `PairBuckets`, and for a seed out of range.
+        ValueError: for a seed out of range.
 
     Example:
 
     >>> pairs = open_pairs("en", "fr", path="manpages.jsonl", data_dir="/tmp/data")
     >>> english, french = (open_token_store(side, ByteTokenizer(), "train") for side in pairs)
-    >>> batches = PairBatches(english, french, batch_size=2, max_length=4096)
+    >>> batches = PairBatches(PairBuckets(english, french, batch_size=2, max_length=4096))
     >>> inputs, targets, weights = next(iter(batches.dataset(start_step=300)))
     """
 
-    def __init__(self, source: TokenStore, target: TokenStore, batch_size: int, max_length: int, seed: int = 0) -> None:
+    def __init__(self, buckets: PairBuckets, seed: int = 0) -> None:
         if not 0 <= seed < 2**63:
             raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
-        self.buckets, self.seed = PairBuckets(source, target, batch_size, max_length), seed
-        self.steps_per_epoch = self.buckets.num_batches
+        self.buckets, self.seed = buckets, seed
+        self.steps_per_epoch = buckets.num_batches
 
     def batch_of(self, step: int) -> Batch:
         """Returns the pairs of a step."""
@@ -139,7 +155,8 @@ class PairBatches:
             num_shards, shard_index, num_parts: see `shard_rows`.
 
         Returns:
-            `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_pairs`, of shapes that differ by batch.
+            `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_pairs` and `pack_prefixes`, of shapes that
+            differ by batch.
 
         Raises:
             ValueError: If the batch cannot be divided.
