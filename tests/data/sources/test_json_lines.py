@@ -75,8 +75,19 @@ def test_paragraphs_pair_up_where_both_sides_have_as_many(opened, caplog):
         opened(lines[1:], unit="paragraph").source.documents("train")
 
 
+def test_several_fields_and_lists_of_texts_are_one_text(opened):
+    lines = [{"question": "why?", "passages": ["one", "two"], "answer": "so", "split": "train"}, {"question": "how?"}]
+    pairs = opened(lines, source="question+passages", target="answer")
+    assert [list(side.documents("train")) for side in pairs] == [[b"why?\n\none\n\ntwo"], [b"so"]]
+    assert pairs.name.endswith("(question+passages to answer)")
+
+
 WRONG = [
-    ([{"en": "x", "de": 3}], r"`fields` must be of text\. Received: 'de' of texts\.jsonl, line 1: int\."),
+    ([{"en": "x", "de": 3}], r"`fields` must be of text, or lists of .* Received: 'de' of texts\.jsonl, line 1: int\."),
+    (
+        [{"en": "x", "de": ["y", None]}],
+        r"`fields` must be of text, .*Received: 'de' of texts\.jsonl, line 1: NoneType\.",
+    ),
     ([["en", "de"]], r"`path` must hold JSON objects\. Received: .*texts\.jsonl, line 1: list\."),
     ([{"en": "x", "fr": "y"}], r"`fields` must be those of some lines .*Received: .*lines with \['en', 'fr'\]\."),
     (

@@ -38,7 +38,8 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
 
     Args:
         path: the file, UTF-8.
-        fields: names of fields with text, one or more.
+        fields: names of fields with text, one or more. Several with "+" between, such as "question+passages", are one
+            text, in this order; so are the texts of a list. A blank line divides them.
         unit: "document", an example for each line (default), or "paragraph", one for each paragraph, which blank lines
             divide; lines whose texts have different numbers of paragraphs are left out.
         end_lines: {field: line}, the line with which its texts end, such as the heading of what only a translation
@@ -112,7 +113,7 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
         lines = list(read_lines(self._path))
         for number, line in lines:
             _check_texts(self._path, number, line, self._fields)
-        complete = [(number, line) for number, line in lines if all(field in line for field in self._fields)]
+        complete = [(number, line) for number, line in lines if all(name in line for name in names_of(self._fields))]
         if not complete:
             found = sorted({name for _, line in lines for name in line})
             raise ValueError(
@@ -130,7 +131,7 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
 
     def _examples(self, line):
         """Returns the texts of a line, a tuple for each example; of paragraphs that do not pair up there are none."""
-        texts = tuple(cut_at(line[field], self._end_lines.get(field)) for field in self._fields)
+        texts = tuple(cut_at(text_of(line, field), self._end_lines.get(field)) for field in self._fields)
         return [texts] if self._unit == UNITS[0] else paired_paragraphs(texts) or []
 
     def _check_paragraphs(self, examples_of_lines):
@@ -180,16 +181,31 @@ def _read(path):
         raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
 
 
+def names_of(fields: Sequence[str]) -> list[str]:
+    """Returns the names in fields, of which those with "+" between are one text."""
+    return [name for field in fields for name in field.split("+")]
+
+
+def text_of(line: Mapping[str, Any], field: str) -> str:
+    """Returns the text of a field of a line, one with "+" between names, or of a list, with blank lines between."""
+    values = [line[name] for name in names_of([field])]
+    return "\n\n".join(text for value in values for text in ([value] if isinstance(value, str) else value))
+
+
 def _check_texts(path, number, line, fields):
-    for field in fields:
-        if field in line and not isinstance(line[field], str):
-            kind = type(line[field]).__name__
-            raise ValueError(f"`fields` must be of text. Received: {field!r} of {path.name}, line {number}: {kind}.")
+    for name in names_of(fields):
+        parts = line[name] if isinstance(line.get(name), list) else [line.get(name, "")]
+        wrong = [type(part).__name__ for part in parts if not isinstance(part, str)]
+        if wrong:
+            raise ValueError(
+                f"`fields` must be of text, or lists of texts. Received: {name!r} of {path.name}, line {number}: "
+                f"{wrong[0]}."
+            )
 
 
 def _split_of(path, number, line, fields, named):
     if not named:
-        return assign_split(content_digest("\0".join(line[field] for field in fields).encode()))
+        return assign_split(content_digest("\0".join(text_of(line, field) for field in fields).encode()))
     if line.get(SPLIT) not in SPLITS:
         raise ValueError(
             f"`path` must have a 'split' of {', '.join(SPLITS)} in each line, or in none. "

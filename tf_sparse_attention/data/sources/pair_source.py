@@ -43,7 +43,8 @@ def open_pairs(
     """Opens the texts of two fields of each example.
 
     Args:
-        source: the field that is read, such as a language.
+        source: the field that is read, such as a language; of JSON lines also several, "question+passages", as one
+            text, and fields with a list of texts.
         target: the field to be written.
         tfds: name of a data set of TFDS with these text features, such as "wmt14_translate/de-en" or
             "ted_hrlr_translate/pt_to_en".
