@@ -9,7 +9,7 @@ import pytest
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import translate_documents
 from trainers.shared import callbacks, evaluation, exporting, overrides, sample_sources, sampling, training, workdir
-from trainers.tasks import registry, translations
+from trainers.tasks import generated_targets, registry
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
@@ -76,7 +76,7 @@ def test_validation_is_written_with_and_without_the_source(finished):
 def scores(finished):
     """The scores of four pairs, and of two translations."""
     wanted = overrides.overridable_settings()
-    wanted.train.evaluation_translations, wanted.generate.length = 2, 3
+    wanted.train.generated_targets, wanted.generate.length = 2, 3
     return registry.load_task(finished[0]).evaluate(finished[0], "test", wanted)
 
 
@@ -92,12 +92,13 @@ def test_every_target_is_scored_once(finished, path, scores):
 
 
 def test_translations_are_written_and_scored_beside_sources_left_as_they_are(finished, scores):
-    lines = [json.loads(line) for line in (finished[0] / "translations-test.jsonl").read_text().splitlines()]
-    assert [line["pair"] for line in lines] == [0, 3] and all(len(line["translation"]) <= 3 for line in lines)
-    assert (scores["translations"], scores["translations_path"][-10:]) == (2, "test.jsonl")
-    assert scores == {**scores, **translations.scores_of(lines)} and "case:mixed" in scores["chrf_signature"]
-    text = registry.load_task(finished[0]).as_text(scores)
-    assert f"--- translation\n{lines[0]['translation']}" in text and "2 translations" in text
+    task = registry.load_task(finished[0])
+    lines = [json.loads(line) for line in (finished[0] / "generated-test.jsonl").read_text().splitlines()]
+    assert [line["pair"] for line in lines] == [0, 3] and all(len(line["generated"]) <= 3 for line in lines)
+    assert (scores["generated"], scores["generated_path"][-10:]) == (2, "test.jsonl")
+    assert scores == {**scores, **task.scores_of(lines)} and "case:mixed" in scores["chrf_signature"]
+    text = task.as_text(scores)
+    assert f"--- generated\n{lines[0]['generated']}" in text and "of 2 generated" in text
 
 
 class Copier:
@@ -115,24 +116,24 @@ class Copier:
 
 def test_translations_go_on_where_they_were_stopped(finished, tmp_path):
     task = registry.load_task(finished[0])
-    stores, pairs, path = task.open_stores("train"), np.array([0, 1, 2, 4, 5, 6, 7, 8, 9, 10]), tmp_path / "x.jsonl"
+    buckets, pairs, path = task.open_buckets("train"), np.array([0, 1, 2, 4, 5, 6, 7, 8, 9, 10]), tmp_path / "x.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        translations.Translations(path, ["model"]).complete(task, Copier(1), stores, pairs)
+        generated_targets.GeneratedTargets(path, ["model"]).complete(task, Copier(1), buckets, pairs)
     with path.with_suffix(".partial.jsonl").open("a") as file:
         file.write('{"pair": 9, "sou')  # a line that was cut off
     rest, anew = Copier(), Copier()
-    lines = translations.Translations(path, ["model"]).complete(task, rest, stores, pairs)
+    lines = generated_targets.GeneratedTargets(path, ["model"]).complete(task, rest, buckets, pairs)
     assert rest.calls == [2] and [line["pair"] for line in lines] == pairs.tolist()
-    assert translations.read(path) == lines and not path.with_suffix(".partial.jsonl").exists()
-    assert all(line["translation"] == line["source"][:5] for line in lines)
+    assert generated_targets.read(path) == lines and not path.with_suffix(".partial.jsonl").exists()
+    assert all(line["generated"] == line["source"][:5] for line in lines)
     path.with_suffix(".partial.jsonl").write_text('["another model"]\n{"pair": 1}\n')
-    assert translations.Translations(path, ["model"]).complete(task, anew, stores, pairs) == lines
+    assert generated_targets.GeneratedTargets(path, ["model"]).complete(task, anew, buckets, pairs) == lines
     assert anew.calls == [8, 2]
 
 
-def test_scores_are_those_of_sacrebleu_on_whole_texts():
+def test_scores_are_those_of_sacrebleu_on_whole_texts(finished):
     line = {"source": "the cat is on the mat today", "target": "le chat est sur le tapis aujourd'hui"}
-    scores = translations.scores_of([{**line, "translation": line["target"]}] * 2)
+    scores = registry.load_task(finished[0]).scores_of([{**line, "generated": line["target"]}] * 2)
     assert scores["bleu"] == pytest.approx(100) and scores["chrf"] == pytest.approx(100)
     assert scores["of_sources"]["bleu"] < 5 and 5 < scores["of_sources"]["chrf"] < 40
 
@@ -168,7 +169,7 @@ def test_what_a_translation_lacks_or_does_not_have_is_refused(finished, make_con
     config = make_config()
     config.task = "translation"
     with pytest.raises(
-        ValueError, match=r"`config\.task` must be one of language_model, translate\. Received: task=tr"
+        ValueError, match=r"`config\.task` must be one of language_model, translate, answer\. Received: task=tr"
     ):
         training.train(config, tmp_path / "task")
     with pytest.raises(ValueError, match=r"`workdir` must be the run of a language model here\. Received: one of the"):

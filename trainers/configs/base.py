@@ -43,10 +43,10 @@ def _data():
         "pattern": "**/*.txt",  # of the files in `path`
         "local_dir": placeholder(str),  # what the TFDS builder would download
         "text_feature": placeholder(str),  # None: found automatically
-        "source_field": placeholder(str),  # of translate: the field that is read, of a set of TFDS or of JSON lines
+        "source_field": placeholder(str),  # of translate and answer: the field that is read, of TFDS or JSON lines
         "target_field": placeholder(str),  # the field that is written
-        "unit": "document",  # of translate, for JSON lines: document, or paragraph where both have as many
-        "target_end": placeholder(str),  # of translate, for JSON lines: the line with which targets end
+        "unit": "document",  # of these tasks, for JSON lines: document, or paragraph where both have as many
+        "target_end": placeholder(str),  # of these tasks, for JSON lines: the line with which targets end
         "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
         "tokenizer": "bytes",  # bytes, subword, sentencepiece or wordpiece
         "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
@@ -75,10 +75,10 @@ def _model():
         # Parts, each a dictionary with "layer" and its arguments, or a layer of one's own as serialized by
         # keras.saving.serialize_keras_object; a list of such lists if blocks differ.
         "attention": [],
-        "cross_attention": [],  # of translate: parts likewise, to what the encoder returns
-        "encoder_attention": [],  # of translate: parts of the encoder; empty: those of attention
-        "num_encoder_layers": placeholder(int),  # of translate; None: num_layers
-        "share_embeddings": True,  # of translate: whether source and target have one table
+        "cross_attention": [],  # of translate and answer: parts likewise, to what the encoder returns
+        "encoder_attention": [],  # parts of the encoder, if any; empty: those of attention
+        "num_encoder_layers": placeholder(int),  # of the encoder; None: num_layers
+        "share_embeddings": True,  # whether source and target have one table
         "num_local_layers": placeholder(int),  # first blocks whose heads are all local
         "causal": True,  # whether later tokens are hidden
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
@@ -125,9 +125,9 @@ def _train():
         "keep_checkpoints": 3,  # the newest ones
         "illustrate": False,  # whether an evaluation also writes a sample and draws routes and spans, for TensorBoard
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
-        "evaluation_translations": 0,  # of translate: targets that trainers.evaluate has written too, for BLEU; -1: all
-        "evaluation_beams": 1,  # of translate: beams of these; 1: greedy
-        "label_smoothing": 0.0,  # of translate: share of the target that is spread over all ids
+        "generated_targets": 0,  # of translate and answer: targets that trainers.evaluate also generates; -1: all
+        "generated_beams": 1,  # beams of these; 1: greedy
+        "label_smoothing": 0.0,  # of translate and answer: share of the target that is spread over all ids
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device
         "steps_per_execution": 1,  # steps in one program call

@@ -52,10 +52,10 @@ def evaluation_path(workdir: str | os.PathLike, split: str, text: str | None = N
     return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.json"
 
 
-def translations_path(workdir: str | os.PathLike, split: str) -> pathlib.Path:
-    """Returns the file for the translations of a split, JSON lines."""
+def generated_path(workdir: str | os.PathLike, split: str) -> pathlib.Path:
+    """Returns the file for what a model generates of a split, JSON lines."""
     return evaluation_path(workdir, split).with_name(
-        evaluation_path(workdir, split).name.replace("evaluation", "translations", 1).replace(".json", ".jsonl")
+        evaluation_path(workdir, split).name.replace("evaluation", "generated", 1).replace(".json", ".jsonl")
     )
 
 

@@ -1,0 +1,43 @@
+"""The task of long answers: a question with passages that may help is read, and an answer written.
+
+By an encoder-decoder, or as published by one language model, which reads both and then the answer (Krishna et al. 2021,
+"Hurdles to Progress in Long-form Question Answering"); the answer alone is scored.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_collections
+from rouge_score.rouge_scorer import RougeScorer
+
+from trainers.tasks.pair_task import PairTask, check_settings
+
+NEEDED = {"data": ("source_field", "target_field")}
+FOREIGN = {"data": ("mask_rate", "text_feature"), "model": ("memory_length", "grid", "initialization")}
+OF_LANGUAGE_MODELS = ("preset", "start_from")
+
+
+class Task(PairTask):
+    """Answers to questions, with one tokenizer for both; see `trainers.tasks.registry`."""
+
+    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
+        check_settings(config, NEEDED, FOREIGN)
+        if config.model.cross_attention:
+            check_settings(config, {}, {"model": OF_LANGUAGE_MODELS})
+        super().__init__(config, tokenizer)
+
+    def scores_of(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Returns ROUGE-L from 0 to 100, the mean F1 of the longest common subsequences of words, and that of sources.
+
+        Args:
+            lines: what `GeneratedTargets.complete` returns.
+
+        Returns:
+            Dictionary: "rouge_l", with stems, as the published evaluation of ELI5 has it, and again under "of_sources".
+        """
+        scorer = RougeScorer(["rougeL"], use_stemmer=True)
+        means = [
+            sum(scorer.score(line["target"], line[side])["rougeL"].fmeasure for line in lines) / len(lines)
+            for side in ("generated", "source")
+        ]
+        return {"rouge_l": 100 * means[0], "of_sources": {"rouge_l": 100 * means[1]}}
