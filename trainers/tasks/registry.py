@@ -8,6 +8,7 @@
   `show()`, a `Shown`;
 - `evaluate(folder, split, overrides)`, the scores of the model in a work folder, a dictionary that is also written
   there, and `as_text(scores)`;
+- `generate(folder, request, show)`, samples of the model in a work folder, a `Generated` that is also written there;
 - `save(folder)`, which writes what a trained model needs beside its weights, `check(folder)`, which raises a
   `ValueError` where that of an earlier start differs, and `load(folder)`, which makes the task of a work folder.
 """
@@ -19,7 +20,7 @@ from typing import Any
 import ml_collections
 
 # The module of each task.
-NAMES = ("language_model", "translate")
+NAMES = ("language_model", "translate", "image")
 
 
 def make_task(config: ml_collections.ConfigDict) -> Any:

@@ -9,7 +9,7 @@ import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
-from trainers.shared import components, evaluation
+from trainers.shared import components, evaluation, sample_sources, workdir
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import translate_scores
 from trainers.tasks.parts import TrainingData
@@ -95,6 +95,12 @@ class Task(TextTask):
     def make_validation(self, model: Any, execution: dict[str, Any]) -> translate_scores.Validation:
         """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
         return translate_scores.Validation(self, model, self.open_stores(self.config.data.validation_split), execution)
+
+    def make_sample_source(self, folder: str | os.PathLike) -> sample_sources.TranslationSource:
+        """Returns what translates prompts with the model of a work folder."""
+        return sample_sources.TranslationSource(
+            workdir.load_model(folder), self.tokenizer, self.config.generate.to_dict()
+        )
 
     def evaluate(
         self, folder: str | os.PathLike, split: str, overrides: ml_collections.ConfigDict | None = None
