@@ -8,6 +8,9 @@ defaults are those of the `generate` section of the run's configuration.
 One sample is printed while it is generated, several at the end. They are written to --output, by default
 WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C keeps the samples so far.
 
+The run of an image model draws images, into a PNG of all of them, WORKDIR/samples.png; with --complete=SPLIT it
+completes the lower halves of images of a split: WORKDIR/completions.png.
+
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
 
@@ -29,6 +32,9 @@ TOKENIZER = flags.DEFINE_enum("tokenizer", "bytes", base.TOKENIZERS, "For --mode
 VOCABULARY = flags.DEFINE_string("vocabulary", None, "File of the tokenizer, for --model and --preset.")
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue; '' begins a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue; - is the standard input.")
+COMPLETE = flags.DEFINE_string(
+    "complete", None, "Of an image run: a split, the lower halves of whose images are completed; unset: whole images."
+)
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)
 TEMPERATURE = flags.DEFINE_float("temperature", None, "0: greedy decoding.", lower_bound=0)
@@ -48,7 +54,7 @@ LENGTH_PENALTY = flags.DEFINE_float(
 )
 SETTINGS = (TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, PENALTY_WINDOW, NGRAM, NUM_BEAMS, LENGTH_PENALTY)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the first sample; sample i has seed + i.")
-OUTPUT = flags.DEFINE_string("output", None, "File to write. With --workdir: samples.jsonl in it; else none.")
+OUTPUT = flags.DEFINE_string("output", None, "File to write. With --workdir: one in it; else none.")
 SOURCES = ("workdir", "model", "preset", "saved_model")
 SECONDS = 5.0  # between two lines of progress
 
@@ -64,15 +70,9 @@ def read_prompt() -> bytes | None:
 
 
 def make_sample_source() -> Any:
-    """Returns the sample source that the flags name: see `trainers.shared.sample_sources`."""
-    if (flags.FLAGS["tokenizer"].present or VOCABULARY.value) and MODEL.value is None and PRESET.value is None:
-        raise ValueError(
-            "--tokenizer and --vocabulary are for --model and --preset; a run and a SavedModel have theirs."
-        )
+    """Returns the sample source that the flags name, but for a run: see `trainers.shared.sample_sources`."""
     from trainers.shared import sample_sources, tokenizers
 
-    if WORKDIR.value is not None:
-        return sample_sources.from_run(WORKDIR.value)
     if SAVED_MODEL.value is not None:
         return sample_sources.SavedModelSource(SAVED_MODEL.value)
     tokenizer = tokenizers.make_tokenizer(TOKENIZER.value, VOCABULARY.value, ("--tokenizer", "--vocabulary"))
@@ -81,8 +81,15 @@ def make_sample_source() -> Any:
     return sample_sources.from_preset(PRESET.value, tokenizer)  # type: ignore[arg-type]  # one of the four is given
 
 
+def _check_tokenizer():
+    if (flags.FLAGS["tokenizer"].present or VOCABULARY.value) and MODEL.value is None and PRESET.value is None:
+        raise ValueError(
+            "--tokenizer and --vocabulary are for --model and --preset; a run and a SavedModel have theirs."
+        )
+
+
 class Progress:
-    """Prints one sample while it is generated, or logs the progress of several at intervals.
+    """Prints one text while it is generated, or logs the progress of several, or of images, at intervals.
 
     Args:
         num_samples: total number of samples.
@@ -97,7 +104,7 @@ class Progress:
         self._started = self._last_log = time.monotonic()
 
     def __call__(self, samples: list[dict[str, Any]]) -> None:
-        if self._num_samples == 1:
+        if self._num_samples == 1 and "text" in samples[0]:
             text = self._printable(samples[0]["text"])
             sys.stdout.write(text[self._printed :])
             sys.stdout.flush()
@@ -113,22 +120,30 @@ class Progress:
 
 
 def main() -> None:
-    from trainers.shared import sampling, workdir
+    from trainers.shared import sampling
+    from trainers.tasks import parts, registry
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    source, progress = make_sample_source(), Progress(NUM_SAMPLES.value)
-    path: str | pathlib.Path | None = OUTPUT.value
-    if path is None and WORKDIR.value is not None:
-        path = workdir.open_workdir(WORKDIR.value) / sampling.SAMPLES
-    settings = {flag.name: flag.value for flag in SETTINGS}
-    samples = sampling.generate(
-        source, read_prompt(), NUM_SAMPLES.value, LENGTH.value, SEED.value, path, progress, **settings
+    request = parts.Request(
+        read_prompt(),
+        COMPLETE.value,
+        NUM_SAMPLES.value,
+        LENGTH.value,
+        SEED.value,
+        OUTPUT.value,
+        {flag.name: flag.value for flag in SETTINGS if flag.value is not None},
     )
-    print("" if len(samples) == NUM_SAMPLES.value == 1 else sampling.as_text(samples), flush=True)
-    progress.log(samples)
-    if path is not None:
-        logging.info("Written to %s.", path)
-    if any(sample["interrupted"] for sample in samples):
+    progress = Progress(NUM_SAMPLES.value)
+    _check_tokenizer()
+    if WORKDIR.value is None:
+        made = sampling.generate_text(make_sample_source(), request, progress)
+    else:
+        made = registry.load_task(WORKDIR.value).generate(WORKDIR.value, request, progress)
+    print(made.text, flush=True)
+    progress.log(made.samples)
+    if made.path is not None:
+        logging.info("Written to %s.", made.path)
+    if any(sample["interrupted"] for sample in made.samples):
         logging.info("Interrupted: these are the samples so far.")
         sys.exit(console.INTERRUPTED)
 

@@ -44,6 +44,29 @@ SPARSE_ROWS = {
     "sparse_transformer_imagenet64": SparseRow(12288, 48, 16, 512, 0.01, 152),
     "sparse_transformer_music": SparseRow(65536, 48, 16, 512, 0.0, 152),
 }
+
+
+class ImageRow(NamedTuple):
+    """The numbers of a published Routing Transformer for images."""
+
+    length: int
+    layers: int
+    local_heads: int
+    routing_heads: int
+    hidden: int
+    feed_forward: int
+    dropout: float
+    clusters: tuple | None = None  # number and size
+
+
+IMAGE_ROWS = {
+    "cifar10_local1d": ImageRow(3072, 12, 8, 0, 1024, 2048, 0.3),
+    "cifar10_local2d": ImageRow(3072, 12, 8, 0, 256, 256, 0.0),
+    "cifar10_local_cluster": ImageRow(3072, 12, 4, 4, 1024, 2048, 0.3, (6, 512)),
+    "imagenet64_local1d": ImageRow(12288, 24, 16, 0, 1024, 2048, 0.3),
+    "imagenet64_local_cluster": ImageRow(12288, 24, 12, 4, 1024, 2048, 0.3, (8, 2048)),
+    "imagenet64_half_routing": ImageRow(12288, 24, 8, 8, 1024, 2048, 0.3, (8, 2048)),
+}
 NONE = (0, 0, 0, 0)
 ROWS = {
     "enwik8_local8k": Row(8192, 1024, 1024, 3072, 22, 8, 0, 0, 0, 0, 256, (0.4, 0.4, 0, 0), 513),
@@ -88,7 +111,22 @@ def row_of(name):
 
 
 def test_every_preset_has_a_row():
-    assert set(presets.PRESETS) == {*ROWS, *SPARSE_ROWS}
+    assert set(presets.PRESETS) == {*ROWS, *SPARSE_ROWS, *IMAGE_ROWS}
+
+
+@pytest.mark.parametrize("name", IMAGE_ROWS)
+def test_a_routing_transformer_for_images_has_the_published_numbers(name):
+    arguments, row = presets.preset_arguments(name), IMAGE_ROWS[name]
+    *routed, local = arguments["attention"]
+    assert presets.PRESETS[name]["sequence_length"] == row.length == np.prod(arguments["embedding"]["grid"])
+    assert arguments["num_layers"] == row.layers and arguments["activation"] == "relu" and arguments["norm"] == "post"
+    assert (arguments["hidden_dim"], arguments["intermediate_dim"]) == (row.hidden, row.feed_forward)
+    assert (arguments["dropout"], local["num_heads"]) == (row.dropout, row.local_heads)
+    assert sum(part["num_heads"] for part in routed) == row.routing_heads
+    assert all((part["num_clusters"], part["cluster_size"]) == row.clusters for part in routed)
+    assert all(part["key_dim"] * (row.local_heads + row.routing_heads) == row.hidden for part in arguments["attention"])
+    assert all(part["num_clusters"] * part["cluster_size"] >= row.length for part in routed)
+    assert local.get("block_size") == 256 or (local["block_shape"], local["order"]) == ((16, 48), "blocks")
 
 
 @pytest.mark.parametrize("name", SPARSE_ROWS)

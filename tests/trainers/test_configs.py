@@ -16,12 +16,14 @@ from trainers.configs import (
     clustered_text,
     demo,
     enwik8,
+    images,
+    images_published,
     sparse_transformer_enwik8,
     translate_documents,
 )
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
-from trainers.tasks import translate
+from trainers.tasks import image, translate
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
@@ -30,6 +32,8 @@ CONFIGURATIONS = (
     "clustered_text",
     "demo",
     "enwik8",
+    "images",
+    "images_published",
     "pg19",
     "sparse_transformer_enwik8",
     "translate_documents",
@@ -41,6 +45,8 @@ ALL = [
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
     *(("translate_documents", (variant,)) for variant in translate_documents.VARIANTS),
+    *(("images", (variant,)) for variant in images.VARIANTS),
+    *(("images_published", (preset,)) for preset in images_published.SIZES),
     *(("enwik8", (preset,)) for preset in enwik8.SEQUENCE_LENGTHS),
     *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
 ]
@@ -52,6 +58,7 @@ SMALL = [
     *(("sparse_transformer_enwik8", (variant,)) for variant in ("tiny", "tiny_strided")),
     ("all_attention_enwik8", ("tiny",)),
     ("translate_documents", ("mixed",)),
+    *(("images", (variant,)) for variant in images.VARIANTS),
 ]
 
 
@@ -66,7 +73,15 @@ def num_weights(name, arguments):
     if config.task == "translate":
         config.data.update(source_field="en", target_field="fr")
         return translate.Task(config, tsa.data.ByteTokenizer()).make_model().count_params()
+    if config.task == "image":
+        return image_task(config).make_model().count_params()
     return components.make_model(config, vocabulary_size=258).count_params()
+
+
+def image_task(config):
+    config.data.tfds = "cifar10"
+    data = config.data
+    return image.Task(config, tsa.data.ImageCodec(*data.image_shape, data.image_order, tuple(data.image_block) or None))
 
 
 def test_every_file_is_tested():
@@ -127,6 +142,23 @@ def test_the_published_sparse_transformer_has_its_preset():
     assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
 
 
+@pytest.mark.parametrize("preset", images_published.SIZES)
+def test_a_published_model_of_images_has_the_positions_of_its_images(preset):
+    config = load("images_published", (preset,))
+    config.model.num_layers = 1
+    model = image_task(config).make_model()
+    assert config.data.sequence_length == model.backbone.max_length == tsa.models.PRESETS[preset]["sequence_length"]
+
+
+def test_models_of_images_differ_in_their_heads_alone():
+    counts = [num_weights("images", (variant,)) for variant in images.VARIANTS]
+    assert max(counts) / min(counts) < 1.01
+    configs = [load("images", (variant,)) for variant in images.VARIANTS]
+    for section in ("data", "optimizer", "train", "generate"):
+        assert len({str(config[section]) for config in configs}) == 1
+    assert {sum(part["num_heads"] for part in config.model.attention) for config in configs} == {4}
+
+
 @pytest.mark.parametrize("name", ["demo", "books", "translate_documents"])
 def test_local_heads_alone_are_as_many_as_local_and_routed_ones(name):
     mixed, local = load(name), load(name, ("local",))
@@ -154,6 +186,8 @@ def test_two_configurations_do_not_share_their_parts():
         ("clustered_text", "improved, plain, lsh, tiny"),
         ("sparse_transformer_enwik8", "published, tiny, tiny_strided"),
         ("translate_documents", "mixed, local"),
+        ("images", "mixed, local, local_2d, strided, top_k"),
+        ("images_published", "cifar10_local_cluster, cifar10_local1d"),
     ],
 )
 def test_an_unknown_variant_is_an_error(name, message):

@@ -1,6 +1,7 @@
 """Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
-And what decoding keeps of a text, how clusters and spans are used, what each head is worth, and what attention costs.
+And what decoding keeps of a text, what a pixel looks at, how clusters and spans are used, what each head is worth, and
+what attention costs.
 """
 
 from tf_sparse_attention.analysis.cache_sizes import CacheSize, CacheSizes, cache_sizes
@@ -16,6 +17,7 @@ from tf_sparse_attention.analysis.divergence import HeadDivergence, head_diverge
 from tf_sparse_attention.analysis.head_importance import HeadImportance, HeadLoss, head_importance
 from tf_sparse_attention.analysis.health import Health, RoutedHead, Spans, health
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
+from tf_sparse_attention.analysis.pixel_attention import pixel_attention
 from tf_sparse_attention.analysis.spans import draw_spans
 from tf_sparse_attention.analysis.suggest import Choice, Suggestion, suggest
 from tf_sparse_attention.analysis.word_routes import WordRoute, WordRoutes, word_routes
@@ -48,6 +50,7 @@ __all__ = [
     "head_divergence",
     "head_importance",
     "health",
+    "pixel_attention",
     "suggest",
     "word_routes",
 ]

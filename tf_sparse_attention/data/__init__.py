@@ -1,4 +1,4 @@
-"""Text data: tokenizers, TFDS sources, token stores and batches."""
+"""Data: tokenizers, TFDS sources, token stores and batches of text; images as sequences of bytes."""
 
 from tf_sparse_attention.data.batches import (
     LengthBuckets,
@@ -17,6 +17,14 @@ from tf_sparse_attention.data.batches import (
     pack_windows,
     shard_rows,
 )
+from tf_sparse_attention.data.images import (
+    ImageBatches,
+    ImageCodec,
+    ImageSource,
+    image_evaluation_batches,
+    open_images,
+    pack_images,
+)
 from tf_sparse_attention.data.sources import PairSource, TextSource, load_documents, open_pairs, open_source
 from tf_sparse_attention.data.tokenizers import (
     ByteTokenizer,
@@ -29,6 +37,9 @@ from tf_sparse_attention.data.tokenizers import (
 
 __all__ = [
     "ByteTokenizer",
+    "ImageBatches",
+    "ImageCodec",
+    "ImageSource",
     "LengthBuckets",
     "PairBatches",
     "PairBuckets",
@@ -44,10 +55,13 @@ __all__ = [
     "distribute_batches",
     "evaluation_batches",
     "evaluation_segments",
+    "image_evaluation_batches",
     "load_documents",
+    "open_images",
     "open_pairs",
     "open_source",
     "open_token_store",
+    "pack_images",
     "pack_masked",
     "pack_pairs",
     "pack_prefixes",

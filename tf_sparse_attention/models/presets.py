@@ -4,11 +4,12 @@ Each has its "source", the "sequence_length" it is for, the "arguments" of `Back
 "initialization" where it differs from the default of the layers.
 """
 
+from tf_sparse_attention.models.image_presets import IMAGE_ROUTING_TRANSFORMERS
 from tf_sparse_attention.models.routing_transformer_presets import ROUTING_TRANSFORMERS
 from tf_sparse_attention.models.sparse_transformer_presets import SPARSE_TRANSFORMERS
 from tf_sparse_attention.types import Config
 
-PRESETS = {**ROUTING_TRANSFORMERS, **SPARSE_TRANSFORMERS}
+PRESETS = {**ROUTING_TRANSFORMERS, **IMAGE_ROUTING_TRANSFORMERS, **SPARSE_TRANSFORMERS}
 
 
 def preset_arguments(name: str, reproduce_reference: bool = False) -> Config:

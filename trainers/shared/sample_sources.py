@@ -17,8 +17,8 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.prompts import Prompts
 from trainers.configs import base
-from trainers.shared import workdir
 from trainers.shared.loading import load_language_model
+from trainers.tasks import registry
 
 CHUNK = 16  # tokens between two snapshots
 DEFAULTS = base.get_config().generate.to_dict()
@@ -52,7 +52,7 @@ class LocalModelSource:
         Raises:
             ValueError: If a setting is out of range or unknown.
         """
-        strategy = _strategy(settings)
+        strategy = make_strategy(settings)
         chunk_size = CHUNK if isinstance(strategy, Sampling) else None
         ids, rows = self.tokenizer.tokenize(prompt), None
         prompt_text = self.tokenizer.detokenize(ids)
@@ -91,8 +91,22 @@ class TranslationSource(LocalModelSource):
         return self.model.generator.iterate(**request, chunk_size=chunk_size)
 
 
-def _strategy(settings):
-    kind = BeamSearch if "num_beams" in settings else Sampling
+class PrefixSource(LocalModelSource):
+    """A language model in this process that answers: a prompt is what it reads, and samples are what comes after it."""
+
+    def _row_lists(self, ids, seeds, length, strategy, chunk_size):
+        source = np.append(ids, self.tokenizer.end_id).astype("int32")
+        for rows in super()._row_lists(source, seeds, length, strategy, chunk_size):
+            yield [row._replace(token_ids=row.token_ids[len(source) :]) for row in rows]
+
+
+def make_strategy(settings: dict[str, Any]) -> Any:
+    """Returns the `Sampling` of some settings, or with "num_beams" the `BeamSearch`.
+
+    Raises:
+        ValueError: If a setting is out of range or unknown.
+    """
+    kind: Any = BeamSearch if "num_beams" in settings else Sampling
     unknown = set(settings) - {field.name for field in dataclasses.fields(kind)}
     if unknown:
         without = "have no" if kind is BeamSearch else "are needed for"
@@ -165,14 +179,12 @@ class SavedModelSource:
 
 
 def from_run(folder: str | os.PathLike) -> LocalModelSource:
-    """Returns the `LocalModelSource` of a work folder: the trained model, or that of the newest checkpoint.
+    """Returns the `LocalModelSource` of the run of a task of text: its trained model, or that of the newest checkpoint.
 
     Raises:
         ValueError: If there is no model.
     """
-    config = workdir.load_config(folder)
-    kind = TranslationSource if config.task == "translate" else LocalModelSource
-    return kind(workdir.load_model(folder), workdir.load_tokenizer(folder), config.generate.to_dict())
+    return registry.load_task(folder).make_sample_source(folder)
 
 
 def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:

@@ -4,11 +4,12 @@ import json
 import os
 import pathlib
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tf_sparse_attention import checks
 from trainers.shared.files import atomic_file
+from trainers.tasks.parts import Generated, Request
 
 SAMPLES = "samples.jsonl"
 BATCH_SIZE = 8
@@ -59,29 +60,81 @@ def generate(
     if "num_beams" in settings and num_samples > 1:
         raise ValueError(f"`num_samples` must be 1 for beams, which find one text. Received: {num_samples}.")
     checks.check_count("length", length)
-    _check_path(path)
+    check_path(path)
+
+    def snapshots(numbers):
+        return source.snapshots(prompt, [seed + number for number in numbers], length, settings)
+
+    return draw(snapshots, num_samples, lambda samples: _write(samples, path), show)
+
+
+def draw(
+    snapshots: Callable[[range], Iterable[list[dict[str, Any]]]],
+    num_samples: int,
+    write: Callable[[list[dict[str, Any]]], None],
+    show: Callable[[list[dict[str, Any]]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Draws samples of any kind, some at a time, and writes those so far after each time, and after Ctrl-C.
+
+    Args:
+        snapshots: function of the numbers of samples, a range that may go beyond the last, since all are as long:
+            yields these samples while they grow.
+        num_samples: number of samples.
+        write: function of the samples so far.
+        show: as for `generate`.
+
+    Returns:
+        The samples, each with "interrupted".
+
+    Raises:
+        KeyboardInterrupt: If it is interrupted before there is anything.
+    """
     samples: list[dict[str, Any]] = []
     current: list[dict[str, Any]] = []
     size = min(BATCH_SIZE, num_samples)
     try:
         for begin in range(0, num_samples, size):
             # A smaller last batch would be compiled anew; the surplus rows are generated and dropped.
-            seeds = [*range(seed + begin, seed + begin + size)]
-            for batch in source.snapshots(prompt, seeds, length, settings):
+            for batch in snapshots(range(begin, begin + size)):
                 current = [{**sample, "interrupted": False} for sample in batch[: num_samples - begin]]
                 if show is not None:
                     show([*samples, *current])
             samples, current = samples + current, []
-            _write(samples, path)
+            write(samples)
     except KeyboardInterrupt:
         samples += [{**sample, "interrupted": True} for sample in current]
         if not samples:
             raise
-        _write(samples, path)
+        write(samples)
     return samples
 
 
-def _check_path(path):
+def generate_text(
+    source: Any, request: Request, show: Callable[[list[dict[str, Any]]], None] | None = None
+) -> Generated:
+    """Returns what `generate` does, as the program wants it: one sample is shown while it grows, several are not.
+
+    Raises:
+        ValueError: As `generate`, and for images to complete.
+    """
+    if request.complete is not None:
+        raise ValueError(f"`complete` must be unset for text: it is for images. Received: {request.complete}.")
+    samples = generate(
+        source,
+        request.prompt,
+        request.num_samples,
+        request.length,
+        request.seed,
+        request.path,
+        show,
+        **request.settings,
+    )
+    is_shown = len(samples) == request.num_samples == 1
+    return Generated(samples, "" if is_shown else as_text(samples), request.path)
+
+
+def check_path(path: str | os.PathLike | None) -> None:
+    """Raises a `ValueError` unless a file can be written there; None is fine."""
     if path is not None and (pathlib.Path(path).is_dir() or not pathlib.Path(path).absolute().parent.is_dir()):
         raise ValueError(f"`output` must be a file in an existing folder. Received: {path}.")
 

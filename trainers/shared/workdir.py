@@ -10,6 +10,7 @@ import keras
 import ml_collections
 from keras import ops
 
+from tf_sparse_attention.models import LanguageModel
 from trainers.configs import base
 from trainers.shared import components, loading
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
@@ -167,15 +168,17 @@ def load_model(workdir: str | os.PathLike) -> keras.Model:
 
 
 def load_language_model(workdir: str | os.PathLike) -> keras.Model:
-    """Returns what `load_model` does, of the run of a language model.
+    """Returns what `load_model` does, of a run that trains a language model.
 
     Raises:
-        ValueError: As `load_model`, and for the run of another task.
+        ValueError: As `load_model`, and for another model.
     """
-    task = load_config(workdir).task
-    if task != "language_model":
-        raise ValueError(f"`workdir` must be the run of a language model here. Received: one of the task {task}.")
-    return load_model(workdir)
+    model = load_model(workdir)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(
+            f"`workdir` must be the run of a language model here. Received: one of a {type(model).__name__}."
+        )
+    return model
 
 
 def model_version(workdir: str | os.PathLike) -> str:

@@ -56,7 +56,7 @@ class Bar(Writer):
         for key, name in BESIDE_BAR.items():
             if key in scalars:
                 self._figures[name] = f"{scalars[key]:,.0f}" if scalars[key] >= 100 else f"{scalars[key]:.3g}"
-        if "validation/bits_per_byte" in scalars:
+        if any(name.startswith("validation/") for name in scalars):
             tqdm.tqdm.write(line(step, scalars), file=sys.stdout)
 
 

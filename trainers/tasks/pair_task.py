@@ -11,7 +11,7 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.export import export_sequence_to_sequence
-from trainers.shared import components, evaluation, exporting, workdir
+from trainers.shared import components, evaluation, exporting, sample_sources, workdir
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import pair_scores
 from trainers.tasks.encoder_decoder import make_encoder_decoder
@@ -84,6 +84,11 @@ class PairTask(TextTask):
             tokenizer.detokenize(ids[len(source) : len(source) + length])
             for source, ids in zip(sources, found, strict=True)
         ]
+
+    def make_sample_source(self, folder: str | os.PathLike) -> sample_sources.LocalModelSource:
+        """Returns what writes targets of prompts with the model of a work folder."""
+        kind = sample_sources.TranslationSource if self.has_encoder else sample_sources.PrefixSource
+        return kind(workdir.load_model(folder), self.tokenizer, self.config.generate.to_dict())
 
     def evaluate(
         self, folder: str | os.PathLike, split: str, overrides: ml_collections.ConfigDict | None = None

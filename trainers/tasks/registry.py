@@ -8,6 +8,7 @@
   `show()`, a `Shown`;
 - `evaluate(folder, split, overrides)`, the scores of the model in a work folder, a dictionary that is also written
   there, and `as_text(scores)`;
+- `generate(folder, request, show)`, samples of the model in a work folder, a `Generated` that is also written there;
 - `export(folder, jit_compile, weight_dtype)`, which writes a SavedModel there, see `export_saved_model`, and returns a
   dictionary with its "path" and a "proof", what it says in a process without this library;
 - `save(folder)`, which writes what a trained model needs beside its weights, `check(folder)`, which raises a
@@ -21,7 +22,7 @@ from typing import Any
 import ml_collections
 
 # The module of each task.
-NAMES = ("language_model", "translate", "answer")
+NAMES = ("language_model", "translate", "answer", "image")
 
 
 def make_task(config: ml_collections.ConfigDict) -> Any:

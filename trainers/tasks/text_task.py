@@ -1,11 +1,13 @@
 """What tasks of text have in common: a configuration and a tokenizer, kept in the work folder."""
 
 import os
+from collections.abc import Callable
 from typing import Any, Self
 
 import ml_collections
 
-from trainers.shared import tokenizers, workdir
+from trainers.shared import sample_sources, sampling, tokenizers, workdir
+from trainers.tasks.parts import Generated, Request
 
 
 class TextTask:
@@ -33,3 +35,19 @@ class TextTask:
     def check(self, folder: str | os.PathLike) -> None:
         """Raises a `ValueError` if a work folder has another tokenizer."""
         workdir.check_tokenizer(folder, self.tokenizer)
+
+    def make_sample_source(self, folder: str | os.PathLike) -> sample_sources.LocalModelSource:
+        """Returns what continues prompts with the model of a work folder, that of the newest checkpoint if need be."""
+        return sample_sources.LocalModelSource(
+            workdir.load_model(folder), self.tokenizer, self.config.generate.to_dict()
+        )
+
+    def generate(
+        self,
+        folder: str | os.PathLike,
+        request: Request,
+        show: Callable[[list[dict[str, Any]]], None] | None = None,
+    ) -> Generated:
+        """Generates text with the model of a work folder, and writes it there; see `sampling.generate_text`."""
+        path = workdir.open_workdir(folder) / sampling.SAMPLES if request.path is None else request.path
+        return sampling.generate_text(self.make_sample_source(folder), request._replace(path=path), show)

@@ -30,7 +30,8 @@ def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: b
     if not _is_prepared(builder):
         _download_and_prepare(builder, local_dir, try_gcs)
     # Even if it was prepared already: another process may have prepared it after this builder was made.
-    builder.info.read_from_directory(builder.data_dir)
+    if _is_prepared(builder):  # not of a stand-in, `tfds.testing.mock_data`
+        builder.info.read_from_directory(builder.data_dir)
 
 
 def _download_and_prepare(builder, local_dir, try_gcs):

@@ -157,7 +157,7 @@ def open_source(
     """
     if tfds is not None and path is not None:
         raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
-    corpus_dir: str | None = _check_folder(local_dir)
+    corpus_dir: str | None = check_folder(local_dir)
     with suppress_tfds_warnings():
         if path is not None:
             from tf_sparse_attention.data.sources.text_folder import TextFolder
@@ -173,11 +173,21 @@ def open_source(
             variant = f"local_{pg19_fingerprint(corpus_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
             data_dir = os.path.join(os.path.expanduser(root), variant)
-        builder = _find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
         return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
 
 
-def _find_builder(library, name, **options):
+def find_builder(library: Any, name: str | None, **options: Any) -> Any:
+    """Returns the builder of a data set of TFDS.
+
+    Args:
+        library: the module of TFDS.
+        name: of the data set, with its configuration.
+        **options: arguments of `tfds.builder`.
+
+    Raises:
+        ValueError: If there is no such data set.
+    """
     try:
         return library.builder(name, **options)
     except ValueError as error:  # of a name that TFDS cannot read, or does not know, which lists a thousand
@@ -195,7 +205,8 @@ def _without_config(name):
     return re.split("[/:]", name)[0]
 
 
-def _check_folder(local_dir):
+def check_folder(local_dir: str | os.PathLike | None) -> str | None:
+    """Returns the full path of a folder, None for None, or raises a `ValueError` if there is none."""
     if local_dir is None:
         return None
     folder = pathlib.Path(local_dir).expanduser().resolve()

@@ -1,0 +1,309 @@
+"""Models of images by the trainer: trained, resumed bit for bit, scored, drawn, and what is refused."""
+
+import functools
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_attention as tsa
+from tests.trainers.interrupted import SignalAt, arrays_of
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.models.generator import Generator
+from trainers.configs import images as images_config
+from trainers.shared import callbacks, exporting, sampling, scoring, strategy, training, workdir
+from trainers.tasks import image_samples, image_scores, registry
+from trainers.tasks.parts import Request
+
+ROOT = Path(__file__).parents[2]
+SHAPE = (2, 2, 3)  # few bytes, since drawing takes a while without compiling
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    random = np.random.default_rng(0)
+    return {name: random.integers(256, size=(count, *SHAPE), dtype=np.uint8) for name, count in
+            (("train", 12), ("validation", 3), ("test", 5))}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def make_config(arrays, tmp_path_factory, data_dir):
+    path = tmp_path_factory.mktemp("arrays") / "small.npz"
+    np.savez(path, **{f"x_{name}": array for name, array in arrays.items()})
+
+    def make(variant="local"):
+        config = images_config.get_config(variant)
+        config.data.update(path=str(path), data_dir=str(data_dir), image_shape=[], sequence_length=12, batch_size=2)
+        config.model.update(num_layers=1, num_local_layers=0, hidden_dim=16, intermediate_dim=16, grid=list(SHAPE))
+        small = {"window": 8} if variant == "local" else {"width": 6, "height": 2, "block_shape": (1, 3)}
+        config.model.attention = [{**config.model.attention[0], "num_heads": 2, "key_dim": 8, **small}]
+        config.train.update(num_steps=2, log_every=1, evaluate_every=2, checkpoint_every=2, illustrate=False)
+        config.train.update(deterministic=False, jit_compile=False)
+        return config
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, tmp_path_factory):
+    """The folder of a run, not to be changed but for what is written beside the model."""
+    folder = tmp_path_factory.mktemp("finished")
+    training.train(make_config(), folder)
+    return folder
+
+
+@pytest.fixture
+def painter(finished):
+    """The model of the run, not compiled, which would take longer than the few bytes of these tests."""
+    task, model = registry.load_task(finished), workdir.load_model(finished)
+    model._generator = Generator(model, run_eagerly=True)
+    return image_samples.Painter(model, task.codec, task.config.generate.to_dict())
+
+
+def nats_by_hand(model, images):
+    """-log p of each byte, by the softmax of its logits in NumPy."""
+    ids = images.reshape(len(images), -1).astype(int) + 1
+    logits = np.asarray(model(np.pad(ids, [(0, 0), (1, 0)])[:, :-1].astype("int32")), np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return -np.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+
+
+def test_validation_is_in_bits_per_dimension(finished, arrays):
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if "validation/loss" in row]
+    nats = nats_by_hand(workdir.load_model(finished), arrays["validation"]).mean()
+    assert row["validation/loss"] == pytest.approx(nats, rel=1e-5)
+    assert row["validation/bits_per_dim"] == pytest.approx(nats / math.log(2), rel=1e-5)
+
+
+def test_every_byte_is_scored_once_given_those_before_it(finished, arrays):
+    scores = registry.load_task(finished).evaluate(finished, "test")
+    nats = nats_by_hand(workdir.load_model(finished), arrays["test"])
+    assert (scores["images"], scores["bytes"]) == (5, arrays["test"].size) == (5, nats.size)
+    assert scores["nats"] == pytest.approx(nats.sum(), rel=1e-5)
+    assert scores["bits_per_dim"] == pytest.approx(nats.mean() / math.log(2), rel=1e-5)
+    assert json.loads((finished / "evaluation-test.json").read_text()) == scores
+    assert f"bits per dimension    {scores['bits_per_dim']:.4f}" in registry.load_task(finished).as_text(scores)
+    assert "looks_ahead" not in scores
+
+
+def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
+    task, predict, calls = registry.load_task(finished), scoring.Scorer.predict, []
+    expected = task.evaluate(finished, "train")
+
+    def stop_at_third(self, *arguments, **options):
+        calls.append(options["steps"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return predict(self, *arguments, **options)
+
+    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=2))
+    monkeypatch.setattr(scoring.Scorer, "predict", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        task.evaluate(finished, "train")
+    assert list(finished.glob("*.partial.json"))
+    found = task.evaluate(finished, "train")
+    assert calls == [2, 2, 2, 2]  # of 6 batches
+    assert found["bytes"] == expected["bytes"] and found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
+    assert not list(finished.glob("*.partial.json"))
+
+
+@pytest.mark.full
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
+    config = make_config("local_2d")
+    config.data.update(use_flips=True, image_order="blocks", image_block=[1, 1])
+    config.model.attention = [{**config.model.attention[0], "order": "blocks"}]
+    config.model.grid = [2, 2, 1, 1, 3]
+    config.train.update(num_steps=7, evaluate_every=0)
+    folders = tmp_path / "whole", tmp_path / "stopped"
+    training.train(config, folders[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "StopOnSignal", SignalAt)
+        assert training.train(config, folders[1]).signal == signal.SIGTERM
+    training.train(config, folders[1])
+    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+
+
+def test_images_are_drawn_as_the_model_generates_them(painter, tmp_path):
+    path = tmp_path / "samples.png"
+    made = image_samples.generate(painter, None, Request(num_samples=3, seed=5, path=path))
+    rows = painter.model.generator.generate([[]] * 3, 12, Sampling(temperature=1.0, top_p=1.0), [5, 6, 7], None, 257)
+    for sample, row in zip(made.samples, rows, strict=True):
+        np.testing.assert_array_equal(sample["token_ids"], row.token_ids)
+        assert sample["num_tokens"] == 12 and not sample["interrupted"]
+        assert sample["bits_per_dim"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
+    images = painter.codec.decode(np.stack([row.token_ids for row in rows]))
+    picture = tf.io.decode_png(path.read_bytes()).numpy()
+    np.testing.assert_array_equal(picture, image_samples.tiled([images]))
+    assert made.path == path and made.text.startswith("seed 5: ")
+
+
+def test_a_completion_has_the_upper_half_of_its_image(painter, arrays, monkeypatch):
+    monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
+    made = image_samples.generate(painter, arrays["test"], Request(num_samples=3))
+    found = painter.codec.decode(np.stack([sample["token_ids"] for sample in made.samples]))
+    np.testing.assert_array_equal(found[:, :1], arrays["test"][:3, :1])
+    assert (found[:, 1:] != arrays["test"][:3, 1:]).any()
+    assert [sample["num_tokens"] for sample in made.samples] == [6] * 3
+    picture = image_samples.as_picture(painter, made.samples, arrays["test"])
+    given = np.concatenate([arrays["test"][:3, :1], np.full((3, 1, 2, 3), 128, np.uint8)], axis=1)
+    np.testing.assert_array_equal(picture, image_samples.tiled([given, found, arrays["test"][:3]]))
+
+
+def test_what_is_given_of_blocks_ends_before_the_lower_half():
+    for height, order, block, expected in [
+        (4, "blocks", (2, 2), 24),
+        (6, "blocks", (2, 2), 30),  # one row of the first block of the second band
+        (5, "raster", None, 24),
+    ]:
+        codec = tsa.data.ImageCodec(height, 4, 3, order, block)
+        assert image_samples.Painter(None, codec, {}).num_given == expected
+
+
+def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
+    monkeypatch.setattr(image_samples, "CHUNK", 5)
+
+    def stop(samples):
+        if samples[0]["num_tokens"] == 5:
+            raise KeyboardInterrupt
+
+    made = image_samples.generate(painter, None, Request(path=tmp_path / "a.png"), stop)
+    (sample,) = made.samples
+    assert sample["interrupted"] and len(sample["token_ids"]) == 5
+    ids = np.append(sample["token_ids"], [129] * 7)
+    np.testing.assert_array_equal(
+        tf.io.decode_png((tmp_path / "a.png").read_bytes()), image_samples.tiled([painter.codec.decode(ids)[None]])
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(prompt=b"a"), r"`prompt` must be unset for images\. Received: prompt=b'a'"),
+        (Request(length=3), r"`length` must be unset for images\. Received: length=3"),
+        (Request(num_samples=6), r"`num_samples` must be at most the 5 images to complete\. Received: 6\."),
+        (Request(num_samples=0), r"`num_samples` must be a positive integer"),
+        (Request(path="samples.jsonl"), r"`output` must be a file NAME\.png for images\. Received: samples\.jsonl"),
+        (Request(path="no/such.png"), r"`output` must be a file in an existing folder"),
+        (Request(settings={"length_penalty": 1.0}), r"Beams \(`num_beams`\) are needed for length_penalty"),
+    ],
+)
+def test_what_does_not_suit_images_is_refused(painter, arrays, request_, message):
+    with pytest.raises(ValueError, match=message):
+        image_samples.generate(painter, arrays["test"], request_)
+
+
+def test_images_beside_each_other_are_magnified():
+    picture = image_samples.tiled([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
+    assert picture.shape == (2 + 2 * 50, 2 + 2 * 98, 3)
+    assert (
+        (picture[2:50, 2:98] == 7).all() and (picture[:, 98:100] == 255).all() and (picture[52:100, 100:196] == 0).all()
+    )
+    assert image_samples.tiled([[np.zeros((32, 20, 3), np.uint8)]]).shape == (2 + 98, 2 + 62, 3)
+
+
+def test_tensorboard_shows_images_and_what_a_pixel_looks_at(finished, painter, arrays):
+    task = registry.load_task(finished)
+    execution = strategy.choose_devices(task.config).execution(False, 1)
+    validation = image_scores.Validation(task, painter.model, arrays["validation"], execution)
+    shown = validation.show()
+    assert set(shown.pictures) == {"samples", "completions", "what a pixel looks at"}
+    for picture in shown.pictures.values():
+        assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.std() > 1
+    side = 2 + 98  # one row of 2 pixels, magnified 48 times
+    assert shown.pictures["what a pixel looks at"].shape == (side, 2 + 2 * 98, 3)  # one block of two heads
+    red = (shown.pictures["what a pixel looks at"] == (255, 0, 0)).all(axis=-1)
+    assert red.sum() == 2 * 48**2 and not red[: 2 + 48].any()
+
+
+@pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
+def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, arrays):
+    task = registry.load_task(finished)
+    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
+    task.config.model.attention = [{**part, "selection": "top_k"}]
+    execution = strategy.choose_devices(task.config).execution(False, 1)
+    shown = image_scores.Validation(task, task.make_model(), arrays["validation"], execution).show()
+    assert "samples" not in shown.pictures and "what a pixel looks at" in shown.pictures
+    assert "health" in shown.texts and shown.scalars
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "message"),
+    [
+        (
+            "data",
+            {"mask_rate": 0.1},
+            r"`config\.data\.mask_rate` must be unset for task=image\. Received: mask_rate=0\.1",
+        ),
+        ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=image"),
+        ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=image\. Received: causal=False"),
+        ("data", {"path": None}, r"`config\.data\.path` must be a folder .* for task=image\. Received: neither"),
+        (
+            "data",
+            {"sequence_length": 64},
+            r"`config\.data\.sequence_length` must be 12, the bytes of an image of \(2, 2",
+        ),
+        (
+            "data",
+            {"image_shape": [4, 5, 3]},
+            r"must hold images of 4 x 5 pixels with 3 channels alone\. Received: 12 of 1",
+        ),
+        ("data", {"image_order": "blocks"}, r"`block_shape` must be given for the order 'blocks'"),
+        (
+            "model",
+            {"grid": [4, 3]},
+            r"`config\.model\.grid` must be \[2, 2, 3\], the axes of .*Received: grid=\[4, 3\]",
+        ),
+    ],
+)
+def test_settings_that_do_not_suit_images_are_refused(make_config, tmp_path, section, settings, message):
+    config = make_config()
+    config[section].update(settings)
+    if "image_shape" in settings:
+        config.data.sequence_length = 60  # that of this shape
+    with pytest.raises(ValueError, match=message):
+        training.train(config, tmp_path)
+
+
+def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, make_config, arrays, tmp_path):
+    config = make_config()
+    config.data.update(image_order="blocks", image_block=[1, 1])
+    with pytest.raises(ValueError, match=r"`config\.data` must have images as those of the checkpoint .*'blocks'"):
+        registry.make_task(config).check(finished)
+    np.savez(tmp_path / "large.npz", x_test=np.zeros((2, 2, 8, 3), np.uint8))
+    config.data.path = str(tmp_path / "large.npz")
+    task = registry.load_task(finished)
+    task.config.data.path = config.data.path
+    with pytest.raises(
+        ValueError, match=r"must have images of the shape \(2, 2, 3\), which the model is for\. Received"
+    ):
+        task.evaluate(finished, "test")
+    with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `trainers\.train` writes\. Received"):
+        type(task).load(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"`workdir` must be the run of a language model here\. Received: one of the ta"
+    ):
+        exporting.export(finished)
+
+
+def test_text_has_no_images_to_complete(untrained):
+    with pytest.raises(ValueError, match=r"`complete` must be unset for text: it is for images\. Received: test\."):
+        registry.load_task(untrained).generate(untrained, Request(complete="test"))
+
+
+@pytest.mark.full
+def test_the_program_writes_samples_and_completions(finished):
+    keras.utils.set_random_seed(0)
+    for arguments, name in ((["--num_samples=2"], "samples.png"), (["--complete=test"], "completions.png")):
+        command = [sys.executable, "-m", "trainers.generate", f"--workdir={finished}", *arguments]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+        assert result.returncode == 0, result.stderr
+        assert "bits per dimension" in result.stdout
+        assert tf.io.decode_png((finished / name).read_bytes()).shape[-1] == 3

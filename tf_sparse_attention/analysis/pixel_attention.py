@@ -1,0 +1,53 @@
+"""What a pixel of an image looks at."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from tf_sparse_attention.analysis.attention_rows import record_attentions
+from tf_sparse_attention.data import ImageCodec
+
+
+def pixel_attention(
+    model: keras.Model, codec: ImageCodec, image: np.ndarray, pixel: tuple[int, int], channel: int = 0
+) -> list[np.ndarray]:
+    """Returns the attention weights with which a language model of images predicts a byte of a pixel.
+
+    The weights of a head for the query that predicts the byte, summed over the channels of each pixel that is read;
+    they sum to 1 but for the weight of the start id, the input before the first byte. With successor values what is
+    read is the byte after a match.
+
+    Args:
+        model: a `LanguageModel` of the ids of a codec.
+        codec: the `ImageCodec`.
+        image: uint8 (H, W, C).
+        pixel: pair, its row and column.
+        channel: number of the byte of the pixel. Default 0.
+
+    Returns:
+        For each attention of the model float arrays (N, H, W), N its heads.
+
+    Raises:
+        ValueError: for a pixel or channel that the image does not have, and as `record_attentions`.
+
+    Example:
+        >>> weights = pixel_attention(model, codec, image, pixel=(24, 16))
+        >>> weights[-1].shape  # of the last block
+        (4, 32, 32)
+    """
+    place = (*pixel, channel)
+    if len(place) != 3 or not all(0 <= at < size for at, size in zip(place, codec.shape, strict=True)):
+        raise ValueError(
+            f"`pixel` and `channel` must lie in the image of {codec.shape}. Received: {pixel} and {channel}."
+        )
+    ids = np.asarray(codec.encode(image))
+    positions = codec.positions()
+    query: Any = positions[place]
+    inputs = np.pad(ids[:-1], (1, 0))[None]
+    found = []
+    for attention in record_attentions(model, inputs):
+        ((_, weights),) = attention.rows(np.array([query]))
+        read = np.append(weights[0, :, 0, 1:], np.zeros_like(weights[0, :, 0, :1]), axis=-1)  # of bytes, not of inputs
+        found.append(read[:, positions].sum(axis=-1))
+    return found

@@ -1,0 +1,58 @@
+"""Images of 32 x 32 pixels, byte by byte: one kind of heads against another, in as many weights.
+
+Command:   python -m trainers.train --config=trainers/configs/images.py --config.data.tfds=cifar10 \
+           --config.data.train_split=train[:96%] --config.data.validation_split=train[96%:] --workdir=runs/images
+           python -m trainers.evaluate --workdir=runs/images --split=test
+           python -m trainers.generate --workdir=runs/images --num_samples=8
+           python -m trainers.generate --workdir=runs/images --num_samples=8 --complete=test
+           For a folder of PNG or JPEG files, or a file NAME.npz of arrays x_train and so on, in place of the name in
+           TFDS: --config.data.path=PATH, with its splits.
+           Local and routed heads unless a variant says otherwise: --config=trainers/configs/images.py:local, windows
+           of 128 bytes; :local_2d, blocks of 8 x 8 pixels and those around; :strided, a row of the image and every
+           byte of the column; :top_k, the published selection of routed heads, which looks ahead, so that its score is
+           no likelihood
+Hardware:  2 CPU cores, 8 GB of memory
+Time:      not run to the end
+Score:     not run to the end
+"""
+
+import ml_collections
+
+from trainers.configs import base
+
+SIZE = 32  # pixels of a side
+ROW = 3 * SIZE  # bytes
+HEADS = {"num_heads": 4, "key_dim": 32}
+LOCAL = {"layer": "LocalAttention", "window": 128, "position": "rotary", **HEADS}
+ROUTED = {
+    "layer": "RoutingAttention",
+    "num_clusters": 16,
+    "cluster_size": 192,
+    "ema_decay": 0.9,  # of a training so short
+    "num_heads": 2,
+    "key_dim": 32,
+}
+VARIANTS = {
+    "mixed": [{**LOCAL, "num_heads": 2}, {**ROUTED, "use_successor_values": True}],
+    "local": [LOCAL],
+    "local_2d": [{"layer": "LocalAttention2D", "width": ROW, "height": SIZE, "block_shape": (8, 24), **HEADS}],
+    "strided": [{"layer": "StridedAttention", "stride": ROW, "heads": "split", **HEADS}],
+    "top_k": [{**LOCAL, "num_heads": 2}, {**ROUTED, "selection": "top_k"}],
+}
+
+
+def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
+    """Returns the configuration of a kind of heads."""
+    if variant not in VARIANTS:
+        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
+    config = base.get_config()
+    config.task = "image"
+    config.data.update(image_shape=[SIZE, SIZE, 3], sequence_length=SIZE * ROW, batch_size=2)
+    config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, 3])
+    config.model.attention = [dict(part) for part in VARIANTS[variant]]
+    if variant in ("mixed", "top_k"):  # the projections that routed heads do not have are in the feed-forward layers
+        config.model.update(num_local_layers=2, intermediate_dim=520)
+    config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=100)
+    config.train.update(num_steps=3000, log_every=50, evaluate_every=1000, checkpoint_every=250, illustrate=True)
+    config.generate.update(top_p=1.0)
+    return config
