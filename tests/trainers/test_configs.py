@@ -11,6 +11,7 @@ import pytest
 import tf_sparse_attention as tsa
 from trainers.configs import (
     all_attention_enwik8,
+    answer,
     base,
     books,
     clustered_text,
@@ -23,11 +24,12 @@ from trainers.configs import (
 )
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
-from trainers.tasks import image, translate
+from trainers.tasks import image, registry
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
     "all_attention_enwik8",
+    "answer",
     "books",
     "clustered_text",
     "demo",
@@ -39,6 +41,7 @@ CONFIGURATIONS = (
     "translate_documents",
 )
 ALL = [
+    *(("answer", (variant,)) for variant in answer.VARIANTS),
     *(("books", (variant,)) for variant in books.VARIANTS),
     *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
@@ -57,6 +60,7 @@ SMALL = [
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in ("tiny", "tiny_strided")),
     ("all_attention_enwik8", ("tiny",)),
+    ("answer", ("small",)),
     ("translate_documents", ("mixed",)),
     *(("images", (variant,)) for variant in images.VARIANTS),
 ]
@@ -70,9 +74,10 @@ def load(name, arguments=()):
 def num_weights(name, arguments):
     """Returns the weights of a configuration's model of bytes."""
     config = load(name, arguments)
-    if config.task == "translate":
+    if config.task in ("translate", "answer"):
         config.data.update(source_field="en", target_field="fr")
-        return translate.Task(config, tsa.data.ByteTokenizer()).make_model().count_params()
+        config.data.update(tokenizer="bytes", vocabulary=None)
+        return registry.make_task(config).make_model().count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()
     return components.make_model(config, vocabulary_size=258).count_params()
@@ -179,6 +184,7 @@ def test_two_configurations_do_not_share_their_parts():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("answer", "small, encoder, published"),
         ("books", "mixed, local"),
         ("demo", "mixed, local, tiny"),
         ("enwik8", "enwik8_local_cluster8k"),
