@@ -33,7 +33,7 @@ def get_config(variant: str = "small") -> ml_collections.ConfigDict:
     config.generate.update(length=500, top_p=0.9)
     if variant == "published":
         config.data.update(sequence_length=8192, batch_size=128)
-        config.model.update(preset="pg19_routing_published", remat=True)
+        config.model.update(preset="pg19_routing_published", dropout=0.1, remat=True)
         config.optimizer.update(
             name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
         )
