@@ -3,7 +3,6 @@
 import math
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -120,7 +119,7 @@ def _with_end(ids: tf.RaggedTensor, end_id: int) -> tf.RaggedTensor:
     return tf.concat([ids, tf.RaggedTensor.from_tensor(ends, row_splits_dtype=ids.row_splits.dtype)], axis=1)
 
 
-def _generate_function(model, tokenizer, sources, weights, jit_compile) -> Callable:
+def _generate_function(model, tokenizer, sources, weights, jit_compile):
     max_tokens = max_tokens_of(model)
     loop = _loop(model, tokenizer, weights, jit_compile)
 
@@ -155,7 +154,7 @@ def _loop(model, tokenizer, weights, jit_compile):
     return tf.function(loop, jit_compile=jit_compile, autograph=False)
 
 
-def _score_function(model, tokenizer, sources, weights) -> Callable:
+def _score_function(model, tokenizer, sources, weights):
     def score(text, target):
         same = tf.debugging.Assert(
             tf.size(text) == tf.size(target),

@@ -128,8 +128,10 @@ class PairTask(TextTask):
         if not self.has_encoder:
             return exporting.export(folder, jit_compile, weight_dtype)
         saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
-        options = {"jit_compile": jit_compile, "weight_dtype": weight_dtype}
-        path = export_sequence_to_sequence(workdir.load_model(folder), saved_model, self.tokenizer, **options)
+        model: Any = workdir.load_model(folder)
+        path = export_sequence_to_sequence(
+            model, saved_model, self.tokenizer, jit_compile=jit_compile, weight_dtype=weight_dtype
+        )
         settings = {"max_length": 20, "temperature": 0.0, "top_p": 1.0, "seed": 0}
         found = exporting.run_alone(path, "generate", {"text": [LINE], **settings})
         return {"path": str(path), "line": LINE, **found, "proof": f"{LINE!r} becomes {found['text']!r}"}
