@@ -14,6 +14,8 @@ ARGS ?= -n 2 --dist loadfile
 # XLA's own passes stay, and `make test-large`, which measures too, has it all.
 TEST_XLA_FLAGS ?= --xla_backend_optimization_level=0
 
+MOST_PROGRAMS := tests/layers/test_contract_models.py
+
 LOCK := requirements/lock.txt
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
@@ -79,9 +81,9 @@ test-pages: $(READY) ## Run the notebooks, the README, the pages and the example
 
 .PHONY: test-full
 test-full: $(READY) ## Run all tests and pages but the slow proofs, with more drawn examples (40 minutes)
-	@# In two runs: programs that were compiled stay in memory to the end of a process.
-	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) tests/layers
-	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) --ignore=tests/layers
+	@# In two runs: programs that XLA compiled stay in memory, and mapped, to the end of a process; these are the most.
+	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) --dist load $(MOST_PROGRAMS)
+	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) --ignore=$(MOST_PROGRAMS)
 
 .PHONY: test-large
 test-large: $(READY) ## Run the slow proofs, that some process survives being killed for example

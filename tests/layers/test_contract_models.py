@@ -35,7 +35,7 @@ def slopes(case, layer, x, mask):
 
 
 def with_gradients(test):
-    """Parametrises a test over `results` of a layer of most classes, and `slopes` of one of two parts.
+    """Parametrises a test over `results` of a layer of most classes, and `slopes` of one of two parts, of all in full.
 
     Gradients are compared in float64: those of weights are sums over all positions of terms that cancel out, which in
     float32 differ by more than a mistake does.
@@ -65,13 +65,12 @@ def test_a_graph_of_unknown_batch_and_length_equals_eager_with_xla_and_without(c
     assert_same(compiled(x, mask), expected)
 
 
-@pytest.mark.full
-@with_gradients
-def test_xla_equals_eager(case, run, dtype):
-    layer, x = built(case, dtype=dtype), tf.constant(normal(2, 33, SIZE), dtype)
+@every_layer(by_default=())
+def test_xla_equals_eager(case):
+    layer, x = built(case), tf.constant(normal(2, 33, SIZE))
     mask = tf.constant(np.arange(33) < np.array([[33], [8]]))
-    compiled = tf.function(lambda x: run(case, layer, x, mask), jit_compile=True)
-    assert_same(compiled(x), run(case, layer, x, mask))
+    compiled = tf.function(lambda x: results(case, layer, x, mask), jit_compile=True)
+    assert_same(compiled(x), results(case, layer, x, mask))
 
 
 def assert_same(found, expected):
