@@ -17,6 +17,7 @@ OPTIMIZERS = {
     "adam": keras.optimizers.Adam,
     "adamw": keras.optimizers.AdamW,
 }
+PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
 OF_TRANSLATION = ("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings")
 # Required settings by schedule.
 SCHEDULES = {
@@ -37,6 +38,13 @@ def make_text_source(config: ml_collections.ConfigDict) -> Any:
     """Returns the `TextSource` that `config.data` names."""
     settings = set_values(config.data)
     return tsa.data.open_source(**{name: settings[name] for name in SOURCE_SETTINGS if name in settings})
+
+
+def make_pair_source(config: ml_collections.ConfigDict) -> tsa.data.PairSource:
+    """Returns the two texts that `config.data` names."""
+    settings = set_values(config.data)
+    options = {name: settings[name] for name in PAIR_SETTINGS if name in settings}
+    return tsa.data.open_pairs(settings["source_field"], settings["target_field"], **options)
 
 
 def make_batches(config: ml_collections.ConfigDict, store: Any) -> Any:

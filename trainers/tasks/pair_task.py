@@ -36,10 +36,7 @@ class PairTask(TextTask):
     @functools.cached_property
     def pairs(self) -> tsa.data.PairSource:
         """The two texts that `config.data` names, opened once: a file of them is read to know its fingerprint."""
-        given = components.set_values(self.config.data)
-        names = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
-        options = {name: given[name] for name in names if name in given}
-        return tsa.data.open_pairs(given["source_field"], given["target_field"], **options)
+        return components.make_pair_source(self.config)
 
     def open_buckets(self, split: str) -> tsa.data.PairBuckets:
         """Returns the pairs of a split by length."""
