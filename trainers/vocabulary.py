@@ -6,8 +6,6 @@ text is that of a configuration (--config=trainers/configs/books.py), with chang
 """
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
 
 from absl import flags, logging
 from ml_collections import config_flags
@@ -20,23 +18,11 @@ SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_
 MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)
 
 
-def training_texts(config: Any) -> tuple[str, Iterator[bytes]]:
-    """Returns the name of the text of a configuration, and the documents of its training split, of pairs both texts."""
-    from trainers.shared import components
-
-    split = config.data.train_split
-    if config.data.target_field is None:
-        source = components.make_text_source(config)
-        return source.name, source.documents(split)
-    pairs = components.make_pair_source(config)
-    both = zip(*(side.documents(split) for side in pairs), strict=True)
-    return pairs.name, itertools.chain.from_iterable(both)
-
-
 def main() -> None:
     import tf_sparse_attention as tsa
+    from trainers.shared import components
 
-    name, documents = training_texts(CONFIG.value)
+    name, documents = components.training_texts(CONFIG.value)
     tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
     tokenizer.to_file(OUTPUT.value)  # type: ignore[arg-type]  # required
     logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, name, OUTPUT.value)

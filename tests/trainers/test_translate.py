@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers import vocabulary
 from trainers.configs import translate_documents
-from trainers.shared import callbacks, evaluation, exporting, overrides, sample_sources, sampling, training, workdir
+from trainers.shared import (
+    callbacks,
+    components,
+    evaluation,
+    exporting,
+    overrides,
+    sample_sources,
+    sampling,
+    training,
+    workdir,
+)
 from trainers.tasks import generated_targets, registry
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
@@ -68,7 +77,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
 
 
 def test_subwords_are_those_of_both_texts(make_config, path):
-    name, documents = vocabulary.training_texts(make_config())
+    name, documents = components.training_texts(make_config())
     lines = [json.loads(line) for line in path.read_text().splitlines()][:16]
     assert sorted(documents) == sorted(line[side].encode() for line in lines for side in ("de", "en"))
     assert name.endswith("(de to en)")

@@ -1,6 +1,8 @@
 """Creates the objects that a configuration describes: data, model, optimizer."""
 
 import inspect
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -45,6 +47,17 @@ def make_pair_source(config: ml_collections.ConfigDict) -> tsa.data.PairSource:
     settings = set_values(config.data)
     options = {name: settings[name] for name in PAIR_SETTINGS if name in settings}
     return tsa.data.open_pairs(settings["source_field"], settings["target_field"], **options)
+
+
+def training_texts(config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
+    """Returns the name of the text of a configuration, and the documents of its training split, of pairs both texts."""
+    split = config.data.train_split
+    if config.data.target_field is None:
+        source = make_text_source(config)
+        return source.name, source.documents(split)
+    pairs = make_pair_source(config)
+    both = zip(*(side.documents(split) for side in pairs), strict=True)
+    return pairs.name, itertools.chain.from_iterable(both)
 
 
 def make_batches(config: ml_collections.ConfigDict, store: Any) -> Any:
