@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import open_pairs
 from tf_sparse_attention.data.sources.json_lines import JsonLines
@@ -102,6 +103,31 @@ WRONG = [
 def test_wrong_lines_are_named(opened, lines, message):
     with pytest.raises(ValueError, match=message):
         list(opened(lines).source.documents("train"))
+
+
+class Sentences(tfds.core.GeneratorBasedBuilder):
+    """A translation set of TFDS that needs no download, made as those of WMT."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(languages=("de", "en")))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        yield from enumerate([{"de": "Hallo", "en": "hello"}, {"de": "Guten Tag", "en": "good day"}])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_translation_set_of_tfds_has_both_languages_in_one_order(tmp_path):
+    pairs = open_pairs("en", "de", tfds="sentences", data_dir=tmp_path)
+    found = set(zip(*(side.documents("train") for side in pairs), strict=True))
+    assert found == {(b"hello", b"Hallo"), (b"good day", b"Guten Tag")}
+    assert pairs.name == "sentences/1.0.0 (en to de)"
+    with pytest.raises(ValueError, match=r"`text_feature` must be a string feature .* string features: de, en"):
+        open_pairs("en", "fr", tfds="sentences", data_dir=tmp_path)
 
 
 def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
