@@ -1,4 +1,4 @@
-"""A Transformer block as the published code has it: padding hidden from attention alone, cross-attention that routes."""
+"""A Transformer block as the published code has it: padding that is not seen, cross-attention that routes."""
 
 import keras
 import numpy as np
