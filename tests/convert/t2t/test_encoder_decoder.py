@@ -6,10 +6,13 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import SCOPE, small_encoder_decoder
+from tf_sparse_attention.convert.t2t.layout import Layout
 from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, write_miniature
 from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.models.attention_parts import all_parts
+from tf_sparse_attention.models.presets import translation_arguments
 from trainers.convert import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
@@ -200,6 +203,43 @@ def test_routed_layers_of_both_sides_begin_at_the_same_number(small_with_encoder
     }
     with pytest.raises(ValueError, match=r"routed heads in the layers \(2,\) of 3 of the encoder"):
         plan_of(small_with_encoder)
+
+
+def test_the_preset_for_documents_is_what_a_checkpoint_of_its_sizes_becomes():
+    layout = Layout(
+        scope=SCOPE,
+        vocabulary_size=30,
+        embedding_dim=1024,
+        hidden_dim=1024,
+        num_layers=6,
+        intermediate_dim=4096,
+        activation="geglu",
+        norm="post",
+        num_heads=16,
+        key_dim=64,
+        value_dim=64,
+        num_routing=2,
+        num_clusters=8,
+        routed=(4, 5),
+        has_averages=True,
+        local_distance=513,
+        routing_distance=513,
+        encoder_layers=6,
+        encoder_routed=(4, 5),
+    )
+    shapes = {SCOPE + name: shape for name, shape in layout.shapes.items()}
+    plan = tsa.convert.plan_t2t_checkpoint(shapes, "translate_local_cluster4k")
+    published = translation_arguments("translate_local_cluster4k", reproduce_reference=True)
+    for ours, theirs in zip((plan.encoder_arguments(), plan.backbone_arguments()), published, strict=True):
+        assert {name: ours[name] for name in theirs if "attention" not in name} == {
+            name: value for name, value in theirs.items() if "attention" not in name
+        }
+        for name in ("attention", "cross_attention"):
+            for own, part in zip(all_parts(ours.get(name, [])), all_parts(theirs.get(name, [])), strict=True):
+                # Of an encoder's local table those distances are converted that its blocks show.
+                expected = part | ({"max_distance": own["max_distance"]} if own.get("max_distance") == 511 else {})
+                assert {key: own[key] for key in expected} == expected
+    assert plan.settings["optimizer"] == "adam"
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_sparse_attention.convert.t2t.layout import Layout
-from tf_sparse_attention.models import PRESETS
+from tf_sparse_attention.models import PRESETS, TRANSLATION_PRESETS
 
 FILE = "hparams.json"
 # Settings that a conversion requires besides names and shapes; the others only with routed heads, or an encoder.
@@ -52,10 +52,10 @@ def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pa
         path = None if folder is None else folder / FILE
         found = _read(path) if path is not None and path.is_file() else {}
         return {**found, **(hparams or {})}
-    if str(hparams) in PRESETS:
+    if str(hparams) in PRESETS | TRANSLATION_PRESETS:
         return preset_settings(str(hparams))
     if not pathlib.Path(hparams).is_file():
-        names = [name for name in sorted(PRESETS) if _is_published(name)]
+        names = [name for name in sorted(PRESETS | TRANSLATION_PRESETS) if _is_published(name)]
         raise ValueError(
             f"`hparams` must be a file, a dictionary or one of the presets {names}. Received: hparams={str(hparams)!r}."
         )
@@ -74,9 +74,14 @@ def _read(path):
     return settings
 
 
+def _arguments_of(name):
+    """Returns the arguments of `Backbone` of a preset, of the decoder where it has an encoder."""
+    return TRANSLATION_PRESETS[name]["decoder"] if name in TRANSLATION_PRESETS else PRESETS[name]["arguments"]
+
+
 def _is_published(name):
     """Returns whether a preset is a Routing Transformer: local blocks and routed heads only."""
-    parts = {part["layer"]: part for part in PRESETS[name]["arguments"]["attention"]}
+    parts = {part["layer"]: part for part in _arguments_of(name)["attention"]}
     return "block_size" in parts.pop("LocalAttention", {}) and not set(parts) - {"RoutingAttention"}
 
 
@@ -86,7 +91,7 @@ def preset_settings(name: str) -> dict[str, Any]:
     Raises:
         ValueError: If the preset is of another model.
     """
-    arguments = PRESETS[name]["arguments"]
+    arguments = _arguments_of(name)
     parts = {part["layer"]: part for part in arguments["attention"]}
     local = parts.pop("LocalAttention", None)
     if not _is_published(name):
@@ -106,6 +111,7 @@ def preset_settings(name: str) -> dict[str, Any]:
         "num_decoder_layers": arguments["num_layers"],
         "ffn_layer": "geglu" if arguments["activation"] == "geglu" else "conv_hidden_relu",
         "local_num_heads": local["num_heads"],
+        **(_encoder_settings(name) if name in TRANSLATION_PRESETS else {}),
     }
     routing = parts.get("RoutingAttention")
     if routing is None:
@@ -116,6 +122,18 @@ def preset_settings(name: str) -> dict[str, Any]:
         "sparsity_cluster_size": routing["num_clusters"],
         "sparsity_cluster_attention_window": routing["cluster_size"],
         "sparsity_skip_first": arguments["num_local_layers"],
+    }
+
+
+def _encoder_settings(name):
+    """Returns what a preset with an encoder has beside the settings of its decoder."""
+    encoder, decoder = (TRANSLATION_PRESETS[name][side] for side in ("encoder", "decoder"))
+    (key_block,) = {part["key_block_size"] for part in decoder["cross_attention"] if "key_block_size" in part}
+    return {
+        "num_encoder_layers": encoder["num_layers"],
+        "memory_query_shape": [key_block],
+        "layer_prepostprocess_dropout": decoder["dropout"],
+        "optimizer": "adam",
     }
 
 
