@@ -54,7 +54,7 @@ SWITCHES = {
     "local_1d": "shifted table where not causal, padding marked by zero values (adapters)",
     "local_2d": "shifted table (adapter)",
     "misc": "epsilon of the divergence, scale of tables (adapters)",
-    "mini_lm": "`reproduce_reference`, converted as a checkpoint; seq2seq put together from layers (adapter)",
+    "mini_lm": "`reproduce_reference`, converted as checkpoints",
     "multihead": "`reproduce_reference`",
     "sampling": "threshold over the whole batch (adapter)",
     "strided": "zeros that fill the last block are seen, blocks with padding averaged (adapters)",

@@ -59,6 +59,7 @@ def _parser():
     )
     miniature.add_argument("folder", type=pathlib.Path, help="the folder to make")
     miniature.add_argument("--seed", type=int, default=0, help="of the random weights")
+    miniature.add_argument("--encoder", action="store_true", help="write an encoder-decoder")
     miniature.set_defaults(run=_write_miniature)
     return parser
 
@@ -66,7 +67,7 @@ def _parser():
 def _write_miniature(options):
     from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
 
-    folder = write_miniature(options.folder, options.seed)
+    folder = write_miniature(options.folder, options.seed, options.encoder)
     print(f"{folder / CHECKPOINT}: convert it by `t2t {folder / CHECKPOINT} --output=NAME.keras`.")
     print(f"{folder / VOCABULARY}: its vocabulary.")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.convert.t2t.cases import CASES, Published, small
+from tests.convert.t2t.cases import CASES, Published, small, small_encoder_decoder
 
 
 @pytest.fixture(params=CASES)
@@ -21,3 +21,9 @@ def pg19_like(shared_goldens):
 def small_checkpoint():
     """A `Small` checkpoint, not written yet."""
     return small()
+
+
+@pytest.fixture
+def small_with_encoder():
+    """A `Small` checkpoint of an encoder-decoder, not written yet."""
+    return small_encoder_decoder()

@@ -8,7 +8,6 @@ heads go through into the output projection.
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tests.goldens import shifted_rows
 from tf_sparse_attention.patterns import Stride
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 
@@ -29,11 +28,10 @@ class PublishedHeads:
         size: channels of a head.
         query_shape: shape of the inputs that the layers are built for.
         across: whether keys are of another sequence.
-        shift: by how much the distances of local heads are too small, as published where later keys are seen.
     """
 
-    def __init__(self, settings, state, size, query_shape, across=False, shift=0):
-        self.settings, self.state, self.size, self.across, self.shift = settings, state, size, across, shift
+    def __init__(self, settings, state, size, query_shape, across=False):
+        self.settings, self.state, self.size, self.across = settings, state, size, across
         kinds = [("top_k", "sparsity_cluster_num_heads"), ("strided", "sparsity_cluster_strided_num_heads")]
         kinds += [("strides", "sparsity_strided_num_heads"), ("local", "local_num_heads")]
         self.parts, first = [], 0
@@ -76,14 +74,13 @@ class PublishedHeads:
         blocks = {"block_size": block, "num_blocks_before": flange // other}
         return blocks | ({"key_block_size": other} if self.across else {})
 
-    def run(self, variables, x, memory=None, visible=None):
+    def run(self, variables, x, memory=None):
         """Returns the output and the commitment loss.
 
         Args:
             variables: dictionary of tensors by the published names.
             x: float (B, T, D).
             memory: float (B, S, D), where keys are of another sequence.
-            visible: bool (B, S), False for keys that are padding; published clusters choose among them all the same.
         """
         output, loss = 0.0, 0.0
         for kind, heads, layer in self.parts:
@@ -94,8 +91,6 @@ class PublishedHeads:
             # In training for the loss alone: nothing is dropped.
             trainable, rest = self._values(layer.trainable_variables, weights), self._state(kind, layer)
             others = {} if memory is None else {"value": memory}
-            if visible is not None:
-                others |= {"value_mask": visible} if kind == "local" else {"attention_mask": visible[:, None, None]}
             options = {"training": True, "use_causal_mask": self.settings["masked"], "return_losses": True, **others}
             result, rest, losses = layer.stateless_call(trainable, rest, x, **options)
             output, loss = output + result, loss + sum(losses)
@@ -122,11 +117,8 @@ class PublishedHeads:
         for side in ("key", "value"):
             table = f"{OF_KIND.get(kind, '')}relative_positions_{side}s/embeddings"
             if table in variables:
-                weights[f"relative_{side}"] = self._table(kind, variables[table])
+                weights[f"relative_{side}"] = variables[table]
         return weights
-
-    def _table(self, kind, table):
-        return ops.take(table, shifted_rows(table.shape[0], self.shift), axis=0) if kind == "local" else table
 
     def _values(self, variables, weights):
         names = [variable.path.split("/") for variable in variables]

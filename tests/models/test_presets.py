@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tf_sparse_attention.models import Backbone, LanguageModel, presets
+from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence, presets
 
 
 class Row(NamedTuple):
@@ -185,3 +185,54 @@ def test_a_preset_sets_nothing_besides(name):
     assert len(arguments["attention"]) == len(parts_of(arguments))
     for layer, part in parts_of(arguments).items():
         assert set(part) == common | own[layer]
+
+
+TRANSLATOR = "translate_local_cluster4k"
+SMALL = {"num_layers": 2, "num_local_layers": 1, "hidden_dim": 24, "embedding_dim": 24, "intermediate_dim": 16}
+
+
+def inputs_of(length):
+    ids = np.random.default_rng(0).integers(0, 30, (1, length))
+    return {"encoder_token_ids": ids, "decoder_token_ids": ids}
+
+
+def test_the_preset_of_translation_has_the_published_numbers():
+    preset = presets.TRANSLATION_PRESETS[TRANSLATOR]
+    assert preset["sequence_length"] == 4096 and preset["source"]
+    for side in ("encoder", "decoder"):
+        arguments, parts = preset[side], parts_of(preset[side])
+        sizes = ("num_layers", "num_local_layers", "hidden_dim", "intermediate_dim", "dropout", "norm", "activation")
+        assert [arguments[name] for name in sizes] == [6, 4, 1024, 4096, 0.3, "post", "geglu"]
+        assert (parts["LocalAttention"]["num_heads"], parts["LocalAttention"]["block_size"]) == (14, 256)
+        routing = parts["RoutingAttention"]
+        assert [routing[name] for name in ("num_heads", "num_clusters", "cluster_size")] == [2, 8, 512]
+        assert {part["max_distance"] for part in parts.values()} == {513}
+    assert preset["decoder"]["embedding_dim"] == 1024
+
+
+def test_the_model_of_a_preset_of_translation_is_causal():
+    model = SequenceToSequence.from_preset(TRANSLATOR, 30, **SMALL)
+    assert model.backbone.causal_selection and model.source_vocabulary_size == 30 and model.encoder.embedding is None
+    across = [block.cross_attention.parts for block in model.backbone.blocks]
+    assert [part.num_heads for parts in across for part in parts] == [16, 2, 14]
+    assert across[1][0].selection == "top_keys" and not across[1][0].share_qk
+    assert model.backbone.cache_unsupported_reason is None
+    assert tuple(model(inputs_of(9)).shape) == (1, 9, 30)
+
+
+def test_the_published_form_of_translation_looks_ahead():
+    model = SequenceToSequence.from_preset(TRANSLATOR, 30, source_vocabulary_size=20, reproduce_reference=True, **SMALL)
+    assert not model.backbone.causal_selection and model.source_vocabulary_size == 20
+    with pytest.warns(UserWarning, match="is not causal"):
+        model({**inputs_of(9), "encoder_token_ids": np.ones((1, 9), "int32")})
+
+
+def test_an_unknown_preset_of_translation_is_named():
+    with pytest.raises(ValueError, match=r"`name` must be one of \['translate_local_cluster4k'\]\. Received: name='pg"):
+        SequenceToSequence.from_preset("pg19_local8k", 30)
+
+
+def test_cross_attention_of_ones_own_replaces_that_of_a_preset():
+    dense = [{"layer": "DenseAttention", "num_heads": 2, "key_dim": 8}]
+    model = SequenceToSequence.from_preset(TRANSLATOR, 30, cross_attention=dense, **SMALL)
+    assert [len(block.cross_attention.parts) for block in model.backbone.blocks] == [1, 1]

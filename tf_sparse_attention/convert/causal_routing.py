@@ -1,12 +1,17 @@
 """Makes trained models with routed heads that look ahead causal."""
 
-from tf_sparse_attention.convert.weights import rebuilt
-from tf_sparse_attention.models import LanguageModel
+from typing import Any, TypeVar
+
+from tf_sparse_attention.convert.weights import rebuilt, rebuilt_backbone
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.attention_parts import all_parts, class_name, map_parts
 
+LOOK_AHEAD = ("top_k", "strided")  # selections by centroids over the whole sequence
+Routed = TypeVar("Routed", LanguageModel, SequenceToSequence)
 
-def with_causal_routing(model: LanguageModel) -> LanguageModel:
-    """Returns a language model of the same weights whose routed heads select causally ("nearest").
+
+def with_causal_routing(model: Routed) -> Routed:
+    """Returns a model of the same weights whose routed heads select causally ("nearest").
 
     The members of clusters change. Before, each cluster took its best tokens of the whole sequence, so that a token was
     in no cluster or in several, and saw their earlier members. Now a token is in the cluster of its nearest centroid
@@ -14,30 +19,45 @@ def with_causal_routing(model: LanguageModel) -> LanguageModel:
     padding, and every token has a cluster. Logits differ until the weights are trained further. As before, a token sees
     itself too (`mask_self=False`). Further training revives unused centroids.
 
+    In the cross-attention of an encoder-decoder a token then sees the `cluster_size` best tokens of the source of its
+    nearest centroid ("top_keys"), whatever the other targets are. Its encoder selects as before, but padding of the
+    source takes no places in clusters any more (`reproduce_reference=False`).
+
     Args:
-        model: a `LanguageModel` whose routed heads may have any selection that uses centroids.
+        model: a `LanguageModel`, or a `SequenceToSequence`, whose routed heads may have any selection that uses
+            centroids.
 
     Returns:
-        A new `LanguageModel`, not compiled.
+        A new model of the same kind, not compiled.
 
     Raises:
-        ValueError: If the model is no `LanguageModel`, has no routed heads that select by centroids over the whole
+        ValueError: If the model is none of these, has no routed heads that select by centroids over the whole
             sequence, or has other heads that look ahead and cannot be changed.
 
     Example:
         >>> model = with_causal_routing(from_t2t_checkpoint("checkpoint.zip"))
         >>> tsa.analysis.assert_causal(model, sequence_length=512)
     """
+    if isinstance(model, SequenceToSequence):
+        source = {"attention": map_parts(_without_faults, model.encoder.get_config()["attention"])}
+        encoder = rebuilt_backbone(model.encoder, reproduce_reference=False, **source)
+        return SequenceToSequence(encoder, _with_causal_decoder(model.decoder), dtype=model.dtype_policy)
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
-    parts = model.backbone.get_config()["attention"]
-    changed = map_parts(_causal, parts)
+        raise ValueError(f"`model` must be a `LanguageModel` or a `SequenceToSequence`. Received: model={model!r}.")
+    return _with_causal_decoder(model)
+
+
+def _with_causal_decoder(model: LanguageModel) -> LanguageModel:
+    config = model.backbone.get_config()
+    parts = {name: config[name] for name in ("attention", "cross_attention") if config[name] is not None}
+    change = {"attention": _causal, "cross_attention": _of_chosen_keys}
+    changed = {name: map_parts(change[name], attention) for name, attention in parts.items()}
     if changed == parts:
-        listed = [class_name(part) for part in all_parts(parts)]
+        listed = [class_name(part) for attention in parts.values() for part in all_parts(attention)]
         raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
-    causal = rebuilt(model, attention=changed)
+    causal = rebuilt(model, reproduce_reference=False, **changed)
     if not causal.backbone.causal_selection:
-        others = [_arguments(part).get("selection") for part in all_parts(changed)]
+        others = [_arguments(part).get("selection") for part in all_parts(changed["attention"])]
         others = [selection for selection in others if selection not in (None, "nearest")]
         raise ValueError(
             f"`model` must have no heads that choose without centroids and look ahead. Received: {others}."
@@ -51,10 +71,24 @@ def _arguments(part):
 
 def _causal(part):
     """Returns the config of a part, changed to causal routing if its routed heads look ahead."""
-    selections, arguments = {"top_k", "strided"}, _arguments(part)
-    if class_name(part) != "RoutingAttention" or arguments.get("selection") not in selections:
+    return _changed(part, selection="nearest", mask_self=False)
+
+
+def _of_chosen_keys(part):
+    """Returns the config of a part of cross-attention, in which no query depends on others."""
+    return _changed(part, selection="top_keys")
+
+
+def _without_faults(part):
+    """Returns the config of a part, changed from the published code to the rules of this library."""
+    return _changed(part)
+
+
+def _changed(part: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Returns the config of a part with changes if it has routed heads that choose of the whole sequence."""
+    arguments = _arguments(part)
+    if class_name(part) != "RoutingAttention" or arguments.get("selection") not in LOOK_AHEAD:
         return part
     dropped = "reproduce_reference", "revive_after"
-    arguments = {name: value for name, value in arguments.items() if name not in dropped}
-    arguments |= {"selection": "nearest", "mask_self": False}
+    arguments = {**{name: value for name, value in arguments.items() if name not in dropped}, **changes}
     return {**part, "config": arguments} if "class_name" in part else arguments

@@ -1,4 +1,4 @@
-"""Weights of a language model by their paths, independent of the model's name, and their creation without draws."""
+"""Weights of a model by their paths, independent of the model's name, and their creation without draws."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,13 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.layers.parts.copies import assign_copy
-from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
+
+# The models inside a model, by its class.
+PARTS: dict[type[keras.Model], tuple[str, ...]] = {
+    LanguageModel: ("backbone",),
+    SequenceToSequence: ("encoder", "decoder"),
+}
 
 
 @contextlib.contextmanager
@@ -51,14 +57,19 @@ def _zeros_for_random(initial_value):
     return lambda: tf.zeros(value.shape, value.dtype)
 
 
-def weights_by_path(model: LanguageModel) -> dict[str, keras.Variable]:
-    """Returns the weights of a `LanguageModel` by path, without the model's name, its backbone as "backbone"."""
-    paths = {}
-    for weight in model.weights:
-        path = weight.path.removeprefix(f"{model.name}/")
-        own = path.removeprefix(f"{model.backbone.name}/")
-        paths[path if own == path else f"backbone/{own}"] = weight
-    return paths
+def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns the weights of a model by path, without its own name, and its parts by what they are to it.
+
+    Args:
+        model: a `Backbone`, a `LanguageModel`, whose backbone is "backbone", or a `SequenceToSequence` of "encoder" and
+            "decoder".
+    """
+    names = next((names for kind, names in PARTS.items() if isinstance(model, kind)), ())
+    parts = [(name, weights_by_path(getattr(model, name))) for name in names]
+    paths = {f"{name}/{path}": weight for name, weights in parts for path, weight in weights.items()}
+    inside = {id(weight) for weight in paths.values()}
+    own = [weight for weight in model.weights if id(weight) not in inside]
+    return paths | {weight.path.removeprefix(f"{model.name}/"): weight for weight in own}
 
 
 def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
@@ -72,6 +83,17 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
     with initialize_with_zeros():
         backbone = Backbone(**{**model.backbone.get_config(), **changes})
         changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
+    return _with_weights_of(model, changed)
+
+
+def rebuilt_backbone(backbone: Backbone, **changes: Any) -> Backbone:
+    """Returns a new `Backbone` with the weights of another; arguments as for `rebuilt`."""
+    with initialize_with_zeros():
+        changed = Backbone(**{**backbone.get_config(), **changes})
+    return _with_weights_of(backbone, changed)
+
+
+def _with_weights_of(model, changed):
     weights = weights_by_path(model)
     for path, weight in weights_by_path(changed).items():
         assign_copy(weight, weights[path])

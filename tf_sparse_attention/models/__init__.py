@@ -7,13 +7,14 @@ from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.presets import PRESETS
+from tf_sparse_attention.models.presets import PRESETS, TRANSLATION_PRESETS
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
 from tf_sparse_attention.models.stateful import StatefulModel
 from tf_sparse_attention.models.swapped_model import SwappedModel
 
 __all__ = [
     "PRESETS",
+    "TRANSLATION_PRESETS",
     "Backbone",
     "BitsPerByte",
     "Encoder",

@@ -151,6 +151,19 @@ def merge_into_local(parts: Sequence[Part]) -> list[Part]:
     return [local.with_heads(sum(part.num_heads or 0 for part in parts))]
 
 
+def parts_of_blocks(parts: Sequence[dict[str, Any]], num_layers: int, num_local_layers: int) -> list[list[dict]]:
+    """Returns the parts of each block, plain data, of which the first have the local part with the heads of all alone.
+
+    Args:
+        parts: dictionaries, the parts of all other blocks.
+        num_layers: number of blocks.
+        num_local_layers: number of the first ones.
+    """
+    local = [{**part, "num_heads": sum(one["num_heads"] for one in parts)} for part in parts]
+    local = [part for part in local if part["layer"] == "LocalAttention"][:1]
+    return [local] * num_local_layers + [list(parts)] * (num_layers - num_local_layers)
+
+
 def make_attention(
     parts: Sequence[Part], index: int, seed: int | None, dtype: Any, name: str = "attention", mixed: bool = True
 ) -> keras.layers.Layer:

@@ -34,6 +34,7 @@ ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
     "activation_dropout",
 )
 ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "layer_norm_epsilon", "remat", "seed", "cross_attention")
+ARGUMENTS_OF_BLOCKS += ("reproduce_reference",)
 RENAMED = {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"}
 
 
@@ -75,6 +76,8 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
         cross_attention: the parts, as in `attention`, of each block's attention to another sequence, vectors of size
             `hidden_dim` that an encoder returned. None: blocks have none.
+        reproduce_reference: whether padding is hidden from attention alone, as in the published Routing Transformer,
+            where it takes places in clusters: see `TransformerBlock`. Default False.
         seed: integer for dropout, the initial embedding and the initial centroids. All other weights, and without it
             these too, follow `keras.utils.set_random_seed`.
         **kwargs: `name`, `dtype`, `trainable`.
@@ -131,6 +134,7 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         remat: bool = False,
         seed: int | None = None,
         cross_attention: Sequence[Any] | None = None,
+        reproduce_reference: bool = False,
         **kwargs: Any,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
@@ -168,7 +172,7 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
     @property
     def causal_selection(self) -> bool:
         """Whether the choice of tokens that a head sees is causal too, independent of later tokens."""
-        return all(block.attention.causal_selection for block in self.blocks)
+        return all(block.causal_selection for block in self.blocks)
 
     @property
     def extra_mask_names(self) -> tuple[str, ...]:

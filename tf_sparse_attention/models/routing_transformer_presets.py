@@ -54,6 +54,28 @@ def _routing_transformer(
     return {"source": f"{RT}: {source}", "sequence_length": sequence_length, "arguments": arguments}
 
 
+def _encoder_decoder(preset, dropout):
+    """Returns a preset of the published code with the sizes of a language model on both sides.
+
+    `dropout` is that of the result of each sublayer. Queries are keys in the decoder's own sequence alone, and
+    attention to the source has no positions.
+    """
+    decoder = preset["arguments"] | {"dropout": dropout}
+    routing, local = decoder["attention"]
+    routing = {**routing, "share_qk": False}
+    across = [routing, {**local, "key_block_size": local["block_size"]}]
+    encoder = _without(decoder, "embedding_dim", "embedding_dropout", "token_dropout")
+    across = [_without(part, "position", "max_distance") for part in across]
+    return _without(preset, "arguments") | {
+        "encoder": encoder | {"attention": [routing, local], "causal": False},
+        "decoder": decoder | {"cross_attention": across},
+    }
+
+
+def _without(arguments, *names):
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
 _WIKITEXT = {
     "hidden_dim": 1024,
     "intermediate_dim": 3072,
@@ -142,5 +164,22 @@ ROUTING_TRANSFORMERS = {
         num_local_layers=20,
         activation="relu",
         source="hparams.json of the published PG-19 checkpoint, whose last two layers route, as in the paper",
+    ),
+}
+
+TRANSLATORS = {
+    "translate_local_cluster4k": _encoder_decoder(
+        _routing_transformer(
+            hidden_dim=1024,
+            intermediate_dim=4096,
+            num_layers=6,
+            num_local=14,
+            num_routing=2,
+            clusters=(8, 512),
+            num_local_layers=4,
+            sequence_length=4096,
+            source="translate_local_cluster4k, trained by Adam with betas 0.9 and 0.98 and the noam schedule",
+        ),
+        dropout=0.3,
     ),
 }

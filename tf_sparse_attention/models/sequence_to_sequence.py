@@ -8,6 +8,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.presets import translation_arguments
 from tf_sparse_attention.models.source_generation import SourceGeneration
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
 from tf_sparse_attention.models.token_ids import as_token_ids
@@ -66,6 +67,38 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         self.decoder = decoder
         self.loss_from_targets = decoder.loss_from_targets
         self.built = True
+
+    @classmethod
+    def from_preset(
+        cls,
+        name: str,
+        vocabulary_size: int,
+        source_vocabulary_size: int | None = None,
+        reproduce_reference: bool = False,
+        tie_embeddings: bool = False,
+        use_output_bias: bool = True,
+        **overrides: Any,
+    ) -> "SequenceToSequence":
+        """Returns a model of a published size with random weights.
+
+        Args:
+            name: one of `tf_sparse_attention.models.presets.TRANSLATION_PRESETS`.
+            vocabulary_size: V, ids of the targets.
+            source_vocabulary_size: ids of the source, with an embedding of its own. None: the encoder reads features,
+                or ids that the decoder's embedding embeds.
+            reproduce_reference: whether routed heads and padding work as published, which is not causal; otherwise
+                routed heads of the decoder are "nearest", and "top_keys" across.
+            tie_embeddings, use_output_bias: as for `LanguageModel`.
+            **overrides: arguments of both `Backbone`s that replace the preset's; `embedding_dim`, `token_dropout` and
+                `cross_attention` are of the decoder alone.
+
+        Raises:
+            ValueError: for an unknown name, and unless there are more layers than `num_local_layers` of the preset.
+        """
+        of_encoder, of_decoder = translation_arguments(name, reproduce_reference, **overrides)
+        dtype = overrides.get("dtype")
+        decoder = LanguageModel(Backbone(vocabulary_size, **of_decoder), tie_embeddings, use_output_bias, dtype=dtype)
+        return cls(Backbone(source_vocabulary_size, **of_encoder), decoder, dtype=dtype)
 
     @property
     def backbone(self) -> Backbone:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.goldens import observe
 from tf_sparse_attention.convert.t2t.files import write_checkpoint
+from tf_sparse_attention.convert.t2t.layout import Layout
 
 CASES = ("pg19_like", "enwik8_like", "pg19_local_like", "eli5_like")
 SCOPE = "sparse_transformer/body/"
@@ -60,6 +61,36 @@ def small_settings():
         "ffn_layer": "geglu",
         "hidden_size": 12,
     }
+
+
+def small_encoder_decoder():
+    """Returns a `Small` with an encoder of 3 layers and a decoder of 2, all but the first of which route."""
+    numbers = np.random.default_rng(0)
+    layout = Layout(
+        scope=SCOPE,
+        vocabulary_size=20,
+        embedding_dim=8,
+        hidden_dim=12,
+        num_layers=2,
+        intermediate_dim=16,
+        activation="geglu",
+        norm="post",
+        num_heads=3,
+        key_dim=4,
+        value_dim=4,
+        num_routing=1,
+        num_clusters=4,
+        routed=(1,),
+        has_averages=True,
+        local_distance=5,
+        routing_distance=5,
+        encoder_layers=3,
+        encoder_routed=(1, 2),
+    )
+    tensors = {SCOPE + name: numbers.normal(size=shape).astype("float32") for name, shape in layout.shapes.items()}
+    tensors |= {name: np.ones_like(x) for name, x in tensors.items() if name.endswith("ema_count")}
+    tensors["global_step"] = np.int64(7)
+    return Small(tensors, {**small_settings(), "memory_query_shape": [4]})
 
 
 @dataclasses.dataclass

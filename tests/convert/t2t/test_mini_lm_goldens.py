@@ -1,4 +1,7 @@
-"""Whole models of the published code: converted, they give its logits, losses and gradients."""
+"""Whole models of the published code: converted, they give its logits, losses and gradients.
+
+The encoder of the one that has one reads vectors, whose zeros are padding.
+"""
 
 import warnings
 
@@ -10,24 +13,30 @@ from tests.convert.t2t.cases import write_checkpoint
 from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.convert.t2t.layout import HEADS
 from tf_sparse_attention.convert.weights import weights_by_path
-from tf_sparse_attention.ops import kmeans
-from tf_sparse_attention.ops.members import best_members
+from tf_sparse_attention.layers import RoutingAttention
 
-CASES = ("pg19like_skip2", "allrouting_timing", "prenorm_n_da_relu")
-SETTINGS = {"layers": "num_decoder_layers"}
+CASES = ("pg19like_skip2", "allrouting_timing", "prenorm_n_da_relu", "seq2seq")
 
 goldens = goldens_of("routing_transformer/mini_lm.npz")
 
 
-@pytest.fixture(params=CASES)
-def case(request, goldens, tmp_path):
-    """A case with its model, written as a checkpoint and converted: settings, arrays, plan, model."""
-    settings, arrays = read_case(goldens, request.param)
+def written(goldens, name, folder):
+    """Writes the model of a case as a checkpoint; returns its arrays and its settings."""
+    settings, arrays = read_case(goldens, name)
     write_checkpoint(
-        tmp_path / "model.ckpt-0",
+        folder / "model.ckpt-0",
         {name.removeprefix("var/"): array for name, array in arrays.items() if name.startswith("var/")},
     )
-    given = {SETTINGS.get(name, name): value for name, value in settings.items() if not name.startswith("margin_")}
+    given = {name: value for name, value in settings.items() if not name.startswith("margin_")}
+    given["num_decoder_layers"] = given.pop("layers")
+    given["num_encoder_layers"] = given["num_decoder_layers"] if settings["encdec"] else 0
+    return arrays, given
+
+
+@pytest.fixture(params=CASES)
+def case(request, goldens, tmp_path):
+    """A case with its model, written as a checkpoint and converted: arrays, plan, model."""
+    arrays, given = written(goldens, request.param, tmp_path)
     plan = tsa.convert.plan_t2t_checkpoint(tmp_path, given)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is not causal")
@@ -35,29 +44,40 @@ def case(request, goldens, tmp_path):
 
 
 def inputs_of(arrays):
-    return np.pad(arrays["targets"], [(0, 0), (1, 0)])[:, :-1]
+    ids = np.pad(arrays["targets"], [(0, 0), (1, 0)])[:, :-1]
+    if "inputs" not in arrays:
+        return ids
+    vectors = arrays["inputs"]
+    source = {"encoder_features": vectors, "encoder_padding_mask": (vectors != 0).any(axis=-1)}
+    return {"decoder_token_ids": ids, **source}
+
+
+def last_vectors_of(model, inputs):
+    if not isinstance(inputs, dict):
+        return model.backbone(inputs)
+    return model.backbone({"token_ids": inputs["decoder_token_ids"], **model.encode(inputs)})
 
 
 def test_logits_and_last_vectors_are_published(case):
     arrays, _, model = case
     np.testing.assert_allclose(model(inputs_of(arrays)), arrays["logits"], atol=5e-5, rtol=0)
-    np.testing.assert_allclose(model.backbone(inputs_of(arrays)), arrays["decoder_output"], atol=5e-5, rtol=0)
+    np.testing.assert_allclose(last_vectors_of(model, inputs_of(arrays)), arrays["decoder_output"], atol=5e-5, rtol=0)
 
 
-def test_clusters_have_the_published_members(case):
-    arrays, plan, model = case
-    backbone = model.backbone
-    x = backbone.embedding_projection(backbone.embedding(inputs_of(arrays)))
-    x = x if backbone.sinusoidal_embedding is None else backbone.sinusoidal_embedding(x)
-    for number, block in enumerate(backbone.blocks):
-        if number in plan.layout.routed:
-            part = block.attention.parts[0]
-            seen = block._attention_norm(x) if plan.layout.norm == "pre" else x
-            query = kmeans.normalize(part.project(seen)[0])
-            members, _ = best_members(kmeans.scores(query, part.centroids), part.cluster_size)
-            probe = arrays[f"probe{number - plan.layout.routed[0]}/idx_q"][..., 2]
-            np.testing.assert_array_equal(members, probe)
-        x = block(x)
+def test_clusters_have_the_published_members(case, monkeypatch):
+    (arrays, _, model), found, describe = case, [], RoutingAttention.describe_tokens
+
+    def note_members(*given):
+        found.extend(describe(*given))
+        return describe(*given)
+
+    monkeypatch.setattr(RoutingAttention, "describe_tokens", note_members)
+    model(inputs_of(arrays))
+    assert len(found) == len({name.split("/")[0] for name in arrays if name.startswith("probe")})
+    for number, members in enumerate(found):
+        for side, (positions, valid) in zip("qk", members, strict=True):
+            np.testing.assert_array_equal(positions, arrays[f"probe{number}/idx_{side}"][..., 2])
+            assert valid is None
 
 
 def test_losses_and_all_gradients_are_published(case):
@@ -99,6 +119,8 @@ def published_gradients(plan, gradients, arrays):
             kernel = kernel[heads].reshape(gradient.shape)
             total.setdefault(shared[0], np.zeros(shapes[shared[0]]))
             total[shared[0]] += np.einsum("nwd,nvd->vw", kernel, gradient)
+        elif row.change.startswith("distances"):
+            np.add.at(parts, row.compute(np.arange(len(parts))), gradient)
         elif len(gradient.shape) == 3:
             scale = plan.layout.key_dim**-0.5 if "times" in row.change else 1.0
             parts[:, heads] += scale * gradient.reshape(len(gradient), -1)
@@ -111,3 +133,23 @@ def published_gradients(plan, gradients, arrays):
 def range_of(change):
     first, last = change.split(",")[0].split()[1::2]
     return slice(int(first), int(last) + 1)
+
+
+@pytest.mark.full
+def test_an_encoder_decoder_is_the_same_on_jax(goldens, tmp_path, run_jax):
+    arrays, given = written(goldens, "seq2seq", tmp_path)
+    np.savez(tmp_path / "inputs.npz", **inputs_of(arrays), logits=arrays["logits"])
+    far = run_jax(
+        f"""
+import warnings
+import numpy as np
+import tf_sparse_attention as tsa
+warnings.simplefilter("ignore")
+with np.load({str(tmp_path / "inputs.npz")!r}) as file:
+    inputs = dict(file)
+logits = inputs.pop("logits")
+model = tsa.convert.from_t2t_checkpoint({str(tmp_path)!r}, {given!r})
+print(float(np.abs(np.asarray(model(inputs)) - logits).max()))
+"""
+    )
+    assert float(far) < 5e-5

@@ -14,6 +14,7 @@ CONTRADICTIONS = {
     "embedding_dims": 12,
     "filter_size": 17,
     "num_decoder_layers": 2,
+    "num_encoder_layers": 6,
     "local_num_heads": 3,
     "sparsity_cluster_num_heads": 2,
     "sparsity_cluster_size": 8,
@@ -30,7 +31,6 @@ UNSUPPORTED = {
     "hash_items": True,
     "sparsity_strided_num_heads": 1,
     "sparsity_cluster_strided_num_heads": 1,
-    "num_encoder_layers": 6,
     "norm_type": "batch",
 }
 

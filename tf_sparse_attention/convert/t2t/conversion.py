@@ -10,7 +10,7 @@ from tf_sparse_attention.convert.t2t.optimizer import restore_optimizer, unsuppo
 from tf_sparse_attention.convert.t2t.plan import Plan, make_plan
 from tf_sparse_attention.convert.t2t.settings import read_settings
 from tf_sparse_attention.convert.weights import initialize_with_zeros, weights_by_path
-from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.metrics import language_model_loss
 from tf_sparse_attention.types import Shape
 
@@ -20,8 +20,8 @@ def from_t2t_checkpoint(
     hparams: str | os.PathLike | dict[str, Any] | None = None,
     with_optimizer: bool = True,
     dtype: Any = None,
-) -> LanguageModel:
-    """Returns the language model of a TensorFlow 1 checkpoint of the Routing Transformer (Roy et al. 2021).
+) -> LanguageModel | SequenceToSequence:
+    """Returns the model of a TensorFlow 1 checkpoint of the Routing Transformer (Roy et al. 2021).
 
     Sizes, heads, layers, which of them route and the kind of feed-forward are read from names and shapes; block sizes,
     cluster sizes, dropout and the optimizer from the settings of tensor2tensor. The model gives the logits of the
@@ -29,8 +29,13 @@ def from_t2t_checkpoint(
     whereas the published model shifts its targets right by itself. Routed heads select as published ("top_k"): over the
     whole sequence with its padding, and so not causally; `with_causal_routing` makes them causal.
 
-    Weights change in three ways that do not affect the results: the joint kernels are split by heads, the [d, d] matrix
-    that all heads share is folded into the output projections, and the scale d^-1/2 of routed queries into theirs.
+    A checkpoint with an encoder becomes a `SequenceToSequence`. The published encoder is given vectors, so ours reads
+    "encoder_features", float (B, S, D) with zeros for padding, and "encoder_padding_mask" says which are none. Routed
+    heads of its decoder look ahead over the targets in cross-attention too.
+
+    Weights change in four ways that do not affect the results: the joint kernels are split by heads, the [d, d] matrix
+    that all heads share is folded into the output projections, the scale d^-1/2 of routed queries into theirs, and
+    tables of local distances in an encoder, which the published code reads at another distance, are put in order.
 
     Args:
         path: prefix of the checkpoint's files ("rt-checkpoint/ckpt-3530000"), a folder with one checkpoint, or the zip
@@ -45,12 +50,13 @@ def from_t2t_checkpoint(
             Default: None.
 
     Returns:
-        A `tsa.models.LanguageModel`, built. Besides its weights only the tensor being read is in memory.
+        A `tsa.models.LanguageModel`, or a `tsa.models.SequenceToSequence`, built. Besides its weights only the tensor
+        being read is in memory.
 
     Raises:
         ValueError: If files are missing or damaged; if variables are missing, unknown or of a wrong shape (all are
-            listed); if settings are missing or contradict names and shapes; if the model has an encoder, or heads of
-            kinds that no published checkpoint has.
+            listed); if settings are missing or contradict names and shapes; if the model has heads of kinds that no
+            published checkpoint has, or an encoder with norms before its sublayers.
 
     Example:
         >>> model = from_t2t_checkpoint("checkpoint.zip", hparams="pg19_routing_published")
@@ -67,7 +73,7 @@ def plan_conversion(checkpoint: Checkpoint, hparams: str | os.PathLike | dict[st
 
 def convert_checkpoint(
     checkpoint: Checkpoint, plan: Plan, with_optimizer: bool = True, dtype: Any = None
-) -> LanguageModel:
+) -> LanguageModel | SequenceToSequence:
     """Returns the model of an open `Checkpoint` by its plan; other arguments as for `from_t2t_checkpoint`."""
     with initialize_with_zeros():
         model = plan.make_model(dtype)

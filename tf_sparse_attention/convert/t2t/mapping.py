@@ -1,7 +1,7 @@
-"""Maps the variables of a checkpoint to the weights of a `LanguageModel`."""
+"""Maps the variables of a checkpoint to the weights of a `LanguageModel` or a `SequenceToSequence`."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,12 @@ from tf_sparse_attention.convert.t2t.layout import (
     NORMS,
     ROUTING,
     TABLES,
+    WITHIN,
     Layout,
+    Stack,
 )
 
+NORM_WEIGHTS = {"scale": "gamma", "bias": "beta"}
 # Our names, in the order of `FEED_FORWARDS`.
 DENSE_LAYERS = {
     "geglu": ("gate/kernel", "inner/kernel", "output/kernel"),
@@ -44,36 +47,60 @@ class Row:
     compute: Callable[..., np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """The heads of one attention.
+
+    Attributes:
+        source: prefix of its variables.
+        target: prefix of its weights.
+        share_qk: whether routed heads share queries and keys.
+        has_positions: whether there are tables of relative positions.
+        flange: by how much distances of the local table are smaller than they are, as published where later keys are
+            seen; 0 where the table is as it should be.
+        max_distance: the largest distance in the local table of the model.
+    """
+
+    source: str
+    target: str
+    share_qk: bool
+    has_positions: bool
+    flange: int
+    max_distance: int | None
+
+
 def identity(value: Any) -> Any:
     """Returns the value."""
     return value
 
 
-def make_mapping(layout: Layout, share_qk: bool) -> list[Row]:
+def make_mapping(layout: Layout, settings: Mapping[str, Any]) -> list[Row]:
     """Returns the rows for all weights of a model.
 
     Args:
         layout: a `Layout`.
-        share_qk: whether routed heads share queries and keys.
+        settings: settings of tensor2tensor by name.
 
     Returns:
         List of `Row`.
     """
-    shapes = layout.shapes
+    shapes, decoder = layout.shapes, "decoder/" if layout.encoder_layers else ""
+    final = f"{NORMS['pre']}/layer_norm/layer_norm_"
     pairs = [
         ("backbone/embedding/embeddings", EMBEDDING),
         ("backbone/projection/kernel", "emb_dense/kernel"),
         ("backbone/projection/bias", "emb_dense/bias"),
-        ("backbone/final_norm/gamma", f"{NORMS['pre']}/layer_norm/layer_norm_scale"),
-        ("backbone/final_norm/beta", f"{NORMS['pre']}/layer_norm/layer_norm_bias"),
+        *((f"backbone/final_norm/{ours}", final + theirs) for theirs, ours in NORM_WEIGHTS.items()),
         ("to_embedding/kernel", "final_dense_1/kernel"),
         ("to_embedding/bias", "final_dense_1/bias"),
         ("to_vocabulary/kernel", "final_dense_2/kernel"),
         ("to_vocabulary/bias", "final_dense_2/bias"),
     ]
-    rows = _copied_rows(layout, "", "", [(target, name) for target, name in pairs if name in shapes])
-    for layer in range(layout.num_layers):
-        rows += _layer_rows(layout, layer, share_qk)
+    rows = _copied_rows(layout, "", decoder, [(target, name) for target, name in pairs if name in shapes])
+    for stack in layout.stacks:
+        blocks = "encoder/" if stack.name == "encoder" else f"{decoder}backbone/"
+        for layer in range(stack.num_layers):
+            rows += _layer_rows(layout, settings, stack, layer, f"{blocks}block_{layer}/")
     return rows
 
 
@@ -82,24 +109,39 @@ def unused_names(layout: Layout, rows: list[Row]) -> list[str]:
     return sorted(set(layout.shapes) - {name for row in rows for name in row.sources})
 
 
-def _layer_rows(layout, layer, share_qk):
-    source, target = LAYER.format(layer), f"backbone/block_{layer}/"
-    return [
-        *_attention_rows(layout, layer, share_qk, source, target + "attention/"),
-        *_feed_forward_rows(layout, source, target),
-    ]
+def encoder_distance(settings: Mapping[str, Any]) -> int:
+    """Returns the largest distance that a local head of an encoder sees."""
+    return settings["query_shape"][0] + settings["memory_flange"][0] - 1
 
 
-def _feed_forward_rows(layout, source, target):
-    norms = [("attention_norm", NORMS[layout.norm])]
-    names = []
+def _layer_rows(layout: Layout, settings: Mapping[str, Any], stack: Stack, layer: int, target: str) -> list[Row]:
+    source, rows = LAYER.format(stack.name, layer), []
+    for scope in stack.attentions:
+        masked = scope == WITHIN and stack.name == "decoder"
+        heads = Heads(
+            source + scope,
+            target + ("attention/" if scope == WITHIN else "cross_attention/"),
+            share_qk=masked and bool(settings.get("share_qk")),
+            has_positions=scope == WITHIN,
+            flange=0 if masked else settings["memory_flange"][0],
+            max_distance=layout.local_distance if masked else encoder_distance(settings),
+        )
+        rows += _attention_rows(layout, heads, layer in stack.routed)
+    return rows + _other_rows(layout, len(stack.attentions), source, target)
+
+
+def _other_rows(layout, num_attentions, source, target):
+    """Returns the rows of the feed-forward and the norms of a layer."""
+    norms = ["attention_norm", "cross_attention_norm"][:num_attentions]
+    pairs: list[tuple[str, str]] = []
     if layout.activation is not None:
-        norms.append(("feed_forward_norm", f"{NORMS[layout.norm]}_1"))
+        norms.append("feed_forward_norm")
         names = [f"feed_forward/{ours}" for ours in DENSE_LAYERS[layout.activation]]
-    pairs = list(zip(names, FEED_FORWARDS.get(layout.activation, ()), strict=True))
-    for ours, theirs in norms:
-        pairs += [(f"{ours}/gamma", f"{theirs}/layer_norm/layer_norm_scale")]
-        pairs += [(f"{ours}/beta", f"{theirs}/layer_norm/layer_norm_bias")]
+        pairs += zip(names, FEED_FORWARDS[layout.activation], strict=True)
+    for norm, published in zip(norms, layout.norms(len(norms)), strict=True):
+        pairs += [
+            (f"{norm}/{ours}", f"{published}/layer_norm/layer_norm_{kind}") for kind, ours in NORM_WEIGHTS.items()
+        ]
     return _copied_rows(layout, source, target, pairs)
 
 
@@ -109,45 +151,56 @@ def _copied_rows(layout, source, target, pairs):
     return [Row(target + ours, (source + theirs,), shapes[source + theirs], "", identity) for ours, theirs in pairs]
 
 
-def _attention_rows(layout, layer, share_qk, source, target):
-    """Returns the rows of one layer's heads: routed ones come first in the published kernels."""
-    if layer not in layout.routed:
-        return _local_rows(layout, range(layout.num_heads), source, target + "local_0/")
+def _attention_rows(layout, heads, routes):
+    """Returns the rows of one attention: routed heads come first in the published kernels."""
+    if not routes:
+        return _local_rows(layout, heads, range(layout.num_heads), heads.target + "local_0/")
     routing, local = range(layout.num_routing), range(layout.num_routing, layout.num_heads)
-    rows = _routing_rows(layout, routing, share_qk, source, target + "routing_0/")
-    return rows + (_local_rows(layout, local, source, target + "local_1/") if local else [])
+    rows = _routing_rows(layout, heads, routing, heads.target + "routing_0/")
+    return rows + (_local_rows(layout, heads, local, heads.target + "local_1/") if local else [])
 
 
-def _local_rows(layout, heads, source, target):
+def _local_rows(layout, heads, own, target):
     rows = [
-        _input_row(layout, "query", "q", heads, layout.key_dim, source, target),
-        _input_row(layout, "key", "k", heads, layout.key_dim, source, target),
-        _input_row(layout, "value", "v", heads, layout.value_dim, source, target),
-        _output_row(layout, heads, source, target),
+        _input_row(layout, "query", "q", own, layout.key_dim, heads.source, target),
+        _input_row(layout, "key", "k", own, layout.key_dim, heads.source, target),
+        _input_row(layout, "value", "v", own, layout.value_dim, heads.source, target),
+        _output_row(layout, own, heads.source, target),
     ]
-    return rows + _table_rows(layout, layout.local_distance, source + LOCAL, target)
+    if not heads.has_positions or layout.local_distance is None:
+        return rows
+    copied = _table_rows(layout, heads.source + LOCAL, target)
+    return rows + (copied if heads.flange == 0 else [_moved(row, layout.local_distance, heads) for row in copied])
 
 
-def _routing_rows(layout, heads, share_qk, source, target):
+def _routing_rows(layout, heads, own, target):
     # The published code scales queries before the norm, where the epsilon matters; ours does not, so the kernel does.
-    scale = layout.key_dim**-0.5
-    rows = [_input_row(layout, "query", "q", heads, layout.key_dim, source, target, scale)]
-    if not share_qk:
-        rows.append(_input_row(layout, "key", "k", heads, layout.key_dim, source, target))
+    scale, source = layout.key_dim**-0.5, heads.source
+    rows = [_input_row(layout, "query", "q", own, layout.key_dim, source, target, scale)]
+    if not heads.share_qk:
+        rows.append(_input_row(layout, "key", "k", own, layout.key_dim, source, target))
     rows += [
-        _input_row(layout, "value", "v", heads, layout.value_dim, source, target),
-        _output_row(layout, heads, source, target),
+        _input_row(layout, "value", "v", own, layout.value_dim, source, target),
+        _output_row(layout, own, source, target),
     ]
-    rows += _table_rows(layout, layout.routing_distance, source + ROUTING, target)
+    if heads.has_positions and layout.routing_distance is not None:
+        rows += _table_rows(layout, source + ROUTING, target)
     # Without moving averages each centroid counts as the average of one token, as in a new layer.
     state = [("centroids", "means"), ("sums", "ema_means" if layout.has_averages else "means")]
     state += [("counts", "ema_count")] if layout.has_averages else []
     return rows + _copied_rows(layout, source + ROUTING, target + "clusters/", state)
 
 
-def _table_rows(layout, distance, source, target):
-    pairs = zip(("relative_key", "relative_value"), TABLES, strict=True)
-    return [] if distance is None else _copied_rows(layout, source, target, pairs)
+def _table_rows(layout, source, target):
+    return _copied_rows(layout, source, target, zip(("relative_key", "relative_value"), TABLES, strict=True))
+
+
+def _moved(row, published_distance, heads):
+    """Returns the row of a table of distances whose published variable has them smaller than they are."""
+    distances = np.arange(-heads.max_distance, heads.max_distance + 1)
+    rows = np.clip(distances - heads.flange, -published_distance, published_distance) + published_distance
+    shape, change = (len(rows), row.shape[1]), f"distances are {heads.flange} more"
+    return dataclasses.replace(row, shape=shape, change=change, compute=lambda table: table[rows])
 
 
 def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
@@ -162,7 +215,7 @@ def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
     change = "" if len(heads) == layout.num_heads else f"columns {columns.start} to {columns.stop - 1}"
     if scale is not None:
         change = f"{change}, " * bool(change) + f"times {size}^-0.5"
-    return Row(f"{target}{ours}/kernel", (f"{source}self_attention/{theirs}/kernel",), shape, change, compute)
+    return Row(f"{target}{ours}/kernel", (f"{source}{theirs}/kernel",), shape, change, compute)
 
 
 def _output_row(layout, heads, source, target):
@@ -175,5 +228,5 @@ def _output_row(layout, heads, source, target):
         return np.einsum("vw,nwd->nvd", shared.astype("float64"), parts).astype(kernel.dtype)
 
     change = "" if len(heads) == layout.num_heads else f"rows {rows.start} to {rows.stop - 1}, "
-    names = f"{source}self_attention/output_transform/kernel", f"{source}{HEADS}dense/kernel"
+    names = f"{source}output_transform/kernel", f"{source}{HEADS}dense/kernel"
     return Row(f"{target}attention_output/kernel", names, shape, f"{change}the shared matrix folded in", compute)

@@ -20,6 +20,7 @@ CHECKPOINT, VOCABULARY = "checkpoint.zip", "vocab.subwords"  # the files that ar
 BLOCK, CLUSTER_SIZE = 32, 64
 SETTINGS = {
     "query_shape": [BLOCK],
+    "memory_query_shape": [BLOCK],
     "memory_flange": [BLOCK],
     "share_qk": True,
     "sparsity_cluster_attention_window": CLUSTER_SIZE,
@@ -27,7 +28,7 @@ SETTINGS = {
 }
 
 
-def write_miniature(folder: str | os.PathLike, seed: int = 0) -> pathlib.Path:
+def write_miniature(folder: str | os.PathLike, seed: int = 0, with_encoder: bool = False) -> pathlib.Path:
     """Writes a checkpoint like the published ones of PG-19, but small, and its vocabulary of subwords.
 
     Names, layout and settings are the published ones: post-norm, GEGLU, local heads and, in the last of 3 layers, 2
@@ -37,6 +38,7 @@ def write_miniature(folder: str | os.PathLike, seed: int = 0) -> pathlib.Path:
     Args:
         folder: the folder to make, with `checkpoint.zip` and `vocab.subwords`.
         seed: integer of the random numbers. Default 0.
+        with_encoder: whether it is an encoder-decoder, with 3 layers on either side. Default False.
 
     Returns:
         The folder.
@@ -55,11 +57,12 @@ def write_miniature(folder: str | os.PathLike, seed: int = 0) -> pathlib.Path:
     with atomic_folder(folder) as temporary:
         temporary.mkdir()
         tokenizer.to_file(temporary / VOCABULARY)
-        _write_checkpoint(temporary / CHECKPOINT, _layout(tokenizer.vocabulary_size), np.random.default_rng(seed))
+        layout = _layout(tokenizer.vocabulary_size, with_encoder)
+        _write_checkpoint(temporary / CHECKPOINT, layout, np.random.default_rng(seed))
     return folder
 
 
-def _layout(vocabulary_size):
+def _layout(vocabulary_size, with_encoder):
     return Layout(
         scope="sparse_transformer/body/",
         vocabulary_size=vocabulary_size,
@@ -78,6 +81,8 @@ def _layout(vocabulary_size):
         has_averages=True,
         local_distance=2 * BLOCK,
         routing_distance=2 * BLOCK,
+        encoder_layers=3 if with_encoder else 0,
+        encoder_routed=(2,) if with_encoder else (),
     )
 
 

@@ -5,10 +5,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP, Layout, is_not_model_variable, read_layout
-from tf_sparse_attention.convert.t2t.mapping import Row, make_mapping, unused_names
+from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP, Layout, is_not_model_variable
+from tf_sparse_attention.convert.t2t.mapping import Row, encoder_distance, make_mapping, unused_names
+from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.t2t.settings import DEFAULTS, check_settings
-from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
+from tf_sparse_attention.models.attention_parts import parts_of_blocks
 from tf_sparse_attention.types import Shape
 
 
@@ -31,27 +33,60 @@ class Plan:
     other_variables: dict[str, int]
 
     def backbone_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `Backbone`."""
+        """Returns the arguments of `Backbone`, that of the decoder where there is an encoder."""
         layout, settings = self.layout, self.settings
-        return {
+        local = {"block_size": settings["query_shape"][0], **self._positions(layout.local_distance)}
+        routing = {"share_qk": settings.get("share_qk"), **self._positions(layout.routing_distance)}
+        arguments = {
             "vocabulary_size": layout.vocabulary_size,
             "num_layers": layout.num_layers,
-            "hidden_dim": layout.hidden_dim,
             "embedding_dim": layout.embedding_dim,
+            "attention": self._parts(local, routing, layout.routed),
+            "num_local_layers": layout.routed[0] if layout.routed else 0,
+            "embedding_dropout": settings["dropout"],
+            "token_dropout": settings["target_dropout"],
+            **self._common_arguments(),
+        }
+        if not layout.encoder_layers:
+            return arguments
+        across = {"block_size": local["block_size"], "key_block_size": settings["memory_query_shape"][0]}
+        parts = self._parts(across, {"share_qk": False}, layout.routed)
+        return arguments | {
+            "cross_attention": parts_of_blocks(parts, layout.num_layers, arguments["num_local_layers"]),
+            "reproduce_reference": layout.has_routing,
+        }
+
+    def encoder_arguments(self) -> dict[str, Any]:
+        """Returns the arguments of the encoder's `Backbone`, which reads vectors."""
+        layout, settings = self.layout, self.settings
+        distance = None if layout.local_distance is None else encoder_distance(settings)
+        local = {"block_size": settings["query_shape"][0], **self._positions(distance)}
+        routing = {"share_qk": False, **self._positions(layout.routing_distance)}
+        return {
+            "vocabulary_size": None,
+            "num_layers": layout.encoder_layers,
+            "attention": self._parts(local, routing, layout.encoder_routed),
+            "num_local_layers": layout.encoder_routed[0] if layout.encoder_routed else 0,
+            "causal": False,
+            "reproduce_reference": layout.has_routing,
+            **self._common_arguments(),
+        }
+
+    def _common_arguments(self):
+        layout, settings = self.layout, self.settings
+        return {
+            "hidden_dim": layout.hidden_dim,
             "intermediate_dim": layout.intermediate_dim,
             **({} if layout.activation is None else {"activation": layout.activation}),
-            "attention": self._parts(),
-            "num_local_layers": layout.routed[0] if layout.routed else 0,
             "norm": layout.norm,
             "layer_norm_epsilon": settings["norm_epsilon"],
             "dropout": settings["layer_prepostprocess_dropout"],
             "activation_dropout": settings["relu_dropout"],
-            "embedding_dropout": settings["dropout"],
-            "token_dropout": settings["target_dropout"],
             "embedding": {"sinusoidal": True} if settings["add_timing_signal"] else None,
         }
 
-    def _parts(self):
+    def _parts(self, local, routing, routed):
+        """Returns the parts of an attention, given what is its own of local and of routed heads."""
         layout, settings = self.layout, self.settings
         common = {
             "key_dim": layout.key_dim,
@@ -59,10 +94,10 @@ class Plan:
             "use_bias": False,
             "dropout": settings["attention_dropout"],
         }
-        block, flange = settings["query_shape"][0], settings["memory_flange"][0]
-        local = {"layer": "LocalAttention", "block_size": block, "num_blocks_before": flange // block}
-        local |= {**common, **_position(layout.local_distance)}
-        if not layout.routed:
+        key_block = local.get("key_block_size", local["block_size"])
+        local = {"layer": "LocalAttention", "num_blocks_before": settings["memory_flange"][0] // key_block, **local}
+        local |= common
+        if not routed:
             return [{**local, "num_heads": layout.num_heads}]
         routing = {
             "layer": "RoutingAttention",
@@ -70,19 +105,24 @@ class Plan:
             "num_clusters": layout.num_clusters,
             "cluster_size": settings["sparsity_cluster_attention_window"],
             "selection": "top_k",
-            "share_qk": settings["share_qk"],
             "reproduce_reference": True,
             "ema_decay": settings["decay"],
             "commitment_loss": settings["beta"],
             "revive_after": 0,  # as published
             **common,
-            **_position(layout.routing_distance),
+            **routing,
         }
         return [routing, {**local, "num_heads": layout.num_local}] if layout.num_local else [routing]
 
-    def make_model(self, dtype: Any = None) -> LanguageModel:
+    def _positions(self, distance):
+        return {} if distance is None else {"position": "relative", "max_distance": distance}
+
+    def make_model(self, dtype: Any = None) -> LanguageModel | SequenceToSequence:
         """Returns the model with random weights."""
-        return LanguageModel(Backbone(**self.backbone_arguments(), dtype=dtype), dtype=dtype)
+        model = LanguageModel(Backbone(**self.backbone_arguments(), dtype=dtype), dtype=dtype)
+        if not self.layout.encoder_layers:
+            return model
+        return SequenceToSequence(Backbone(**self.encoder_arguments(), dtype=dtype), model, dtype=dtype)
 
     def table(self) -> str:
         """Returns the mapping as text: a line for each weight, then the variables that are omitted."""
@@ -101,10 +141,6 @@ class Plan:
         return "\n".join(lines)
 
 
-def _position(distance):
-    return {} if distance is None else {"position": "relative", "max_distance": distance}
-
-
 def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
     """Returns the `Plan` of a conversion.
 
@@ -117,15 +153,20 @@ def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
     """
     layout = read_layout(shapes)
     check_settings(settings, layout)
-    if layout.routed != tuple(range(*((layout.routed[0], layout.num_layers) if layout.routed else (0,)))):
-        raise ValueError(
-            "`path` must have routed heads in all layers from one on, as the published models do. "
-            f"Received: routed heads in the layers {layout.routed} of {layout.num_layers}."
-        )
+    _check_routed_layers(layout)
     settings = {**DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
-    rows = make_mapping(layout, bool(settings.get("share_qk")))
+    rows = make_mapping(layout, settings)
     kinds = collections.Counter(_kind(name) for name in shapes if is_not_model_variable(name))
     return Plan(layout, settings, rows, unused_names(layout, rows), dict(kinds))
+
+
+def _check_routed_layers(layout):
+    for stack in layout.stacks:
+        if stack.routed != tuple(range(min(layout.num_skipped, stack.num_layers), stack.num_layers)):
+            raise ValueError(
+                "`path` must have routed heads in all layers from one on, as the published models do. "
+                f"Received: routed heads in the layers {stack.routed} of {stack.num_layers} of the {stack.name}."
+            )
 
 
 def _kind(name):

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_sparse_attention.convert.t2t.layout import Layout
-from tf_sparse_attention.models import PRESETS
+from tf_sparse_attention.models import PRESETS, TRANSLATION_PRESETS
 
 FILE = "hparams.json"
-# Settings that a conversion requires besides names and shapes; the second two only with routed heads.
+# Settings that a conversion requires besides names and shapes; the others only with routed heads, or an encoder.
 REQUIRED = ("query_shape", "memory_flange")
 REQUIRED_FOR_ROUTING = ("sparsity_cluster_attention_window", "share_qk")
+REQUIRED_FOR_ENCODER = ("memory_query_shape",)
 # Values that nearly all published settings share, where the file has none.
 DEFAULTS = {
     "norm_epsilon": 1e-6,
@@ -30,9 +31,10 @@ SUPPORTED_VALUES = {
     "hash_items": (False,),
     "sparsity_strided_num_heads": (0,),
     "sparsity_cluster_strided_num_heads": (0,),
-    "num_encoder_layers": (0,),
     "norm_type": ("layer",),
 }
+# The same of settings that matter with an encoder only: padding of one row for all, and inputs dropped in training.
+SUPPORTED_WITH_ENCODER = {"cache_padding_bias": (False,), "input_dropout": (0.0,)}
 
 
 def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pathlib.Path | None) -> dict[str, Any]:
@@ -50,10 +52,10 @@ def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pa
         path = None if folder is None else folder / FILE
         found = _read(path) if path is not None and path.is_file() else {}
         return {**found, **(hparams or {})}
-    if str(hparams) in PRESETS:
+    if str(hparams) in PRESETS | TRANSLATION_PRESETS:
         return preset_settings(str(hparams))
     if not pathlib.Path(hparams).is_file():
-        names = [name for name in sorted(PRESETS) if _is_published(name)]
+        names = [name for name in sorted(PRESETS | TRANSLATION_PRESETS) if _is_published(name)]
         raise ValueError(
             f"`hparams` must be a file, a dictionary or one of the presets {names}. Received: hparams={str(hparams)!r}."
         )
@@ -72,9 +74,14 @@ def _read(path):
     return settings
 
 
+def _arguments_of(name):
+    """Returns the arguments of `Backbone` of a preset, of the decoder where it has an encoder."""
+    return TRANSLATION_PRESETS[name]["decoder"] if name in TRANSLATION_PRESETS else PRESETS[name]["arguments"]
+
+
 def _is_published(name):
     """Returns whether a preset is a Routing Transformer: local blocks and routed heads only."""
-    parts = {part["layer"]: part for part in PRESETS[name]["arguments"]["attention"]}
+    parts = {part["layer"]: part for part in _arguments_of(name)["attention"]}
     return "block_size" in parts.pop("LocalAttention", {}) and not set(parts) - {"RoutingAttention"}
 
 
@@ -84,7 +91,7 @@ def preset_settings(name: str) -> dict[str, Any]:
     Raises:
         ValueError: If the preset is of another model.
     """
-    arguments = PRESETS[name]["arguments"]
+    arguments = _arguments_of(name)
     parts = {part["layer"]: part for part in arguments["attention"]}
     local = parts.pop("LocalAttention", None)
     if not _is_published(name):
@@ -104,6 +111,7 @@ def preset_settings(name: str) -> dict[str, Any]:
         "num_decoder_layers": arguments["num_layers"],
         "ffn_layer": "geglu" if arguments["activation"] == "geglu" else "conv_hidden_relu",
         "local_num_heads": local["num_heads"],
+        **(_encoder_settings(name) if name in TRANSLATION_PRESETS else {}),
     }
     routing = parts.get("RoutingAttention")
     if routing is None:
@@ -117,6 +125,18 @@ def preset_settings(name: str) -> dict[str, Any]:
     }
 
 
+def _encoder_settings(name):
+    """Returns what a preset with an encoder has beside the settings of its decoder."""
+    encoder, decoder = (TRANSLATION_PRESETS[name][side] for side in ("encoder", "decoder"))
+    (key_block,) = {part["key_block_size"] for part in decoder["cross_attention"] if "key_block_size" in part}
+    return {
+        "num_encoder_layers": encoder["num_layers"],
+        "memory_query_shape": [key_block],
+        "layer_prepostprocess_dropout": decoder["dropout"],
+        "optimizer": "adam",
+    }
+
+
 def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
     """Raises a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
 
@@ -124,20 +144,22 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
         settings: result of `read_settings`.
         layout: result of `read_layout`.
     """
-    required = REQUIRED + (REQUIRED_FOR_ROUTING if layout.routed else ())
+    required = REQUIRED + (REQUIRED_FOR_ROUTING if layout.has_routing else ())
+    required += REQUIRED_FOR_ENCODER if layout.encoder_layers else ()
     missing = [name for name in required if settings.get(name) is None]
     if missing:
         raise ValueError(
             f"`hparams` must have {', '.join(required)}, which names and shapes of a checkpoint do not determine: give "
             f"the file {FILE}, a dictionary, or the name of a preset. Missing: {', '.join(missing)}."
         )
+    supported = SUPPORTED_VALUES | (SUPPORTED_WITH_ENCODER if layout.encoder_layers else {})
     unsupported = {
-        name: settings[name] for name, values in SUPPORTED_VALUES.items() if settings.get(name, values[0]) not in values
+        name: settings[name] for name, values in supported.items() if settings.get(name, values[0]) not in values
     }
     if unsupported:
-        expected = {name: SUPPORTED_VALUES[name][0] for name in unsupported}
+        expected = {name: supported[name][0] for name in unsupported}
         raise ValueError(f"`hparams` must have {expected}; other models are not converted. Received: {unsupported}.")
-    _check_shapes(settings)
+    _check_shapes(settings, layout)
     wrong = {
         name: (settings[name], found)
         for name, found in _settings_from_layout(layout, settings).items()
@@ -150,17 +172,25 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
         raise ValueError(f"`hparams` must agree with the names and shapes of the checkpoint. Received: {listed}.")
 
 
-def _check_shapes(settings):
+def _check_shapes(settings, layout):
     block, flange = settings["query_shape"], settings["memory_flange"]
     if not (len(block) == len(flange) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
         raise ValueError(
             "`hparams` must have a query_shape of one axis and a memory_flange of whole blocks. "
             f"Received: query_shape={block}, memory_flange={flange}."
         )
+    if not layout.encoder_layers:
+        return
+    block = settings["memory_query_shape"]
+    if not (len(block) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
+        raise ValueError(
+            "`hparams` must have a memory_query_shape of one axis and a memory_flange of whole blocks of it. "
+            f"Received: memory_query_shape={block}, memory_flange={flange}."
+        )
 
 
 def _means_default(name, value):
-    return name == "num_decoder_layers" and value == 0  # tensor2tensor uses another setting then
+    return name in ("num_decoder_layers", "num_encoder_layers") and value == 0  # another setting is used then
 
 
 def _settings_from_layout(layout, settings):
@@ -169,7 +199,8 @@ def _settings_from_layout(layout, settings):
         "hidden_size": layout.hidden_dim,
         "embedding_dims": layout.embedding_dim,
         "num_decoder_layers": layout.num_layers,
-        "ema": layout.has_averages if layout.routed else settings.get("ema"),
+        "num_encoder_layers": layout.encoder_layers,
+        "ema": layout.has_averages if layout.has_routing else settings.get("ema"),
         "layer_preprocess_sequence": "none" if layout.norm == "post" else "n",
         "layer_postprocess_sequence": "dan" if layout.norm == "post" else "da",
     }
@@ -183,15 +214,15 @@ def _settings_from_layout(layout, settings):
     if len(distances) == 1:
         (found["max_relative_position"],) = distances
     found["local_relative"] = layout.local_distance is not None
-    if layout.routed:
+    if layout.has_routing:
         return {
             **found,
             "local_num_heads": layout.num_local,
             "sparsity_cluster_num_heads": layout.num_routing,
             "sparsity_cluster_relative": layout.routing_distance is not None,
             "sparsity_cluster_size": layout.num_clusters,
-            "sparsity_skip_first": layout.routed[0],
+            "sparsity_skip_first": layout.num_skipped,
         }
-    skips_all = (settings.get("sparsity_skip_first") or 0) >= layout.num_layers
+    skips_all = (settings.get("sparsity_skip_first") or 0) >= layout.num_skipped
     routing = (settings.get("sparsity_cluster_num_heads") or 0) if skips_all else 0
     return {**found, "local_num_heads": layout.num_heads - routing, "sparsity_cluster_num_heads": routing}

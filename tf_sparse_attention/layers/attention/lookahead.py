@@ -1,4 +1,4 @@
-"""What is said of a causal mask where a selection looks at the whole sequence: a warning, or an error."""
+"""What is said of causal calls and blocks where a selection looks at the whole sequence: a warning, or an error."""
 
 import warnings
 
@@ -13,14 +13,27 @@ def warn_of_causal_mask(layer: keras.layers.Layer, what: str, instead: str) -> N
         what: what depends on the whole sequence, as text.
         instead: the selection to use, as text.
     """
+    _warn_once(
+        layer,
+        f"under a causal mask is not causal: {what} depends on the whole sequence. Use selection={instead!r} (the "
+        "default of causal calls).",
+    )
+
+
+def warn_of_causal_block(layer: keras.layers.Layer) -> None:
+    """Warns, the first time, that the cross-attention of a causal block chooses among queries that come later."""
+    _warn_once(
+        layer,
+        "as cross-attention of a causal block is not causal: which tokens a cluster holds depends on later queries. "
+        "Use selection='top_keys'.",
+    )
+
+
+def _warn_once(layer, reason):
     if getattr(layer, "_has_warned", False):
         return
     layer._has_warned = True
-    warnings.warn(
-        f"{type(layer).__name__} with selection={layer.selection!r} under a causal mask is not causal: {what} "
-        f"depends on the whole sequence. Use selection={instead!r} (the default of causal calls).",
-        stacklevel=3,
-    )
+    warnings.warn(f"{type(layer).__name__} with selection={layer.selection!r} {reason}", stacklevel=4)
 
 
 def refuse_causal_mask(selection: str, instead: str) -> None:

@@ -16,7 +16,12 @@ class BlockCache:
     @property
     def cache_unsupported_reason(self) -> str | None:
         """Why the block cannot decode with a cache, as text; None if it can."""
-        return self.attention.cache_unsupported_reason if self.causal else "it sees later positions"
+        if not self.causal:
+            return "it sees later positions"
+        if self.reproduce_reference:
+            return "with reproduce_reference=True padding takes part in what attention chooses"
+        across = None if self.cross_attention is None else self.cross_attention.cross_cache_unsupported_reason
+        return self.attention.cache_unsupported_reason or across
 
     def init_cache(
         self,

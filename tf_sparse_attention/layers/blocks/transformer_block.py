@@ -9,11 +9,13 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention.attention_checks import check_extra_masks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_block
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.blocks.block_cache import BlockCache
+from tf_sparse_attention.layers.blocks.block_checks import check_causal, check_sublayers, parts_of
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.masks import implicit_mask
+from tf_sparse_attention.layers.parts.masks import hide_from_attention, implicit_mask
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Shape, Tensor
@@ -42,7 +44,10 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         seed: integer for the dropout.
         cross_attention: an attention layer between two sequences, from this one to that of an encoder, or None. In a
             causal block what a query sees must not depend on other queries: `selection="top_k"` and clustered
-            attention are refused, `selection="top_keys"` is not.
+            attention are refused, `selection="top_keys"` is not. As published, with `reproduce_reference=True` of the
+            layer, `selection="top_k"` is allowed; it warns, and `causal_selection` of the block is False.
+        reproduce_reference: whether padding is hidden from attention alone, as in the published Routing Transformer: as
+            queries it is computed, and it takes places in clusters. Default False: to attention it is not there.
         **kwargs: `name`, `dtype`, `trainable`. The sublayers compute in their own dtypes, what is added to the inputs
             has that of the block.
 
@@ -85,15 +90,17 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         remat: bool = False,
         seed: int | None = None,
         cross_attention: AttentionLayer | MixedAttention | None = None,
+        reproduce_reference: bool = False,
         **kwargs: Any,
     ) -> None:
         checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
-        _check_sublayers(attention, feed_forward, cross_attention)
+        check_sublayers(attention, feed_forward, cross_attention)
         checks.check_choice("norm", norm, ("pre", "post"))
         checks.check_switch("causal", causal)
-        _check_causal(attention, cross_attention, causal)
+        check_causal(attention, cross_attention, causal)
         checks.check_switch("remat", remat)
+        checks.check_switch("reproduce_reference", reproduce_reference)
         checks.check_rate("dropout", dropout)
         checks.check_positive("epsilon", epsilon)
         checks.check_optional_count("seed", seed, minimum=0)
@@ -107,7 +114,14 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         self.epsilon = epsilon
         self.remat = remat
         self.seed = seed
+        self.reproduce_reference = reproduce_reference
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
+
+    @property
+    def causal_selection(self) -> bool:
+        """Whether, in a causal block, which keys a query sees is independent of later tokens."""
+        layers = self.attention, self.cross_attention
+        return all(layer.causal_selection for layer in layers if layer is not None)
 
     def build(
         self, inputs_shape: Shape, encoder_sequence_shape: Shape | None = None, **other_shapes: Shape | None
@@ -155,6 +169,8 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         mask = inputs_mask if mask is None else mask
         mask = implicit_mask(inputs) if mask is None else mask
         given = {"query_mask": mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
+        if self.reproduce_reference:
+            inputs, given = hide_from_attention(inputs, "query_mask", given)
         if memory is not None:
             memory = self._attention_norm(memory) if self.norm == "pre" else memory
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
@@ -180,6 +196,11 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
             return x
         if masks["value_mask"] is None:
             masks["value_mask"] = implicit_mask(encoder_sequence)
+        if self.reproduce_reference:
+            encoder_sequence, masks = hide_from_attention(encoder_sequence, "value_mask", {**masks, "query_mask": None})
+        for part in parts_of(self.cross_attention):
+            if self.causal and not part.causal_selection:
+                warn_of_causal_block(part)
 
         def attend(x):
             return self._run(self.cross_attention, x, training, encoder_sequence, **masks)
@@ -210,7 +231,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         return previous_mask
 
     def get_config(self) -> Config:
-        names = ("norm", "causal", "dropout", "epsilon", "remat", "seed")
+        names = ("norm", "causal", "dropout", "epsilon", "remat", "seed", "reproduce_reference")
         layers = {name: getattr(self, name) for name in SUBLAYERS}
         parts = {
             name: None if layer is None else keras.saving.serialize_keras_object(layer)
@@ -223,39 +244,3 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         given = {name: config.get(name) for name in SUBLAYERS}  # earlier configs have no cross-attention
         parts = {name: None if part is None else deserialize_unbuilt(part) for name, part in given.items()}
         return cls(**{**config, **parts})
-
-
-def _check_sublayers(attention, feed_forward, cross_attention):
-    kinds = (AttentionLayer, MixedAttention)
-    if not isinstance(attention, kinds):
-        raise ValueError(f"`attention` must be an attention layer of this library. Received: attention={attention!r}.")
-    if feed_forward is not None and not isinstance(feed_forward, keras.layers.Layer):
-        raise ValueError(f"`feed_forward` must be a Keras layer or None. Received: feed_forward={feed_forward!r}.")
-    if cross_attention is not None and (
-        not isinstance(cross_attention, kinds) or cross_attention.name == attention.name
-    ):
-        raise ValueError(
-            "`cross_attention` must be another attention layer of this library, of another name, or None. "
-            f"Received: cross_attention={cross_attention!r}, attention={attention!r}."
-        )
-
-
-def _check_causal(attention, cross_attention, causal):
-    parts = getattr(attention, "parts", [attention])
-    if not causal and any(part.reads_successors for part in parts):
-        raise ValueError(
-            "`causal` must be True where `attention` has the values of successors, which would show a token what comes "
-            "after it. Received: causal=False."
-        )
-    never = [part for part in parts if not part.can_be_causal]
-    if causal and never:
-        raise ValueError(
-            f"`causal` must be False with {never[0].__class__.__name__} as it is made here, which cannot hide later "
-            "positions. Received: causal=True."
-        )
-    across = getattr(cross_attention, "cross_cache_unsupported_reason", None)
-    if causal and across is not None:
-        raise ValueError(
-            f"`cross_attention` of a causal block must be one in which no query depends on others: {across}. "
-            f"Received: cross_attention={cross_attention!r}."
-        )

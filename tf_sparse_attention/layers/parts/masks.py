@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import keras
 from keras import ops
@@ -13,6 +13,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 from tf_sparse_attention.types import Tensor
 
 Maybe = TypeVar("Maybe")  # a tensor, or None
+Masks: TypeAlias = dict[str, Tensor | None]  # those of a call, by name
 
 
 def normalize_self_attention(
@@ -99,6 +100,25 @@ def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
     check_not_additive(name, mask)
     check_static(name, mask.shape, ((x.shape[0], 1) if x.shape[0] is not None else (None,), (x.shape[1],)))
     return ops.cast(mask, "bool")
+
+
+def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Masks]:
+    """Returns tokens and the masks of a call in which their padding is hidden from attention and is there all the same.
+
+    As published: padding attends, and takes places in clusters, but no token sees it.
+
+    Args:
+        x: float (B, T, D), the tokens, which may carry a mask; what is returned carries none.
+        name: of their mask among the masks.
+        masks: masks of a call of an attention layer, by name.
+    """
+    mask, attention_mask = mask_of_tokens(name, masks[name], x), as_tensor(masks.get("attention_mask"))
+    if mask is None:
+        return x, masks
+    if attention_mask is not None:
+        check_not_additive("attention_mask", attention_mask)
+    pairs = merge(with_heads(attention_mask), mask[:, None, None, :])
+    return ops.copy(x), {**masks, name: None, "attention_mask": pairs}
 
 
 def as_tensor(x: Maybe) -> Maybe:

@@ -1,0 +1,250 @@
+"""A checkpoint with an encoder becomes an encoder-decoder, of which every variable is used."""
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.convert.t2t.cases import SCOPE, small_encoder_decoder
+from tf_sparse_attention.convert.t2t.layout import Layout
+from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, write_miniature
+from tf_sparse_attention.convert.t2t.plan import make_plan
+from tf_sparse_attention.convert.t2t.reading import read_layout
+from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.models.attention_parts import all_parts
+from tf_sparse_attention.models.presets import translation_arguments
+from trainers.convert import main
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
+
+ENCODER, DECODER = (f"{SCOPE}{name}_layer_{{}}/self_attention/" for name in ("encoder", "decoder"))
+INPUTS = {
+    "encoder_features": np.random.default_rng(1).normal(size=(2, 17, 12)).astype("float32"),
+    "encoder_padding_mask": np.arange(17) < np.array([[17], [9]]),
+    "decoder_token_ids": np.random.default_rng(2).integers(0, 20, (2, 30)),
+}
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    return small_encoder_decoder().write(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def model(prefix):
+    return tsa.convert.from_t2t_checkpoint(prefix)
+
+
+@pytest.fixture(scope="module")
+def causal(model):
+    return tsa.convert.with_causal_routing(model)
+
+
+def shapes_of(small):
+    return {name: np.shape(value) for name, value in small.tensors.items()}
+
+
+def plan_of(small):
+    return make_plan(shapes_of(small), small.settings)
+
+
+def test_both_sides_are_read_from_names_and_shapes(small_with_encoder):
+    layout = read_layout(shapes_of(small_with_encoder))
+    assert (layout.encoder_layers, layout.encoder_routed, layout.num_layers, layout.routed) == (3, (1, 2), 2, (1,))
+
+
+def test_every_weight_has_a_row_of_its_shape_and_every_variable_is_used(small_with_encoder):
+    plan = plan_of(small_with_encoder)
+    weights = weights_by_path(plan.make_model())
+    unused = {path for path in weights if path.endswith("clusters/unused") or "seed_generator" in path}
+    assert {row.target: row.shape for row in plan.rows} == {
+        path: tuple(weight.shape) for path, weight in weights.items() if path not in unused
+    }
+    read = {SCOPE + name for row in plan.rows for name in row.sources}
+    assert read == {name for name in small_with_encoder.tensors if name.startswith(SCOPE)} and plan.unused == []
+
+
+def test_routed_heads_share_queries_in_the_decoders_own_sequence_alone(small_with_encoder):
+    plan = plan_of(small_with_encoder)
+    encoder, decoder = plan.encoder_arguments(), plan.backbone_arguments()
+    assert encoder["attention"][0]["share_qk"] is False and decoder["attention"][0]["share_qk"] is True
+    (local,), (routing, rest) = decoder["cross_attention"]
+    assert routing["share_qk"] is False and "position" not in routing
+    assert (local["num_heads"], rest["num_heads"]) == (3, 2)
+    assert (rest["block_size"], rest["key_block_size"], rest["num_blocks_before"]) == (8, 4, 2)
+
+
+def test_distances_of_an_encoder_are_read_where_the_published_code_reads_them(small_with_encoder):
+    # The table has the distances -5 to 5; 15 is the largest that blocks of 8 with one on each side show, which the
+    # published code reads at 15 - 8; so -3 is at -11, which is clipped.
+    row = next(row for row in plan_of(small_with_encoder).rows if row.target.endswith("local_0/relative_key"))
+    read = row.compute(np.arange(-5, 6))
+    assert len(read) == row.shape[0] == 31
+    assert {distance: read[distance + 15] for distance in (-15, -3, 3, 4, 8, 12, 13, 15)} == {
+        -15: -5,
+        -3: -5,
+        3: -5,
+        4: -4,
+        8: 0,
+        12: 4,
+        13: 5,
+        15: 5,
+    }
+
+
+def test_it_is_saved_and_loaded_by_the_command(prefix, model, tmp_path, capsys):
+    path = tmp_path / "model.keras"
+    assert main(["t2t", str(prefix), "--output", str(path)]) == 0
+    assert "select as published" in capsys.readouterr().out
+    loaded = keras.models.load_model(path)
+    assert isinstance(loaded, tsa.models.SequenceToSequence) and not loaded.backbone.causal_selection
+    np.testing.assert_array_equal(loaded(INPUTS), model(INPUTS))
+    assert main(["t2t", str(prefix), "--dry-run"]) == 0
+    assert "decoder/backbone/block_1/cross_attention/routing_0/query/kernel" in capsys.readouterr().out
+
+
+def test_the_optimizer_has_the_moments_of_either_side(small_with_encoder, tmp_path):
+    names = [f"{ENCODER.format(2)}ffn/weight3/kernel", f"{DECODER.format(0)}enc_dec_attention/k/kernel"]
+    for number, name in enumerate(names):
+        rows, columns = small_with_encoder.tensors[name].shape
+        small_with_encoder.tensors[f"training/{name}/Adafactor"] = np.full(rows, 1.0 + number, "float32")
+        small_with_encoder.tensors[f"training/{name}/Adafactor_1"] = np.full(columns, 3.0 + number, "float32")
+    model = tsa.convert.from_t2t_checkpoint(small_with_encoder.write(tmp_path))
+    weights = [
+        model.encoder.blocks[2].feed_forward._output_dense.kernel,
+        model.backbone.blocks[0].cross_attention.parts[0]._key.kernel,
+    ]
+    for number, weight in enumerate(weights):
+        slots = model.optimizer.slots_of(weight)
+        assert np.unique(slots["row_moment"]) == 1 + number and np.unique(slots["column_moment"]) == 3 + number
+    assert int(model.optimizer.iterations) == 7
+
+
+@pytest.mark.full
+def test_a_converted_encoder_decoder_trains_on(prefix):
+    model = tsa.convert.from_t2t_checkpoint(prefix)
+    model.run_eagerly = True
+    targets = np.roll(INPUTS["decoder_token_ids"], -1, axis=1)
+    losses = [model.train_on_batch(INPUTS, targets) for _ in range(4)]
+    assert losses[-1] < losses[0]
+
+
+def test_causal_routing_reads_the_best_of_the_source_and_not_later_targets(causal):
+    routing = causal.backbone.blocks[1].cross_attention.parts[0]
+    assert (routing.selection, routing.reproduce_reference) == ("top_keys", False)
+    whole = np.asarray(causal(INPUTS))
+    changed = np.where(np.arange(30) < 11, INPUTS["decoder_token_ids"], (INPUTS["decoder_token_ids"] + 1) % 20)
+    found = np.asarray(causal({**INPUTS, "decoder_token_ids": changed}))
+    np.testing.assert_array_equal(found[:, :11], whole[:, :11])
+    assert np.abs(found - whole).max() > 1e-3
+
+
+def test_causal_routing_keeps_the_weights_and_the_encoders_selection(causal, model):
+    ours, theirs = weights_by_path(causal), weights_by_path(model)
+    assert set(ours) == set(theirs)
+    for path, weight in theirs.items():
+        np.testing.assert_array_equal(ours[path], weight, err_msg=path)
+    assert [part.selection for block in causal.encoder.blocks[1:] for part in block.attention.parts[:1]] == [
+        "top_k"
+    ] * 2
+
+
+def test_padding_of_the_source_changes_nothing_where_routing_is_causal(causal):
+    whole = np.asarray(causal(INPUTS))
+    alone = {**INPUTS, "encoder_features": INPUTS["encoder_features"][:, :9]}
+    alone = {name: x[1:] for name, x in alone.items() if name != "encoder_padding_mask"}
+    np.testing.assert_allclose(causal(alone), whole[1:], atol=1e-4)
+
+
+def test_a_causal_one_decodes_with_a_cache(causal):
+    encoded, ids = causal.encode(INPUTS), INPUTS["decoder_token_ids"]
+    cache, whole = causal.decoder.init_cache(2, 30, **encoded), np.asarray(causal(INPUTS))
+    for index in range(5):
+        logits, cache = causal.decoder.decode(ids[:, index : index + 1], cache, index)
+        np.testing.assert_allclose(logits[:, 0], whole[:, index], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memory_query_shape": None}, "name of a preset. Missing: memory_query_shape"),
+        ({"memory_query_shape": [3]}, "memory_query_shape of one axis and a memory_flange of whole blocks of it"),
+        ({"num_encoder_layers": 2}, "num_encoder_layers=2, but the variables mean 3"),
+        ({"sparsity_skip_first": 2}, "sparsity_skip_first=2, but the variables mean 1"),
+        ({"input_dropout": 0.1}, r"must have \{'input_dropout': 0.0\}; other models are not converted"),
+        ({"cache_padding_bias": True}, r"must have \{'cache_padding_bias': False\}; other models"),
+    ],
+)
+def test_settings_that_matter_with_an_encoder_are_checked(settings, message, small_with_encoder):
+    small_with_encoder.settings |= settings
+    with pytest.raises(ValueError, match=message):
+        plan_of(small_with_encoder)
+
+
+def test_attention_to_the_encoder_that_lacks_is_listed(small_with_encoder):
+    name = f"{DECODER.format(1)}enc_dec_attention/v/kernel"
+    del small_with_encoder.tensors[name]
+    with pytest.raises(ValueError, match=f"missing: {name.removeprefix(SCOPE)}"):
+        plan_of(small_with_encoder)
+
+
+def test_an_encoder_with_norms_before_its_sublayers_is_refused(small_with_encoder):
+    renamed = {name.replace("postprocess", "prepostprocess"): x for name, x in small_with_encoder.tensors.items()}
+    small_with_encoder.tensors = renamed | {f"{SCOPE}layer_prepostprocess/layer_norm/layer_norm_scale": np.ones(12)}
+    with pytest.raises(ValueError, match="must have norms after additions where it has an encoder"):
+        plan_of(small_with_encoder)
+
+
+def test_routed_layers_of_both_sides_begin_at_the_same_number(small_with_encoder):
+    small_with_encoder.tensors = {
+        name: x
+        for name, x in small_with_encoder.tensors.items()
+        if "encoder_layer_1/" not in name or "cluster_attention" not in name
+    }
+    with pytest.raises(ValueError, match=r"routed heads in the layers \(2,\) of 3 of the encoder"):
+        plan_of(small_with_encoder)
+
+
+def test_the_preset_for_documents_is_what_a_checkpoint_of_its_sizes_becomes():
+    layout = Layout(
+        scope=SCOPE,
+        vocabulary_size=30,
+        embedding_dim=1024,
+        hidden_dim=1024,
+        num_layers=6,
+        intermediate_dim=4096,
+        activation="geglu",
+        norm="post",
+        num_heads=16,
+        key_dim=64,
+        value_dim=64,
+        num_routing=2,
+        num_clusters=8,
+        routed=(4, 5),
+        has_averages=True,
+        local_distance=513,
+        routing_distance=513,
+        encoder_layers=6,
+        encoder_routed=(4, 5),
+    )
+    shapes = {SCOPE + name: shape for name, shape in layout.shapes.items()}
+    plan = tsa.convert.plan_t2t_checkpoint(shapes, "translate_local_cluster4k")
+    published = translation_arguments("translate_local_cluster4k", reproduce_reference=True)
+    for ours, theirs in zip((plan.encoder_arguments(), plan.backbone_arguments()), published, strict=True):
+        assert {name: ours[name] for name in theirs if "attention" not in name} == {
+            name: value for name, value in theirs.items() if "attention" not in name
+        }
+        for name in ("attention", "cross_attention"):
+            for own, part in zip(all_parts(ours.get(name, [])), all_parts(theirs.get(name, [])), strict=True):
+                # Of an encoder's local table those distances are converted that its blocks show.
+                expected = part | ({"max_distance": own["max_distance"]} if own.get("max_distance") == 511 else {})
+                assert {key: own[key] for key in expected} == expected
+    assert plan.settings["optimizer"] == "adam"
+
+
+@pytest.mark.full
+def test_a_miniature_of_one_is_written_to_try_it(tmp_path):
+    assert main(["miniature", str(tmp_path / "new"), "--encoder"]) == 0
+    model = tsa.convert.from_t2t_checkpoint(tmp_path / "new" / CHECKPOINT)
+    assert (len(model.encoder.blocks), len(model.backbone.blocks)) == (3, 3)
+    assert write_miniature(tmp_path / "other", with_encoder=False).is_dir()

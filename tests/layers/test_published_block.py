@@ -1,0 +1,103 @@
+"""A Transformer block as the published code has it: padding that is not seen, cross-attention that routes."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
+
+X, ENCODED = normal(2, 9, SIZE), normal(2, 12, SIZE, seed=1)
+MASK = np.arange(9) < np.array([[9], [5]])
+PADDING = np.arange(12) < np.array([[12], [7]])
+AHEAD = "as cross-attention of a causal block is not causal: which tokens a cluster holds depends on later queries"
+
+
+def routed(name, **own):
+    published = {"selection": "top_k", "share_qk": False, "reproduce_reference": True}
+    return RoutingAttention(2, 4, num_clusters=3, cluster_size=5, name=name, **{**published, **own})
+
+
+def block(causal=False, attention=None, across=None, **own):
+    layer = TransformerBlock(
+        routed("within") if attention is None else attention,
+        causal=causal,
+        cross_attention=routed("across") if across is None else across,
+        **{"norm": "post", "reproduce_reference": True, **own},
+    )
+    layer.build(X.shape, encoder_sequence_shape=ENCODED.shape)
+    return with_random_weights(layer)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_padding_attends_and_takes_places_but_is_not_seen(norm):
+    layer = block(norm=norm)
+
+    def residual(x, sublayer, name):
+        normalised = getattr(layer, f"_{name}_norm")
+        return x + sublayer(normalised(x)) if norm == "pre" else normalised(x + sublayer(x))
+
+    within, across = ({"attention_mask": mask[:, None, None]} for mask in (MASK, PADDING))
+    x = residual(X, lambda x: layer.attention(x, **within), "attention")
+    x = residual(x, lambda x: layer.cross_attention(x, ENCODED, **across), "cross_attention")
+    output = to_numpy(layer(X, mask=MASK, encoder_sequence=ENCODED, encoder_padding_mask=PADDING))
+    assert_close(output, to_numpy(x), CLOSE)
+    absent = block(norm=norm, reproduce_reference=False)
+    assert np.abs(to_numpy(absent(X, mask=MASK, encoder_sequence=ENCODED))[MASK] - output[MASK]).max() > 1e-3
+
+
+def test_a_mask_that_a_tensor_carries_is_the_explicit_one():
+    layer = block()
+    carried = [
+        keras.layers.Masking(mask_value=9.0)(np.where(mask[..., None], x, 9.0).astype("float32"))
+        for x, mask in ((X, MASK), (ENCODED, PADDING))
+    ]
+    assert_close(
+        to_numpy(layer(carried[0], encoder_sequence=carried[1])),
+        to_numpy(
+            layer(to_numpy(carried[0]), MASK, encoder_sequence=to_numpy(carried[1]), encoder_padding_mask=PADDING)
+        ),
+        0,
+    )
+
+
+def test_a_mask_of_pairs_hides_them_as_well():
+    layer, pairs = block(), np.tril(np.ones((9, 9), bool))
+    together = layer(X, attention_mask=pairs & MASK[:, None], encoder_sequence=ENCODED)
+    assert_close(layer(X, MASK, pairs, encoder_sequence=ENCODED), to_numpy(together), CLOSE)
+    with pytest.raises(ValueError, match="`attention_mask` must be boolean"):
+        layer(X, MASK, pairs.astype("float32"), encoder_sequence=ENCODED)
+
+
+def test_routed_cross_attention_of_a_causal_block_is_allowed_as_published_and_says_that_it_looks_ahead():
+    local = LocalAttention(2, 4, window=3)
+    layer = block(causal=True, attention=local, across=MixedAttention([routed("one"), LocalAttention(1, 4, window=3)]))
+    assert not layer.causal_selection and local.causal_selection
+    with pytest.warns(UserWarning, match=AHEAD):
+        output = to_numpy(layer(X, encoder_sequence=ENCODED))
+    changed = np.concatenate([X[:, :-1], -X[:, -1:]], axis=1)
+    assert np.abs(to_numpy(layer(changed, encoder_sequence=ENCODED)) - output)[:, :-1].max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [({}, "with reproduce_reference=True padding takes part"), ({"reproduce_reference": False}, "holds depends on la")],
+)
+def test_it_has_no_cache(own, reason):
+    layer = block(causal=True, attention=LocalAttention(2, 4, window=3), **own)
+    assert reason in layer.cache_unsupported_reason
+    with pytest.raises(ValueError, match=reason):
+        layer.init_cache(2, 9, encoder_sequence=ENCODED)
+
+
+@pytest.mark.parametrize("own", [{"reproduce_reference": False}, {"share_qk": True}, {"selection": None}])
+def test_other_routed_cross_attention_of_a_causal_block_is_refused(own):
+    with pytest.raises(ValueError, match="must be one in which no query depends on others"):
+        block(causal=True, attention=LocalAttention(2, 4, window=3), across=routed("across", **own))
+
+
+def test_its_config_makes_the_same_block():
+    again = TransformerBlock.from_config(block().get_config())
+    assert again.reproduce_reference and again.cross_attention.reproduce_reference
+    with pytest.raises(ValueError, match="`reproduce_reference` must be True or False"):
+        block(reproduce_reference="yes")
