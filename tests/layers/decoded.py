@@ -55,8 +55,9 @@ def compare_drawn(kind, wanted):
 
 @st.composite
 def remembering(draw):
-    """Draws functions that make a layer with `supports_memory`."""
-    parts = draw(st.lists(st.one_of(drawn.local(), KINDS["all_attention"]()), min_size=1, max_size=3))
+    """Draws functions that make a layer with `supports_memory`, which one of successor values has not."""
+    local = drawn.local().filter(lambda part: not part[1].get("use_successor_values"))
+    parts = draw(st.lists(st.one_of(local, KINDS["all_attention"]()), min_size=1, max_size=3))
     made = [lambda kind=kind, arguments=arguments: kind(**arguments) for kind, arguments in parts]
     return made[0] if len(made) == 1 else lambda: layers.MixedAttention([make() for make in made])
 
