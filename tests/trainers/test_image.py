@@ -40,7 +40,7 @@ def make_config(arrays, tmp_path_factory, data_dir):
 
     def make(variant="local"):
         config = images_config.get_config(variant)
-        config.data.update(path=str(path), data_dir=str(data_dir), image_shape=[], sequence_length=12, batch_size=2)
+        config.data.update(path=str(path), data_dir=str(data_dir), image_shape=(), sequence_length=12, batch_size=2)
         config.model.update(num_layers=1, num_local_layers=0, hidden_dim=16, intermediate_dim=16, grid=list(SHAPE))
         small = {"window": 8} if variant == "local" else {"width": 6, "height": 2, "block_shape": (1, 3)}
         config.model.attention = [{**config.model.attention[0], "num_heads": 2, "key_dim": 8, **small}]
@@ -118,7 +118,7 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
 @pytest.mark.full
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
     config = make_config("local_2d")
-    config.data.update(use_flips=True, image_order="blocks", image_block=[1, 1])
+    config.data.update(use_flips=True, image_order="blocks", image_block=(1, 1))
     config.model.attention = [{**config.model.attention[0], "order": "blocks"}]
     config.model.grid = [2, 2, 1, 1, 3]
     config.train.update(num_steps=7, evaluate_every=0)
@@ -252,7 +252,7 @@ def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, array
         ),
         (
             "data",
-            {"image_shape": [4, 5, 3]},
+            {"image_shape": (4, 5, 3)},
             r"must hold images of 4 x 5 pixels with 3 channels alone\. Received: 12 of 1",
         ),
         ("data", {"image_order": "blocks"}, r"`block_shape` must be given for the order 'blocks'"),
@@ -274,7 +274,7 @@ def test_settings_that_do_not_suit_images_are_refused(make_config, tmp_path, sec
 
 def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, make_config, arrays, tmp_path):
     config = make_config()
-    config.data.update(image_order="blocks", image_block=[1, 1])
+    config.data.update(image_order="blocks", image_block=(1, 1))
     with pytest.raises(ValueError, match=r"`config\.data` must have images as those of the checkpoint .*'blocks'"):
         registry.make_task(config).check(finished)
     np.savez(tmp_path / "large.npz", x_test=np.zeros((2, 2, 8, 3), np.uint8))

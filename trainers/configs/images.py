@@ -47,7 +47,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
     config.task = "image"
-    config.data.update(image_shape=[SIZE, SIZE, 3], sequence_length=SIZE * ROW, batch_size=2)
+    config.data.update(image_shape=(SIZE, SIZE, 3), sequence_length=SIZE * ROW, batch_size=2)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, 3])
     config.model.attention = [dict(part) for part in VARIANTS[variant]]
     if variant in ("mixed", "top_k"):  # the projections that routed heads do not have are in the feed-forward layers

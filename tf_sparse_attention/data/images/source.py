@@ -196,7 +196,7 @@ def open_images(
 
     Example:
 
-    >>> source = open_images(path="pictures", image_shape=(32, 32, 3))
+    >>> source = open_images(path="pictures", image_shape=(32, 32, 3), data_dir="/tmp/data")
     >>> images = source.array("train")
     """
     if (tfds is None) == (path is None):
