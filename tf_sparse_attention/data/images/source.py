@@ -212,5 +212,5 @@ def open_images(
 
     local = check_folder(local_dir)
     with suppress_tfds_warnings():
-        builder = find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return ImageSource(TfdsReader(builder, local, try_gcs), folder, image_shape)
