@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -232,6 +233,17 @@ def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, array
     shown = image_scores.Validation(task, task.make_model(), arrays["validation"], execution).show()
     assert "samples" not in shown.pictures and "what a pixel looks at" in shown.pictures
     assert "health" in shown.texts and shown.scalars
+
+
+@pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
+def test_the_score_of_heads_that_look_ahead_is_called_no_likelihood(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "ahead")
+    task = registry.load_task(folder)
+    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
+    task.config.model.attention = [{**part, "selection": "top_k"}]
+    workdir.save_model(folder, task.make_model())
+    scores = task.evaluate(folder, "validation")
+    assert scores["looks_ahead"] and "heads look ahead: no likelihood of the images" in task.as_text(scores)
 
 
 @pytest.mark.parametrize(
