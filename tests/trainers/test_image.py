@@ -201,6 +201,17 @@ def test_what_does_not_suit_images_is_refused(painter, arrays, request_, message
         image_samples.generate(painter, arrays["test"], request_)
 
 
+@pytest.mark.full
+def test_beams_find_an_image(painter):
+    (sample,) = image_samples.generate(painter, None, Request(settings={"num_beams": 2})).samples
+    assert len(sample["token_ids"]) == 12 and "temperature" not in sample
+
+
+def test_beams_find_no_more_than_one_image(painter):
+    with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beams, which find one image\. Received: 2\."):
+        image_samples.generate(painter, None, Request(num_samples=2, settings={"num_beams": 2}))
+
+
 def test_images_beside_each_other_are_magnified():
     picture = image_samples.tiled([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
     assert picture.shape == (2 + 2 * 50, 2 + 2 * 98, 3)

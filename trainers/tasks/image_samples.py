@@ -88,6 +88,8 @@ def _check(request, images):
         if value is not None:
             raise ValueError(f"`{name}` must be unset for images. Received: {name}={value!r}.")
     checks.check_count("num_samples", request.num_samples)
+    if images is None and "num_beams" in request.settings and request.num_samples > 1:
+        raise ValueError(f"`num_samples` must be 1 for beams, which find one image. Received: {request.num_samples}.")
     if images is not None and request.num_samples > len(images):
         raise ValueError(
             f"`num_samples` must be at most the {len(images)} images to complete. Received: {request.num_samples}."
