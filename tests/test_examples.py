@@ -51,12 +51,16 @@ def examples():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder that examples run in: `books` of texts, pairs of them, SentencePiece, a small published checkpoint."""
+    """Folder that examples run in: texts, pairs of them, pictures, SentencePiece, a small published checkpoint."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "books").mkdir()
     for number in range(3):  # a file for each split
         (folder / "books" / f"{number}.txt").write_text(f"Text number {number}. " * 300, encoding="utf-8")
     (folder / "manpages.jsonl").write_text('{"en": "name", "fr": "nom", "split": "train"}\n' * 5, encoding="utf-8")
+    pictures = np.random.default_rng(0).integers(256, size=(3, 32, 32, 3), dtype="uint8")
+    (folder / "pictures" / "train").mkdir(parents=True)
+    for number, picture in enumerate(pictures):
+        keras.utils.save_img(folder / "pictures" / "train" / f"{number}.png", picture, scale=False)
     lines = iter([f"Text number {number}." for number in (1, 2, 3)] * 20)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines, model_prefix=str(folder / "spm"), vocab_size=20, hard_vocab_limit=False, minloglevel=2

@@ -52,14 +52,14 @@ def _data():
         "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
         "train_split": "train",  # in the syntax of TFDS, as the next one
         "validation_split": "validation",  # scored while training
-        # Of image: (height, width, channels) that each has; empty: those of the data set, or of its first image.
-        "image_shape": [],
+        # Of image: height, width and channels of each, whose product is sequence_length; empty: those of the data.
+        "image_shape": (),
         "image_order": "raster",  # of image: raster, or blocks, one after the other
-        "image_block": [],  # of image: rows and columns of a block of the order blocks
+        "image_block": (),  # of image: rows and columns of a block of the order blocks
         "use_flips": False,  # of image: whether half of the images are mirrored in training
         "use_packing": True,  # documents in one window do not attend to each other
         "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target
-        "sequence_length": 1024,  # tokens in a window; of image: the bytes of one
+        "sequence_length": 1024,  # tokens in a window
         "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
         "batch_size": 8,  # windows in a step, over all replicas
     }

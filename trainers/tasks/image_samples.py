@@ -1,7 +1,7 @@
 """Images that a model draws or completes, and pictures of them and of what a pixel looks at."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,8 @@ def _check(request, images):
         if value is not None:
             raise ValueError(f"`{name}` must be unset for images. Received: {name}={value!r}.")
     checks.check_count("num_samples", request.num_samples)
+    if images is None and "num_beams" in request.settings and request.num_samples > 1:
+        raise ValueError(f"`num_samples` must be 1 for beams, which find one image. Received: {request.num_samples}.")
     if images is not None and request.num_samples > len(images):
         raise ValueError(
             f"`num_samples` must be at most the {len(images)} images to complete. Received: {request.num_samples}."
@@ -97,7 +99,7 @@ def _check(request, images):
     sampling.check_path(request.path)
 
 
-def _snapshots(painter, prompts, seeds, settings) -> Iterator[list[dict[str, Any]]]:
+def _snapshots(painter, prompts, seeds, settings):
     model, codec = painter.model, painter.codec
     strategy = sample_sources.make_strategy(settings)
     chunk = CHUNK if isinstance(strategy, tsa.generation.Sampling) else None
@@ -143,12 +145,12 @@ def _images_of(codec, rows):
     return codec.decode(ids)
 
 
-def tiled(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+def tiled(rows: Sequence[Any]) -> np.ndarray:
     """Returns images beside and below each other, uint8 (height, width, 3), small ones magnified.
 
     Args:
-        rows: lists of images uint8 (H, W, C), all of one shape; of 1 or 2 channels the first is grey, of others the
-            first 3 are colours.
+        rows: lists or arrays of images uint8 (H, W, C), all of one shape; of 1 or 2 channels the first is grey, of
+            others the first 3 are colours.
     """
     height, width = rows[0][0].shape[:2]
     scale = max(1, -(-SMALLEST // max(height, width)))

@@ -173,11 +173,11 @@ def open_source(
             variant = f"local_{pg19_fingerprint(corpus_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
             data_dir = os.path.join(os.path.expanduser(root), variant)
-        builder = find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
 
 
-def find_builder(library: Any, name: str | None, **options: Any) -> Any:
+def find_builder(library: Any, name: str, **options: Any) -> Any:
     """Returns the builder of a data set of TFDS.
 
     Args:
