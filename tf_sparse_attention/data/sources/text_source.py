@@ -66,23 +66,31 @@ class TextSource:
         Raises:
             ValueError: If the data set has no such split.
         """
-        tfds = import_tfds()
         self._prepare()
-        known = self._builder.info.splits
-        if split.split("[")[0] not in known:
-            raise ValueError(
-                f"`split` must be one of {', '.join(known)} in {self.name}, or a part of one, such as train[:90%] and "
-                f"train[90%:]. Received: split={split}."
-            )
-        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
-        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
+        examples = examples_in_order(self._builder, split)
         return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
 
     def _prepare(self):
         if not self._ready:
             prepare(self._builder, self._local_dir, self._try_gcs)
             self._ready = True
+
+
+def examples_in_order(builder: Any, split: str) -> Any:
+    """Returns the examples of a split of a prepared `tfds.core.DatasetBuilder`, always in the same order.
+
+    Raises:
+        ValueError: If the data set has no such split.
+    """
+    known = builder.info.splits
+    if split.split("[")[0] not in known:
+        raise ValueError(
+            f"`split` must be one of {', '.join(known)} in {builder.info.full_name}, or a part of one, such as "
+            f"train[:90%] and train[90%:]. Received: split={split}."
+        )
+    # Files are read sequentially: an order that depends on the number of readers is not reproducible.
+    config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    return builder.as_dataset(split=split, shuffle_files=False, read_config=config)
 
 
 def find_text_feature(features: Any, text_feature: str | None = None) -> str:
@@ -173,11 +181,21 @@ def open_source(
             variant = f"local_{pg19_fingerprint(corpus_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
             data_dir = os.path.join(os.path.expanduser(root), variant)
-        builder = _find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
         return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
 
 
-def _find_builder(library, name, **options):
+def find_builder(library: Any, name: str | None, **options: Any) -> Any:
+    """Returns the `tfds.core.DatasetBuilder` of a name.
+
+    Args:
+        library: the module `tensorflow_datasets`.
+        name: of a data set with its configuration.
+        **options: arguments of `tfds.builder`.
+
+    Raises:
+        ValueError: If TFDS does not know it.
+    """
     try:
         return library.builder(name, **options)
     except ValueError as error:  # of a name that TFDS cannot read, or does not know, which lists a thousand
