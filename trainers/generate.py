@@ -5,12 +5,16 @@ The text comes from a run (--workdir; while it is still training, from its newes
 weights (--preset=NAME). The prompt is a flag, a file (--prompt_file=FILE) or the standard input (--prompt_file=-); the
 defaults are those of the `generate` section of the run's configuration.
 
+A run of speech prints transcripts instead: the prompt is a file NAME.wav or NAME.npz, or the name of a split (default:
+test), of which --num_samples recordings are taken; --num_beams decodes by beams.
+
 One sample is printed while it is generated, several at the end. They are written to --output, by default
 WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C keeps the samples so far.
 
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
 
+import json
 import pathlib
 import sys
 import time
@@ -61,6 +65,30 @@ def read_prompt() -> bytes | None:
         return pathlib.Path(PROMPT_FILE.value).read_bytes()
     # Bytes of the command line that are not UTF-8 are passed as lone surrogates.
     return None if PROMPT.value is None else PROMPT.value.encode("utf-8", errors="surrogateescape")
+
+
+def transcribe() -> bool:
+    """Prints and writes transcripts if the flags name a run of speech, and returns whether they do."""
+    if WORKDIR.value is None:
+        return False
+    from trainers.shared import sampling, workdir
+    from trainers.shared.files import atomic_file
+    from trainers.tasks import registry
+
+    folder = workdir.open_workdir(WORKDIR.value)
+    task = registry.load_task(folder)
+    if not hasattr(task, "transcripts"):
+        return False
+    found = []
+    for transcript in task.transcripts(folder, PROMPT.value or "test", NUM_SAMPLES.value, NUM_BEAMS.value):
+        lines = [f"{name:<12}{transcript[name]}" for name in ("name", "reference", "text") if name in transcript]
+        print("\n".join(lines), flush=True)
+        found.append(transcript)
+    path = folder / sampling.SAMPLES if OUTPUT.value is None else pathlib.Path(OUTPUT.value)
+    with atomic_file(path) as temporary:
+        temporary.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found), encoding="utf-8")
+    logging.info("Written to %s.", path)
+    return True
 
 
 def make_sample_source() -> Any:
@@ -116,6 +144,8 @@ def main() -> None:
     from trainers.shared import sampling, workdir
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    if transcribe():
+        return
     source, progress = make_sample_source(), Progress(NUM_SAMPLES.value)
     path: str | pathlib.Path | None = OUTPUT.value
     if path is None and WORKDIR.value is not None:

@@ -25,11 +25,11 @@ MASK = np.arange(37) < LENGTHS[:, None]
 LABELS = np.array([[1, 2, 2, 3], [4, 0, 0, 0], [5, 0, 0, 0], [0, 0, 0, 0]])
 
 
-def make(subsampling=4, attention=LOCAL, dtype=None, embedding=None, **arguments):
+def make(subsampling=4, attention=LOCAL, dtype=None, embedding=None, num_layers=2, **arguments):
     keras.utils.set_random_seed(2)
     encoder = Backbone(
         None,
-        2,
+        num_layers,
         16,
         attention,
         intermediate_dim=24,
@@ -82,7 +82,7 @@ def test_the_loss_is_the_mean_over_labels_and_padding_rows_do_not_count():
 
 
 def test_it_learns_what_it_is_shown():
-    model = make()
+    model = make(num_layers=1)
     model.compile("adam", CTCLoss(), metrics=[PhoneErrorRate()], jit_compile=False)
     inputs = {"features": FEATURES, "padding_mask": MASK}
     model.optimizer.learning_rate = 0.01

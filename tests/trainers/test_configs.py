@@ -17,11 +17,13 @@ from trainers.configs import (
     demo,
     enwik8,
     sparse_transformer_enwik8,
+    speech,
     translate_documents,
 )
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.tasks import translate
+from trainers.tasks.speech import Task as SpeechTask
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
@@ -32,6 +34,7 @@ CONFIGURATIONS = (
     "enwik8",
     "pg19",
     "sparse_transformer_enwik8",
+    "speech",
     "translate_documents",
 )
 ALL = [
@@ -40,6 +43,7 @@ ALL = [
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
+    *(("speech", (variant,)) for variant in speech.VARIANTS),
     *(("translate_documents", (variant,)) for variant in translate_documents.VARIANTS),
     *(("enwik8", (preset,)) for preset in enwik8.SEQUENCE_LENGTHS),
     *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
@@ -51,8 +55,11 @@ SMALL = [
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in ("tiny", "tiny_strided")),
     ("all_attention_enwik8", ("tiny",)),
+    *(("speech", (variant,)) for variant in speech.KINDS),
     ("translate_documents", ("mixed",)),
 ]
+# What the training split of the speech with 59 phones says.
+PHONES = {"labels": [str(label) for label in range(59)], "unit": "phone", "mean": [0.0] * 40, "std": [1.0] * 40}
 
 
 def load(name, arguments=()):
@@ -66,6 +73,8 @@ def num_weights(name, arguments):
     if config.task == "translate":
         config.data.update(source_field="en", target_field="fr")
         return translate.Task(config, tsa.data.ByteTokenizer()).make_model().count_params()
+    if config.task == "speech":
+        return SpeechTask(config, PHONES).make_model().count_params()
     return components.make_model(config, vocabulary_size=258).count_params()
 
 
@@ -137,6 +146,15 @@ def test_local_heads_alone_are_as_many_as_local_and_routed_ones(name):
         assert mixed[section].to_dict() == local[section].to_dict()
 
 
+def test_all_kinds_of_attention_to_speech_are_as_many_weights_and_differ_in_nothing_else():
+    counts = [num_weights("speech", (kind,)) for kind in speech.KINDS]
+    assert max(counts) / min(counts) < 1.01
+    plain = [load("speech", (kind,)).to_dict() for kind in speech.KINDS]
+    for config in plain:
+        del config["model"]["attention"], config["model"]["intermediate_dim"]
+    assert all(config == plain[0] for config in plain)
+
+
 def test_two_configurations_do_not_share_their_parts():
     one, other = load("demo"), load("demo")
     one.model.attention[0]["num_heads"] = 99
@@ -153,6 +171,7 @@ def test_two_configurations_do_not_share_their_parts():
         ("all_attention_enwik8", "small, large, tiny"),
         ("clustered_text", "improved, plain, lsh, tiny"),
         ("sparse_transformer_enwik8", "published, tiny, tiny_strided"),
+        ("speech", "full, clustered, improved, lsh, local, routed, tiny"),
         ("translate_documents", "mixed, local"),
     ],
 )

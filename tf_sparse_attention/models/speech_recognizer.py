@@ -13,12 +13,10 @@ from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.ops.ctc import certain_blanks
 from tf_sparse_attention.types import Config, Tensor
 
 INPUTS = ("features", "padding_mask")
-SHORTEST = 64  # frames: recordings are padded to this times a power of two, for each of which a program is compiled
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -88,7 +86,6 @@ class SpeechRecognizer(Model):
             vocabulary_size + 1, dtype=policy_inside(self, "to_labels"), name="to_labels"
         )
         self.supports_masking = True
-        self._programs = Programs(self)
         self.build()
 
     @property
@@ -127,7 +124,8 @@ class SpeechRecognizer(Model):
     def transcribe(self, features: Sequence[Any], num_beams: int | None = None) -> list[np.ndarray]:
         """Returns the labels of recordings.
 
-        Recordings are padded to lengths of 64 times a power of two, for each of which a program is compiled once.
+        One after the other and without compiling, which for a few of them takes longer. For many, `predict` gives the
+        log-probabilities of batches.
 
         Args:
             features: float arrays (T, F), one each, of any lengths but 0.
@@ -139,7 +137,6 @@ class SpeechRecognizer(Model):
         Raises:
             ValueError: for features of another shape.
         """
-        program = self._programs.get(("log_probs",), lambda: lambda given: self(given, training=False))
         found = []
         for recording in features:
             recording = np.asarray(recording, "float32")
@@ -148,12 +145,7 @@ class SpeechRecognizer(Model):
                     f"`features` must be arrays (frames, {self.num_features}), none of them empty. "
                     f"Received: shape {recording.shape}."
                 )
-            length, padded = len(recording), SHORTEST
-            while padded < length:
-                padded *= 2
-            given = np.pad(recording, [(0, padded - length), (0, 0)])[None]
-            log_probs = program({"features": given, "padding_mask": (np.arange(padded) < length)[None]})
-            log_probs = ops.convert_to_numpy(log_probs)[:, : -(-length // self.subsampling)]
+            log_probs = ops.convert_to_numpy(self(recording[None], training=False))
             if num_beams is None:
                 (ids,) = ops.convert_to_numpy(ctc_greedy(log_probs))
                 found.append(ids[ids > 0])

@@ -55,6 +55,13 @@ def _data():
         "sequence_length": 1024,  # tokens in a window
         "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
         "batch_size": 8,  # windows in a step, over all replicas
+        "sample_rate": 16_000,  # of speech as sound: samples a second
+        "num_bands": 40,  # of speech as sound: mel bands of a frame
+        "pre_emphasis": 0.97,  # of speech as sound
+        "time_masks": 0.0,  # of speech: bands of time hidden in training, in every 1,000 frames
+        "time_mask_width": 40,  # frames that such a band hides at most
+        "frequency_masks": 0,  # of speech: bands of frequency hidden in training
+        "frequency_mask_width": 8,  # features that such a band hides at most
     }
 
 
@@ -77,6 +84,8 @@ def _model():
         "encoder_attention": [],  # of translate: parts of the encoder; empty: those of attention
         "num_encoder_layers": placeholder(int),  # of translate; None: num_layers
         "share_embeddings": True,  # of translate: whether source and target have one table
+        "subsampling": 1,  # of speech: as many frames become one before the first block: 1, 2 or 4
+        "sinusoidal": False,  # of speech: whether sines of the position are added to the inputs of the first block
         "num_local_layers": placeholder(int),  # first blocks whose heads are all local
         "causal": True,  # whether later tokens are hidden
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
@@ -123,6 +132,7 @@ def _train():
         "keep_checkpoints": 3,  # the newest ones
         "illustrate": False,  # whether an evaluation also writes a sample and draws routes and spans, for TensorBoard
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
+        "num_beams": 8,  # of speech: beginnings that a beam search keeps in an evaluation; 0: no such search
         "label_smoothing": 0.0,  # of translate: share of the target that is spread over all ids
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device

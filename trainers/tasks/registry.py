@@ -19,7 +19,7 @@ from typing import Any
 import ml_collections
 
 # The module of each task.
-NAMES = ("language_model", "translate")
+NAMES = ("language_model", "speech", "translate")
 
 
 def make_task(config: ml_collections.ConfigDict) -> Any:
