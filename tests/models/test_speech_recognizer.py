@@ -83,12 +83,14 @@ def test_the_loss_is_the_mean_over_labels_and_padding_rows_do_not_count():
 
 def test_it_learns_what_it_is_shown():
     model = make(num_layers=1)
-    model.compile("adam", CTCLoss(), metrics=[PhoneErrorRate()], jit_compile=False)
+    model.compile("adam", CTCLoss(), jit_compile=False)
     inputs = {"features": FEATURES, "padding_mask": MASK}
     model.optimizer.learning_rate = 0.01
     history = model.fit(inputs, LABELS, epochs=60, batch_size=4, verbose=0).history
     assert history["loss"][-1] < 0.2 < history["loss"][0]
-    assert history["phone_error_rate"][-1] == 0
+    rate = PhoneErrorRate()
+    rate.update_state(LABELS, model(inputs))
+    assert float(rate.result()) == 0
     assert [ids.tolist() for ids in model.transcribe([FEATURES[0], FEATURES[1, :20]])] == [[1, 2, 2, 3], [4]]
     assert [ids.tolist() for ids in model.transcribe([FEATURES[0]], num_beams=4)] == [[1, 2, 2, 3]]
 

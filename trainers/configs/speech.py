@@ -11,13 +11,15 @@ Time:      not run to the end
 Score:     not run to the end
 """
 
+from typing import Any
+
 import ml_collections
 
 from trainers.configs import base
 
 HEADS = {"num_heads": 4, "key_dim": 32, "position": "rotary"}
-CLUSTERED = {"layer": "ClusteredAttention", "num_clusters": 100, "num_bits": 63}
-KINDS = {
+CLUSTERED: dict[str, Any] = {"layer": "ClusteredAttention", "num_clusters": 100, "num_bits": 63}
+KINDS: dict[str, dict[str, Any]] = {
     "full": {"layer": "DenseAttention"},
     "clustered": CLUSTERED,
     "improved": {**CLUSTERED, "top_k": 32},

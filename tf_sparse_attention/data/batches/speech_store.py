@@ -155,7 +155,9 @@ class _Writer:
 
     def __init__(self, found: dict[str, int], num_features: int, may_grow: bool) -> None:
         self._found, self._num_features, self.may_grow = found, num_features, may_grow
-        self.frames, self.ends, self.ids, self.unknown = [0], [0], [], []
+        self.frames, self.ends = [0], [0]
+        self.ids: list[int] = []
+        self.unknown: list[int] = []
         self._sums = np.zeros((2, num_features))
 
     def add(self, utterance: Utterance, file: Any) -> None:

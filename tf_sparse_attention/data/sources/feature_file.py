@@ -37,7 +37,7 @@ class FeatureFile:
         self.fingerprint = f"{self.name}#{content_digest(self._path.read_bytes())[:16]}"
         self.data_dir = folder_of(data_dir)
         self.num_features = self._arrays["features"].shape[1]
-        self.labels = tuple(str(label) for label in self._arrays["vocabulary"])
+        self.labels: tuple[str, ...] | None = tuple(str(label) for label in self._arrays["vocabulary"])
         self.description: dict[str, Any] = {"features": "of the file"}
 
     @property
@@ -58,7 +58,7 @@ class FeatureFile:
                 low, high = arrays["scale"].astype("float32")
                 frames = low + (high - low) * frames / 255
             ids = arrays["phonemes"][arrays["phoneme_offsets"][number] : arrays["phoneme_offsets"][number + 1]]
-            yield Utterance(f"{self.name}[{number}]", frames, [self.labels[i] for i in ids])
+            yield Utterance(f"{self.name}[{number}]", frames, [str(arrays["vocabulary"][i]) for i in ids])
 
 
 def _read(path):

@@ -86,11 +86,11 @@ def open_speech(
     """
     if (path is None) == (tfds is None):
         raise ValueError(f"One of `path` and `tfds` must be given. Received: path={path}, tfds={tfds}.")
-    if path is None:
+    if tfds is not None:
         from tf_sparse_attention.data.sources.speech_tfds import SoundSet
 
         return SoundSet(tfds, data_dir=data_dir, local_dir=local_dir, try_gcs=try_gcs, **log_mel)
-    place = pathlib.Path(path).expanduser()
+    place = pathlib.Path(path).expanduser()  # type: ignore[arg-type]  # one of the two is given
     if place.is_dir():
         from tf_sparse_attention.data.sources.wav_folder import WavFolder
 

@@ -29,7 +29,8 @@ class SoundSet:
         ValueError: if there is no such data set, it has no sound or no text, or another sample rate.
     """
 
-    unit, labels = CHARACTER, None
+    unit = CHARACTER
+    labels: tuple[str, ...] | None = None
 
     def __init__(
         self,

@@ -185,7 +185,7 @@ def open_source(
         return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
 
 
-def find_builder(library: Any, name: str | None, **options: Any) -> Any:
+def find_builder(library: Any, name: Any, **options: Any) -> Any:
     """Returns the `tfds.core.DatasetBuilder` of a name.
 
     Args:

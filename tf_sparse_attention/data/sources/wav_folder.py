@@ -27,7 +27,8 @@ class WavFolder:
         ValueError: for a folder without WAV files, and for one without its transcript.
     """
 
-    unit, labels = CHARACTER, None
+    unit = CHARACTER
+    labels: tuple[str, ...] | None = None
 
     def __init__(self, path: str | os.PathLike, data_dir: str | os.PathLike | None = None, **log_mel: Any) -> None:
         self._path = pathlib.Path(path)

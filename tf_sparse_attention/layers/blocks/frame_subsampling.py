@@ -57,7 +57,7 @@ class FrameSubsampling(keras.layers.Layer):
     def _make_step(self, name):
         return keras.layers.Dense(self.units, activation="gelu", dtype=policy_inside(self, name), name=name)
 
-    def build(self, inputs_shape: Shape) -> None:
+    def build(self, inputs_shape: Any) -> None:
         size = inputs_shape[-1]
         for step in self.steps:
             step.build((None, None, 3 * size))
