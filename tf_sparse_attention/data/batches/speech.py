@@ -40,7 +40,7 @@ class SpeechBuckets(LengthBuckets):
 
     Example:
 
-    >>> store = open_speech_store(open_speech(path="speech.npz"), "test")
+    >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "test")
     >>> buckets = SpeechBuckets(store, batch_size=1, max_length=4608, subsampling=4)
     >>> inputs, labels, weights = next(iter(buckets.evaluation_batches()))
     """
@@ -148,7 +148,7 @@ class SpeechBatches:
 
     Example:
 
-    >>> store = open_speech_store(open_speech(path="speech.npz"), "train")
+    >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "train")
     >>> batches = SpeechBatches(store, batch_size=1, max_length=4608, subsampling=4)
     >>> inputs, labels, weights = next(iter(batches.dataset(start_step=300)))
     """

@@ -107,7 +107,7 @@ def open_speech_store(
 
     Example:
 
-    >>> store = open_speech_store(open_speech(path="speech.npz"), "train")
+    >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "train")
     >>> store.features(0).shape, store.transcript(store.label_ids(0))
     """
     root = pathlib.Path(os.path.join(source.data_dir, "speech_stores") if folder is None else folder).expanduser()

@@ -80,7 +80,7 @@ def open_speech(
 
     Example:
 
-    >>> source = open_speech(path="speech.npz")
+    >>> source = open_speech(path="speech.npz", data_dir="/tmp/data")
     >>> for utterance in source.utterances("test"):
     ...     print(utterance.features.shape, " ".join(utterance.transcript))
     """
