@@ -105,6 +105,18 @@ def test_it_is_saved_and_loaded(attention, tmp_path):
     assert loaded.get_config() == model.get_config()
 
 
+def test_attention_is_replaced_and_the_weights_stay():
+    dense = [{"layer": "DenseAttention", **HEADS}]
+    model = make(2, dense, feature_mean=np.full(F, 0.3))
+    exact = [{"layer": "ClusteredAttention", "num_clusters": 30, "top_k": 19, **HEADS}]  # all of 19 frames
+    assert_close(to_numpy(model.with_attention(exact)(FEATURES)), to_numpy(model(FEATURES)), 1e-4)
+    clustered = model.with_attention(CLUSTERED)
+    assert np.abs(to_numpy(clustered(FEATURES)) - to_numpy(model(FEATURES))).max() > 1e-3
+    assert_close(to_numpy(clustered.with_attention(dense)(FEATURES)), to_numpy(model(FEATURES)), 0)
+    with pytest.raises(ValueError, match=r"`attention` must have the weights of the model\. Received: others, "):
+        model.with_attention([{"layer": "LSHAttention", "num_buckets": 4, "bucket_size": 4, **HEADS}])
+
+
 def test_half_precision_stays_finite_and_is_close():
     inputs = {"features": FEATURES * 30 + 200, "padding_mask": MASK}
     arguments = {"feature_mean": np.full(F, 200), "feature_std": np.full(F, 30)}

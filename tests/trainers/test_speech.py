@@ -12,7 +12,7 @@ from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers import generate
 from trainers.configs import speech
 from trainers.shared import callbacks, training, workdir
-from trainers.tasks import registry
+from trainers.tasks import registry, speech_scores
 from trainers.tasks.speech_scores import picture_of
 
 KINDS = "abcd"
@@ -77,6 +77,10 @@ def test_an_evaluation_scores_every_recording_once_and_by_beams(finished, path):
     assert json.loads((finished[0] / "evaluation-test.json").read_text()) == scores
     assert not list(finished[0].glob("*.partial.json"))
     assert "2 beams" in task.as_text(scores)
+    with pytest.raises(ValueError, match=r"`attention` must have the weights of the model"):
+        task.config.train.evaluation_attention = "full"  # of more heads
+        speech_scores.evaluate(task, finished[0], "test")
+    task.config.train.evaluation_attention = None
     counts = task.open_buckets("train").left_out
     assert (counts["empty"], counts["too_long"]) == (1, 1)
     assert "left out: 1 empty, 1 too long" in task.as_text({**scores, "left_out": counts})

@@ -153,6 +153,28 @@ class SpeechRecognizer(Model):
                 found.append(ctc_beam_search(log_probs[0], num_beams)[0].ids)
         return found
 
+    def with_attention(self, attention: Sequence[Any]) -> "SpeechRecognizer":
+        """Returns a recognizer with the weights of this one and attention of another kind.
+
+        What trained with dense attention is so approximated, as by clustered attention (Vyas et al. 2020, table 1).
+
+        Args:
+            attention: the parts, as `Backbone` takes them, with the weights of those that they replace.
+
+        Raises:
+            ValueError: for attention whose weights have other names or shapes.
+        """
+        config = self.get_config()
+        settings = {**self.encoder.get_config(), "attention": attention}
+        other = type(self)(**{**config, "encoder": Backbone.from_config(settings)})
+        mine, theirs = ([(each.name, tuple(each.shape)) for each in model.trainable_weights] for model in (self, other))
+        if mine != theirs:
+            differing = sorted(set(theirs) ^ set(mine)) or "another order"
+            raise ValueError(f"`attention` must have the weights of the model. Received: others, {differing}.")
+        for target, source in zip(other.trainable_weights, self.trainable_weights, strict=True):
+            target.assign(source)
+        return other
+
     def compute_output_shape(self, input_shape: Any) -> Any:
         batch, length = (input_shape["features"] if isinstance(input_shape, dict) else input_shape)[:2]
         length = None if length is None else -(-length // self.subsampling)

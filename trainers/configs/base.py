@@ -133,6 +133,8 @@ def _train():
         "illustrate": False,  # whether an evaluation also writes a sample and draws routes and spans, for TensorBoard
         "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
         "num_beams": 8,  # of speech: beginnings that a beam search keeps in an evaluation; 0: no such search
+        # Of speech: in an evaluation, the variant of trainers/configs/speech.py whose attention replaces the model's.
+        "evaluation_attention": placeholder(str),
         "label_smoothing": 0.0,  # of translate: share of the target that is spread over all ids
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device
