@@ -7,8 +7,13 @@ Command:   python -m trainers.train --config=trainers/configs/speech.py:clustere
            python -m trainers.evaluate --workdir=runs/speech --split=test
            The kinds: full, clustered, improved, lsh, local, routed; "tiny" is for tests
 Hardware:  one CPU core
-Time:      not run to the end
-Score:     not run to the end
+Time:      not run to the end; 8 minutes of processor time for 1,608 steps of "full", its programs included. A step of
+           one recording of 45 s, or of eight of 6 s, takes 0.34 or 0.13 s of it with "full", 0.33 or 0.62 with
+           "improved", 0.28 or 0.25 with "lsh", 0.23 or 0.17 with "local"
+Score:     not run to the end; "full" after 1,608 of 2,000 steps, on one hour of synthetic speech with 59 phones: a
+           phone error rate on the test split of 1.98 %, with 8 beams 1.82 %; greedily with the attention of "improved"
+           in place of its own 2.41 %, of "clustered" 2.87 %; on the validation split 12 % after 500 steps, 5.8 % after
+           750, 3.7 % after 1,000, 2.3 % after 1,500
 """
 
 from typing import Any
@@ -48,7 +53,7 @@ def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
     config.optimizer.update(name="adamw", learning_rate=2e-3, schedule="cosine", warmup_steps=200)
     config.optimizer.update(weight_decay=0.01, global_clipnorm=1.0)
     # XLA compiles each of five lengths for minutes, where a run takes less than an hour.
-    config.train.update(num_steps=6000, log_every=50, evaluate_every=500, checkpoint_every=250, jit_compile=False)
+    config.train.update(num_steps=3000, log_every=50, evaluate_every=500, checkpoint_every=250, jit_compile=False)
     if variant == "tiny":
         config.data.update(sequence_length=800, batch_size=2)
         config.model.update(num_layers=1, hidden_dim=16, intermediate_dim=32)
