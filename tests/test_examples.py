@@ -33,6 +33,17 @@ SMALLER = {
 }
 
 
+# Two recordings of two phonemes, as `data.open_speech` reads them.
+SPEECH = {
+    "features": np.ones((600, 40), "float32"),
+    "offsets": np.array([0, 300, 600]),
+    "phonemes": np.array([0, 1, 1, 0]),
+    "phoneme_offsets": np.array([0, 2, 4]),
+    "vocabulary": np.array(["a", "b"]),
+    "split": np.array(["train", "test"]),
+}
+
+
 class States(doctest.OutputChecker):
     """Holds an example to its result only where it states one."""
 
@@ -51,7 +62,7 @@ def examples():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder that examples run in: texts, pairs of them, pictures, SentencePiece, a small published checkpoint."""
+    """Folder that examples run in: texts, pairs, pictures, speech, SentencePiece, a small published checkpoint."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "books").mkdir()
     for number in range(3):  # a file for each split
@@ -61,6 +72,7 @@ def folder(tmp_path_factory):
     (folder / "pictures" / "train").mkdir(parents=True)
     for number, picture in enumerate(pictures):
         keras.utils.save_img(folder / "pictures" / "train" / f"{number}.png", picture, scale=False)
+    np.savez(folder / "speech.npz", **SPEECH)
     lines = iter([f"Text number {number}." for number in (1, 2, 3)] * 20)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines, model_prefix=str(folder / "spm"), vocab_size=20, hard_vocab_limit=False, minloglevel=2

@@ -1,7 +1,9 @@
 """Models built from the layers, and the presets they are made from."""
 
 from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.ctc_loss import CTCLoss
 from tf_sparse_attention.models.encoder import Encoder
+from tf_sparse_attention.models.error_rate import ErrorRate, PhoneErrorRate, WordErrorRate
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.language_model import LanguageModel
@@ -9,6 +11,7 @@ from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, Perplexi
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, TRANSLATION_PRESETS
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
+from tf_sparse_attention.models.speech_recognizer import SpeechRecognizer
 from tf_sparse_attention.models.stateful import StatefulModel
 from tf_sparse_attention.models.swapped_model import SwappedModel
 
@@ -17,15 +20,20 @@ __all__ = [
     "TRANSLATION_PRESETS",
     "Backbone",
     "BitsPerByte",
+    "CTCLoss",
     "Encoder",
+    "ErrorRate",
     "Generator",
     "LanguageModel",
     "Model",
     "Perplexity",
     "PerplexityPerWord",
+    "PhoneErrorRate",
     "SequenceToSequence",
+    "SpeechRecognizer",
     "StatefulModel",
     "SwappedModel",
+    "WordErrorRate",
     "initialize_by_depth",
     "language_model_loss",
 ]

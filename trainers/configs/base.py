@@ -62,6 +62,13 @@ def _data():
         "sequence_length": 1024,  # tokens in a window
         "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
         "batch_size": 8,  # windows in a step, over all replicas
+        "sample_rate": 16_000,  # of speech as sound: samples a second
+        "num_bands": 40,  # of speech as sound: mel bands of a frame
+        "pre_emphasis": 0.97,  # of speech as sound
+        "time_masks": 0.0,  # of speech: bands of time hidden in training, in every 1,000 frames
+        "time_mask_width": 40,  # frames that such a band hides at most
+        "frequency_masks": 0,  # of speech: bands of frequency hidden in training
+        "frequency_mask_width": 8,  # features that such a band hides at most
     }
 
 
@@ -84,6 +91,8 @@ def _model():
         "encoder_attention": [],  # parts of the encoder, if any; empty: those of attention
         "num_encoder_layers": placeholder(int),  # of the encoder; None: num_layers
         "share_embeddings": True,  # whether source and target have one table
+        "subsampling": 1,  # of speech: as many frames become one before the first block: 1, 2 or 4
+        "sinusoidal": False,  # of speech: whether sines of the position are added to the inputs of the first block
         "num_local_layers": placeholder(int),  # first blocks whose heads are all local
         "causal": True,  # whether later tokens are hidden
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
@@ -133,6 +142,9 @@ def _train():
         "generated_targets": 0,  # of translate and answer: targets that trainers.evaluate also generates; -1: all
         "generated_beams": 1,  # beams of these; 1: greedy
         "label_smoothing": 0.0,  # of translate and answer: share of the target that is spread over all ids
+        "num_beams": 8,  # of speech: beginnings that a beam search keeps in an evaluation; 0: no such search
+        # Of speech: in an evaluation, the variant of trainers/configs/speech.py whose attention replaces the model's.
+        "evaluation_attention": placeholder(str),
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device
         "steps_per_execution": 1,  # steps in one program call

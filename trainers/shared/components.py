@@ -20,7 +20,9 @@ OPTIMIZERS = {
     "adamw": keras.optimizers.AdamW,
 }
 PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
-OF_TRANSLATION = ("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings")
+# Settings of `config.model` that language models do not have.
+OF_OTHER_TASKS: tuple[str, ...] = ("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings")
+OF_OTHER_TASKS += ("subsampling", "sinusoidal")
 # Required settings by schedule.
 SCHEDULES = {
     "constant": (),
@@ -82,7 +84,7 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
         _check_objective(config)
         return start_from(settings["start_from"], config, vocabulary_size)
     preset, reproduce = settings.pop("preset", None), settings.pop("reproduce_reference")
-    for name in OF_TRANSLATION:
+    for name in OF_OTHER_TASKS:
         settings.pop(name, None)
     head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
     if not settings["attention"]:

@@ -14,7 +14,17 @@ OLD_NAME = "Old name of"  # begins the help of flags that help does not list
 # All settings that an evaluation reads, by section, except those of the trained model.
 SETTINGS = {
     "data": (*SOURCE_SETTINGS, *WINDOW_SETTINGS),
-    "train": ("jit_compile", "steps_per_execution", "num_logical_cpus", "generated_targets", "generated_beams"),
+    "train": (
+        *(
+            "jit_compile",
+            "steps_per_execution",
+            "num_logical_cpus",
+            "generated_targets",
+            "generated_beams",
+            "num_beams",
+        ),
+        "evaluation_attention",
+    ),
     "generate": ("length",),
 }
 

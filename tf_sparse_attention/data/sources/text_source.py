@@ -66,23 +66,31 @@ class TextSource:
         Raises:
             ValueError: If the data set has no such split.
         """
-        tfds = import_tfds()
         self._prepare()
-        known = self._builder.info.splits
-        if split.split("[")[0] not in known:
-            raise ValueError(
-                f"`split` must be one of {', '.join(known)} in {self.name}, or a part of one, such as train[:90%] and "
-                f"train[90%:]. Received: split={split}."
-            )
-        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
-        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
+        examples = examples_in_order(self._builder, split)
         return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
 
     def _prepare(self):
         if not self._ready:
             prepare(self._builder, self._local_dir, self._try_gcs)
             self._ready = True
+
+
+def examples_in_order(builder: Any, split: str) -> Any:
+    """Returns the examples of a split of a prepared `tfds.core.DatasetBuilder`, always in the same order.
+
+    Raises:
+        ValueError: If the data set has no such split.
+    """
+    known = builder.info.splits
+    if split.split("[")[0] not in known:
+        raise ValueError(
+            f"`split` must be one of {', '.join(known)} in {builder.info.full_name}, or a part of one, such as "
+            f"train[:90%] and train[90%:]. Received: split={split}."
+        )
+    # Files are read sequentially: an order that depends on the number of readers is not reproducible.
+    config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    return builder.as_dataset(split=split, shuffle_files=False, read_config=config)
 
 
 def find_text_feature(features: Any, text_feature: str | None = None) -> str:
