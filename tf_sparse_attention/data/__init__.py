@@ -1,6 +1,7 @@
 """Data: tokenizers, TFDS sources, token stores and batches of text; images as sequences of bytes."""
 
 from tf_sparse_attention.data.batches import (
+    LabeledBuckets,
     LengthBuckets,
     PairBatches,
     PairBuckets,
@@ -25,7 +26,15 @@ from tf_sparse_attention.data.images import (
     open_images,
     pack_images,
 )
-from tf_sparse_attention.data.sources import PairSource, TextSource, load_documents, open_pairs, open_source
+from tf_sparse_attention.data.sources import (
+    LabeledSource,
+    PairSource,
+    TextSource,
+    load_documents,
+    open_labeled,
+    open_pairs,
+    open_source,
+)
 from tf_sparse_attention.data.tokenizers import (
     ByteTokenizer,
     SentencePieceTokenizer,
@@ -40,6 +49,8 @@ __all__ = [
     "ImageBatches",
     "ImageCodec",
     "ImageSource",
+    "LabeledBuckets",
+    "LabeledSource",
     "LengthBuckets",
     "PairBatches",
     "PairBuckets",
@@ -58,6 +69,7 @@ __all__ = [
     "image_evaluation_batches",
     "load_documents",
     "open_images",
+    "open_labeled",
     "open_pairs",
     "open_source",
     "open_token_store",

@@ -8,9 +8,12 @@ from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, TRANSLATION_PRESETS
+from tf_sparse_attention.models.sequence_classifier import SequenceClassifier
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
+from tf_sparse_attention.models.span_answerer import SpanAnswerer
 from tf_sparse_attention.models.stateful import StatefulModel
 from tf_sparse_attention.models.swapped_model import SwappedModel
+from tf_sparse_attention.models.token_classifier import TokenClassifier
 
 __all__ = [
     "PRESETS",
@@ -23,9 +26,12 @@ __all__ = [
     "Model",
     "Perplexity",
     "PerplexityPerWord",
+    "SequenceClassifier",
     "SequenceToSequence",
+    "SpanAnswerer",
     "StatefulModel",
     "SwappedModel",
+    "TokenClassifier",
     "initialize_by_depth",
     "language_model_loss",
 ]

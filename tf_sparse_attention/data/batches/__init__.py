@@ -1,6 +1,7 @@
 """Token stores, and the batches that are cut from them for training and evaluation."""
 
 from tf_sparse_attention.data.batches.evaluation import evaluation_batches
+from tf_sparse_attention.data.batches.labeled import LabeledBuckets
 from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.batches.masking import pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
@@ -13,6 +14,7 @@ from tf_sparse_attention.data.batches.token_writer import open_token_store
 from tf_sparse_attention.data.batches.training import TrainingBatches
 
 __all__ = [
+    "LabeledBuckets",
     "LengthBuckets",
     "PairBatches",
     "PairBuckets",

@@ -1,6 +1,15 @@
 """Text sources: the documents of TFDS data sets, folders and files."""
 
+from tf_sparse_attention.data.sources.labeled_source import LabeledSource, open_labeled
 from tf_sparse_attention.data.sources.pair_source import PairSource, open_pairs
 from tf_sparse_attention.data.sources.text_source import TextSource, load_documents, open_source
 
-__all__ = ["PairSource", "TextSource", "load_documents", "open_pairs", "open_source"]
+__all__ = [
+    "LabeledSource",
+    "PairSource",
+    "TextSource",
+    "load_documents",
+    "open_labeled",
+    "open_pairs",
+    "open_source",
+]

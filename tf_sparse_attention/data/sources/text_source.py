@@ -54,6 +54,11 @@ class TextSource:
         self._prepare()
         return tuple(self._builder.info.splits)
 
+    @property
+    def features(self) -> Any:
+        """The features of the data set, by name."""
+        return self._builder.info.features
+
     def documents(self, split: str) -> Iterator[bytes]:
         """Iterates over the documents of a split, always in the same order.
 
@@ -66,6 +71,10 @@ class TextSource:
         Raises:
             ValueError: If the data set has no such split.
         """
+        return self.values(split, self.text_feature)
+
+    def values(self, split: str, feature: str) -> Iterator[Any]:
+        """Iterates over the values of any feature, by name, in the order of the documents; see `documents`."""
         tfds = import_tfds()
         self._prepare()
         known = self._builder.info.splits
@@ -77,7 +86,7 @@ class TextSource:
         # Files are read sequentially: an order that depends on the number of readers is not reproducible.
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-        return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
+        return examples.map(lambda example: example[feature]).prefetch(2).as_numpy_iterator()
 
     def _prepare(self):
         if not self._ready:
