@@ -14,6 +14,7 @@ from trainers.configs import (
     answer,
     base,
     books,
+    classify,
     clustered_text,
     demo,
     enwik8,
@@ -25,12 +26,14 @@ from trainers.configs import (
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.tasks import image, registry
+from trainers.tasks.classifier import make_classifier
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
     "all_attention_enwik8",
     "answer",
     "books",
+    "classify",
     "clustered_text",
     "demo",
     "enwik8",
@@ -44,6 +47,7 @@ ALL = [
     *(("answer", (variant,)) for variant in answer.VARIANTS),
     *(("books", (variant,)) for variant in books.VARIANTS),
     *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
+    *(("classify", (variant,)) for variant in classify.VARIANTS),
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
@@ -62,6 +66,7 @@ SMALL = [
     ("all_attention_enwik8", ("tiny",)),
     ("answer", ("small",)),
     ("translate_documents", ("mixed",)),
+    *(("classify", (variant,)) for variant in classify.VARIANTS),
     *(("images", (variant,)) for variant in images.VARIANTS),
 ]
 
@@ -78,6 +83,8 @@ def num_weights(name, arguments):
         config.data.update(source_field="en", target_field="fr")
         config.data.update(tokenizer="bytes", vocabulary=None)
         return registry.make_task(config).make_model().count_params()
+    if config.task == "classify":
+        return make_classifier(config, vocabulary_size=258, num_classes=20).count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()
     return components.make_model(config, vocabulary_size=258).count_params()
@@ -186,6 +193,7 @@ def test_two_configurations_do_not_share_their_parts():
     [
         ("answer", "small, encoder, published"),
         ("books", "mixed, local"),
+        ("classify", "full, clustered, improved, local, mixed"),
         ("demo", "mixed, local, tiny"),
         ("enwik8", "enwik8_local_cluster8k"),
         ("all_attention_enwik8", "small, large, tiny"),

@@ -68,6 +68,10 @@ class LabeledBuckets(LengthBuckets):
         if self.num_cut:
             logging.info("%d of %d texts are cut at %d tokens.", self.num_cut, len(sizes), max_length)
 
+    def class_of(self, number: int) -> int:
+        """Returns the number of the class of a document."""
+        return int(self._classes[number])
+
     def read(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns ids int32 and mask bool (B, T), classes int32 and weights float32 (B,), of a batch.
 
