@@ -1,4 +1,4 @@
-"""Classes of texts, JSON lines with the fields "text" and "label": an encoder whose first position reads the whole text.
+"""Classes of texts, JSON lines with the fields "text" and "label", by an encoder.
 
 Command:   python -m trainers.vocabulary --config=trainers/configs/classify.py --config.data.path=FILE.jsonl --size=2000
            --output=runs/classify.subwords

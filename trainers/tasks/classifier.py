@@ -37,9 +37,7 @@ def make_classifier(config: ml_collections.ConfigDict, vocabulary_size: int, num
         return SequenceClassifier(_encoder_of(settings["start_from"], config, vocabulary_size), num_classes, **head)
     missing = [name for name in SIZES if not settings.get(name)]
     if missing:
-        raise ValueError(
-            f"`config.model` must have {', '.join(missing)}, or start_from. Received: {settings}."
-        )
+        raise ValueError(f"`config.model` must have {', '.join(missing)}, or start_from. Received: {settings}.")
     arguments: dict[str, Any] = {name: settings[name] for name in OF_BACKBONE if name in settings}
     arguments["embedding"] = {"grid": tuple(settings["grid"])} if settings["grid"] else None
     common = {"causal": False, "seed": config.seed, "dtype": config.train.dtype}

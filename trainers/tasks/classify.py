@@ -53,7 +53,9 @@ class Task(TextTask):
         """Returns the task of a work folder."""
         path = workdir.open_workdir(folder) / LABELS
         if not path.exists():
-            raise ValueError(f"`workdir` must hold {LABELS}, which `trainers.train` writes. Received: workdir={folder}.")
+            raise ValueError(
+                f"`workdir` must hold {LABELS}, which `trainers.train` writes. Received: workdir={folder}."
+            )
         labels = json.loads(path.read_text(encoding="utf-8"))
         return cls(workdir.load_config(folder), workdir.load_tokenizer(folder), labels)
 
