@@ -93,12 +93,13 @@ def test_each_text_is_in_one_batch_with_its_class_and_long_ones_are_cut(opened):
         rows = []
         for inputs, classes, weights in dataset.as_numpy_iterator():
             assert inputs["token_ids"].shape[1] in (64, 128) and inputs["padding_mask"][:, 0].all()
-            for ids, mask, number, weight in zip(*inputs.values(), classes, weights, strict=True):
+            for ids, mask, place, weight in zip(*inputs.values(), classes, weights, strict=True):
                 assert not ids[~mask].any() and ids[0] == 0
                 if weight:
-                    rows.append((bytes(ids[mask][1:] - 2 if len(ids[mask]) == 128 else ids[mask][1:-1] - 2), number))
+                    kept = ids[mask][1:].tolist()
+                    rows.append((bytes(number - 2 for number in kept if number > 1), len(kept), int(place)))
         seen.append(sorted(rows))
-    assert seen[0] == seen[1] == sorted([(b"good", 1), (b"bad", 0), (b"x" * 127, 0)])
+    assert seen[0] == seen[1] == sorted([(b"good", 5, 1), (b"bad", 4, 0), (b"x" * 127, 127, 0)])
     some = LabeledBuckets(store, [0, 0, 0], 2, 128, chosen=[1])
     assert sum(float(weights.sum()) for _, _, weights in some.evaluation_batches().as_numpy_iterator()) == 1
 
