@@ -82,9 +82,8 @@ class SpanAnswerer(EncoderTask):
         """
         logits = self.predict(inputs, batch_size=batch_size, verbose=0)
         log_probs = ops.log_softmax(ops.convert_to_tensor(logits), axis=-1)
-        start, end, score = map(
-            ops.convert_to_numpy, best_spans(log_probs[:, 0], log_probs[:, 1], self._longest(logits))
-        )
+        spans = best_spans(log_probs[:, 0], log_probs[:, 1], min(self.max_answer_length, logits.shape[-1]))
+        start, end, score = map(ops.convert_to_numpy, spans)
         exists = np.max(logits[:, 0], axis=-1) > LOWEST / 2
         return {
             "start": np.where(exists, start, -1).astype("int32"),
