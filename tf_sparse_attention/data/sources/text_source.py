@@ -205,7 +205,7 @@ def find_builder(library: Any, name: str | None, **options: Any) -> Any:
             raise
         raise ValueError(
             "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`."
-            f"{did_you_mean(name, known)} Received: tfds={name}."
+            f"{did_you_mean(str(name), known)} Received: tfds={name}."
         ) from error
 
 
