@@ -19,7 +19,6 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.models import Backbone, SequenceClassifier
 from tf_sparse_attention.models.attention_parts import all_parts, class_name, map_parts
 
@@ -41,9 +40,9 @@ def with_attention(model: SequenceClassifier, **arguments: Any) -> SequenceClass
     if not isinstance(model.encoder, Backbone) or kinds != {"DenseAttention"}:
         raise ValueError(f"`model` must have a `Backbone` of DenseAttention alone. Received: parts of {sorted(kinds)}.")
     parts = map_parts(lambda part: {**part, "layer": "ClusteredAttention", **arguments}, config["attention"])
-    with initialize_with_zeros():
-        encoder = Backbone(**{**config, "attention": parts, "seed": config["seed"] or 0})
-        clustered = type(model)(encoder, **_head(model))
+    # Weights are drawn, not zeros: the planes of the hash stay as they are.
+    encoder = Backbone(**{**config, "attention": parts, "seed": config["seed"] or 0})
+    clustered = type(model)(encoder, **_head(model))
     for target, source in zip(_layers(clustered), _layers(model), strict=True):
         if isinstance(source, layers.AttentionLayer):
             target.copy_projections(source)
