@@ -57,6 +57,7 @@ def folder(tmp_path_factory):
     for number in range(3):  # a file for each split
         (folder / "books" / f"{number}.txt").write_text(f"Text number {number}. " * 300, encoding="utf-8")
     (folder / "manpages.jsonl").write_text('{"en": "name", "fr": "nom", "split": "train"}\n' * 5, encoding="utf-8")
+    (folder / "reviews.jsonl").write_text('{"text": "fine", "label": "good", "split": "train"}\n' * 5, encoding="utf-8")
     lines = iter([f"Text number {number}." for number in (1, 2, 3)] * 20)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines, model_prefix=str(folder / "spm"), vocab_size=20, hard_vocab_limit=False, minloglevel=2
