@@ -83,7 +83,7 @@ def _hidden_dim_of(encoder):
     size = getattr(encoder, "hidden_dim", None)
     outputs = getattr(encoder, "output", None) if size is None and encoder.built else None
     outputs = outputs.get("sequence_output") if isinstance(outputs, dict) else outputs
-    if size is None and len(getattr(outputs, "shape", ())) == 3:
+    if size is None and outputs is not None and len(getattr(outputs, "shape", ())) == 3:
         size = outputs.shape[-1]
     if size is None:
         raise ValueError(

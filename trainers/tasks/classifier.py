@@ -44,7 +44,7 @@ def make_classifier(config: ml_collections.ConfigDict, vocabulary_size: int, num
     return SequenceClassifier(Backbone(vocabulary_size, **arguments, **common), num_classes, **head)
 
 
-def _encoder_of(path, config, vocabulary_size) -> keras.Model:
+def _encoder_of(path, config, vocabulary_size):
     """Returns the encoder in a file: a model of hidden tokens, a classifier, or an encoder itself."""
     model = load_model("config.model.start_from", path)
     encoder = model.backbone if isinstance(model, (LanguageModel, SequenceClassifier)) else model
