@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import keras
 import ml_collections
 
 from tf_sparse_attention.convert.weights import rebuilt_backbone
