@@ -73,6 +73,7 @@ def folder(tmp_path_factory):
     for number, picture in enumerate(pictures):
         keras.utils.save_img(folder / "pictures" / "train" / f"{number}.png", picture, scale=False)
     np.savez(folder / "speech.npz", **SPEECH)
+    (folder / "reviews.jsonl").write_text('{"text": "fine", "label": "good", "split": "train"}\n' * 5, encoding="utf-8")
     lines = iter([f"Text number {number}." for number in (1, 2, 3)] * 20)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines, model_prefix=str(folder / "spm"), vocab_size=20, hard_vocab_limit=False, minloglevel=2

@@ -12,7 +12,8 @@ One sample is printed while it is generated, several at the end. They are writte
 WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C keeps the samples so far.
 
 The run of an image model draws images, into a PNG of all of them, WORKDIR/samples.png; with --complete=SPLIT it
-completes the lower halves of images of a split: WORKDIR/completions.png.
+completes the lower halves of images of a split: WORKDIR/completions.png. That of a classifier prints the labels of the
+prompt with their probabilities.
 
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """

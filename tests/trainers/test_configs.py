@@ -15,6 +15,7 @@ from trainers.configs import (
     answer,
     base,
     books,
+    classify,
     clustered_text,
     demo,
     enwik8,
@@ -27,6 +28,7 @@ from trainers.configs import (
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.tasks import image, registry
+from trainers.tasks.classifier import make_classifier
 from trainers.tasks.speech import Task as SpeechTask
 
 FOLDER = Path(base.__file__).parent
@@ -34,6 +36,7 @@ CONFIGURATIONS = (
     "all_attention_enwik8",
     "answer",
     "books",
+    "classify",
     "clustered_text",
     "demo",
     "enwik8",
@@ -48,6 +51,7 @@ ALL = [
     *(("answer", (variant,)) for variant in answer.VARIANTS),
     *(("books", (variant,)) for variant in books.VARIANTS),
     *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
+    *(("classify", (variant,)) for variant in classify.VARIANTS),
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
@@ -68,6 +72,7 @@ SMALL = [
     ("answer", ("small",)),
     *(("speech", (variant,)) for variant in speech.KINDS),
     ("translate_documents", ("mixed",)),
+    *(("classify", (variant,)) for variant in classify.VARIANTS),
     *(("images", (variant,)) for variant in images.VARIANTS),
 ]
 # What the training split of the speech with 59 phones says.
@@ -86,6 +91,8 @@ def num_weights(name, arguments):
         config.data.update(source_field="en", target_field="fr")
         config.data.update(tokenizer="bytes", vocabulary=None)
         return registry.make_task(config).make_model().count_params()
+    if config.task == "classify":
+        return make_classifier(config, vocabulary_size=258, num_classes=20).count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()
     if config.task == "speech":
@@ -206,6 +213,7 @@ def test_two_configurations_do_not_share_their_parts():
     [
         ("answer", "small, encoder, published"),
         ("books", "mixed, local"),
+        ("classify", "full, clustered, improved, local, mixed"),
         ("demo", "mixed, local, tiny"),
         ("enwik8", "enwik8_local_cluster8k"),
         ("all_attention_enwik8", "small, large, tiny"),

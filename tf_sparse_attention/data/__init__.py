@@ -2,6 +2,7 @@
 
 from tf_sparse_attention.data.batches import (
     FeatureMasks,
+    LabeledBuckets,
     LengthBuckets,
     PairBatches,
     PairBuckets,
@@ -31,12 +32,14 @@ from tf_sparse_attention.data.images import (
     pack_images,
 )
 from tf_sparse_attention.data.sources import (
+    LabeledSource,
     LogMel,
     PairSource,
     SpeechSource,
     TextSource,
     Utterance,
     load_documents,
+    open_labeled,
     open_pairs,
     open_source,
     open_speech,
@@ -56,6 +59,8 @@ __all__ = [
     "ImageBatches",
     "ImageCodec",
     "ImageSource",
+    "LabeledBuckets",
+    "LabeledSource",
     "LengthBuckets",
     "LogMel",
     "PairBatches",
@@ -80,6 +85,7 @@ __all__ = [
     "image_evaluation_batches",
     "load_documents",
     "open_images",
+    "open_labeled",
     "open_pairs",
     "open_source",
     "open_speech",

@@ -10,10 +10,13 @@ from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, TRANSLATION_PRESETS
+from tf_sparse_attention.models.sequence_classifier import SequenceClassifier
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
+from tf_sparse_attention.models.span_answerer import SpanAnswerer
 from tf_sparse_attention.models.speech_recognizer import SpeechRecognizer
 from tf_sparse_attention.models.stateful import StatefulModel
 from tf_sparse_attention.models.swapped_model import SwappedModel
+from tf_sparse_attention.models.token_classifier import TokenClassifier
 
 __all__ = [
     "PRESETS",
@@ -29,10 +32,13 @@ __all__ = [
     "Perplexity",
     "PerplexityPerWord",
     "PhoneErrorRate",
+    "SequenceClassifier",
     "SequenceToSequence",
+    "SpanAnswerer",
     "SpeechRecognizer",
     "StatefulModel",
     "SwappedModel",
+    "TokenClassifier",
     "WordErrorRate",
     "initialize_by_depth",
     "language_model_loss",

@@ -42,7 +42,9 @@ def _data():
         "path": placeholder(str),  # folder of text files, or one text file, instead of `tfds`
         "pattern": "**/*.txt",  # of the files in `path`
         "local_dir": placeholder(str),  # what the TFDS builder would download
-        "text_feature": placeholder(str),  # None: found automatically
+        "text_feature": placeholder(str),  # None: found automatically; of classify, for JSON lines: "text"
+        # Of classify: the field with the label. None: of JSON lines "label", of TFDS the only one of classes.
+        "label_feature": placeholder(str),
         "source_field": placeholder(str),  # of translate and answer: the field that is read, of TFDS or JSON lines
         "target_field": placeholder(str),  # the field that is written
         "unit": "document",  # of these tasks, for JSON lines: document, or paragraph where both have as many
@@ -90,6 +92,7 @@ def _model():
         "cross_attention": [],  # of translate and answer: parts likewise, to what the encoder returns
         "encoder_attention": [],  # parts of the encoder, if any; empty: those of attention
         "num_encoder_layers": placeholder(int),  # of the encoder; None: num_layers
+        "pooling": "first",  # of classify: first, the vector of id 0 before the text, or mean, of all tokens
         "share_embeddings": True,  # whether source and target have one table
         "subsampling": 1,  # of speech: as many frames become one before the first block: 1, 2 or 4
         "sinusoidal": False,  # of speech: whether sines of the position are added to the inputs of the first block

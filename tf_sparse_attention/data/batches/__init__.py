@@ -2,6 +2,7 @@
 
 from tf_sparse_attention.data.batches.evaluation import evaluation_batches
 from tf_sparse_attention.data.batches.feature_masking import FeatureMasks
+from tf_sparse_attention.data.batches.labeled import LabeledBuckets
 from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.batches.masking import pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
@@ -17,6 +18,7 @@ from tf_sparse_attention.data.batches.training import TrainingBatches
 
 __all__ = [
     "FeatureMasks",
+    "LabeledBuckets",
     "LengthBuckets",
     "PairBatches",
     "PairBuckets",

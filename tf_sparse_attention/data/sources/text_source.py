@@ -54,6 +54,11 @@ class TextSource:
         self._prepare()
         return tuple(self._builder.info.splits)
 
+    @property
+    def features(self) -> Any:
+        """The features of the data set, by name."""
+        return self._builder.info.features
+
     def documents(self, split: str) -> Iterator[bytes]:
         """Iterates over the documents of a split, always in the same order.
 
@@ -66,9 +71,13 @@ class TextSource:
         Raises:
             ValueError: If the data set has no such split.
         """
+        return self.values(split, self.text_feature)
+
+    def values(self, split: str, feature: str) -> Iterator[Any]:
+        """Iterates over the values of any feature, by name, in the order of the documents; see `documents`."""
         self._prepare()
         examples = examples_in_order(self._builder, split)
-        return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
+        return examples.map(lambda example: example[feature]).prefetch(2).as_numpy_iterator()
 
     def _prepare(self):
         if not self._ready:
@@ -204,7 +213,7 @@ def find_builder(library: Any, name: str, **options: Any) -> Any:
             raise
         raise ValueError(
             "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`."
-            f"{did_you_mean(name, known)} Received: tfds={name}."
+            f"{did_you_mean(str(name), known)} Received: tfds={name}."
         ) from error
 
 
