@@ -81,6 +81,7 @@ def test_the_loss_is_the_mean_over_labels_and_padding_rows_do_not_count():
     assert abs(loss - sum(rows) / np.sum(LABELS > 0)) < 1e-4
 
 
+@pytest.mark.full
 def test_it_learns_what_it_is_shown():
     model = make(num_layers=1)
     model.compile("adam", CTCLoss(), jit_compile=False)

@@ -92,6 +92,7 @@ def test_validation_has_the_scores_of_its_split(finished, lines):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
     task, predict, calls = registry.load_task(finished), class_scores.Scorer.predict, []
     expected = task.evaluate(finished, "test")

@@ -187,7 +187,7 @@ def test_what_a_translation_lacks_or_does_not_have_is_refused(finished, make_con
     config.task = "translation"
     with pytest.raises(
         ValueError,
-        match=r"`config\.task` must be one of language_model, translate, answer, image, speech\. Received: task=tr",
+        match=r"`config\.task` must be one of language_model, translate, .*Received: task=translation\.",
     ):
         training.train(config, tmp_path / "task")
     with pytest.raises(ValueError, match=r"`workdir` must be the run of a language model here\. Received: one of a S"):
