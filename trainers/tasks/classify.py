@@ -17,8 +17,8 @@ from trainers.shared.files import write_json
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import class_scores
 from trainers.tasks.classifier import make_classifier
-from trainers.tasks.pair_task import check_settings
 from trainers.tasks.parts import Generated, Request, TrainingData
+from trainers.tasks.settings import check_settings
 from trainers.tasks.text_task import TextTask
 
 LABELS = "labels.json"

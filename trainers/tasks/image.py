@@ -15,6 +15,7 @@ from trainers.shared.files import write_json
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import image_samples, image_scores
 from trainers.tasks.parts import Generated, Request, TrainingData
+from trainers.tasks.settings import check_settings
 
 CODEC = "codec.json"
 # Settings that images do not have.
@@ -175,11 +176,7 @@ class Task:
 
 def _check(config):
     """Raises a `ValueError` for settings that images do not have, and without data."""
-    for section, names in FOREIGN.items():
-        for name in names:
-            value = config[section][name]
-            if value:
-                raise ValueError(f"`config.{section}.{name}` must be unset for task=image. Received: {name}={value!r}.")
+    check_settings(config, {}, FOREIGN)
     if not config.model.causal:
         raise ValueError("`config.model.causal` must be True for task=image. Received: causal=False.")
     if config.data.tfds is None and config.data.path is None:
