@@ -46,7 +46,7 @@ def test_a_sequence_is_read_as_its_order_says(codec):
     rows, columns = codec.block_shape or (height, width)
     image = images_of(codec, 1)[0]
     expected = [
-        image[row, column, channel] + 1
+        int(image[row, column, channel]) + 1
         for top in range(0, height, rows)
         for left in range(0, width, columns)
         for row in range(top, top + rows)
