@@ -560,7 +560,7 @@ def _only_existing(exists, output, probabilities, pattern):
 
 
 def _apart(queries, keys):
-    return np.asarray(keys)[None, :] - np.asarray(queries)[:, None]
+    return np.asarray(keys, int)[None, :] - np.asarray(queries, int)[:, None]  # a list of none would be of floats
 
 
 def _normalize(x):
