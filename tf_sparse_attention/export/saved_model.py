@@ -71,7 +71,7 @@ def export_saved_model(
         >>> served = tf.saved_model.load("saved_model")
         >>> served.signatures["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
     """
-    _check_model(model)
+    check_causal(model)
     check_tokenizer("tokenizer", tokenizer, model.backbone.vocabulary_size)
     check_length(model, "sequence_length", sequence_length)
     checks.check_count("batch_size", batch_size)
@@ -92,7 +92,8 @@ def export_saved_model(
     return folder
 
 
-def _check_model(model):
+def check_causal(model: LanguageModel) -> None:
+    """Raises a `ValueError` unless `model` is a causal `LanguageModel`, on the TensorFlow backend."""
     check_kind(model, "A SavedModel")
     if not model.backbone.causal:
         raise ValueError(
