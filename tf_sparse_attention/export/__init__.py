@@ -5,6 +5,14 @@ from tf_sparse_attention.export.litert import export_litert
 from tf_sparse_attention.export.onnx import export_onnx
 from tf_sparse_attention.export.saved_model import export_saved_model
 from tf_sparse_attention.export.sequence_to_sequence import export_sequence_to_sequence
+from tf_sparse_attention.export.speech import export_speech
 
-__all__ = ["export_images", "export_litert", "export_onnx", "export_saved_model", "export_sequence_to_sequence"]
+__all__ = [
+    "export_images",
+    "export_litert",
+    "export_onnx",
+    "export_saved_model",
+    "export_sequence_to_sequence",
+    "export_speech",
+]
 __dir__ = __all__.copy  # without the modules inside
