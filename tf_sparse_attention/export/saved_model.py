@@ -102,11 +102,11 @@ def check_causal(model: LanguageModel) -> None:
         )
 
 
-def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int) -> None:
-    """Raises a `ValueError` unless `tokenizer` is one, with no more ids than a model."""
+def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None) -> None:
+    """Raises a `ValueError` unless `tokenizer` is one, with no more ids than a model; None: it does not say."""
     if not isinstance(tokenizer, Tokenizer):
         raise ValueError(f"`{name}` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
-    if tokenizer.vocabulary_size > vocabulary_size:
+    if vocabulary_size is not None and tokenizer.vocabulary_size > vocabulary_size:
         raise ValueError(
             f"`{name}` must have no more ids than the model. Received: a tokenizer with "
             f"{tokenizer.vocabulary_size} and a model with {vocabulary_size}."
