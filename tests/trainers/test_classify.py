@@ -131,6 +131,17 @@ def test_a_prompt_gets_its_labels_with_probabilities(finished):
     assert json.loads((finished / "samples.jsonl").read_text()) == sample
 
 
+@pytest.mark.full
+def test_the_exported_model_classifies_where_the_library_is_not(finished):
+    task = registry.load_task(finished)
+    result = task.export(finished, jit_compile=False, weight_dtype=None)
+    (expected,) = task.generate(finished, Request(prompt=result["line"].encode())).samples
+    found = dict(zip(task.labels, result["probabilities"], strict=True))
+    assert found == pytest.approx(expected["probabilities"], rel=1e-4)
+    assert result["label"] == expected["label"]
+    assert result["proof"].startswith(f"'def main():' is '{expected['label']}' with probability 0.")
+
+
 def test_tensorboard_shows_texts_with_both_labels(finished, lines):
     task, model = registry.load_task(finished), workdir.load_model(finished)
     execution = strategy.choose_devices(task.config).execution(False, 1)
@@ -229,7 +240,5 @@ def test_what_classification_does_not_have_is_refused(make_config, finished, tmp
     config.model.num_layers = None
     with pytest.raises(ValueError, match=r"`config\.model` must have num_layers, or start_from\. Received"):
         registry.make_task(config).make_model()
-    with pytest.raises(ValueError, match=r"`workdir` must be the run of another task than classify: .*model\.keras"):
-        registry.load_task(finished).export(finished, True, None)
     with pytest.raises(ValueError, match=r"`workdir` must hold labels\.json, which `trainers\.train` writes"):
         type(registry.load_task(finished)).load(tmp_path)

@@ -310,10 +310,18 @@ def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, mak
         task.evaluate(finished, "test")
     with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `trainers\.train` writes\. Received"):
         type(task).load(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"`workdir` must not be a run of images: a SavedModel takes text\. .*workdir="
-    ):
-        task.export(finished, False, None)
+
+
+@pytest.mark.full
+def test_the_exported_model_scores_a_grey_image_where_the_library_is_not(finished):
+    result = registry.load_task(finished).export(finished, jit_compile=False, weight_dtype=None)
+    nats = nats_by_hand(workdir.load_model(finished), np.full((1, *SHAPE), 128, np.uint8)).sum()
+    assert result["nats"] == pytest.approx(nats, rel=1e-5)
+    assert result["proof"] == f"a grey image has {result['bits_per_dim']:.4f} bits per dimension"
+    generate = tf.saved_model.load(result["path"]).signatures["generate"]
+    settings = {"num_rows": 1, "temperature": 0.0, "top_p": 1.0, "seed": 0}
+    given = {name: tf.constant(value) for name, value in settings.items()}
+    assert generate(images=tf.zeros((2, *SHAPE), tf.uint8), **given)["drawn"].shape == (2, *SHAPE)
 
 
 def test_text_has_no_images_to_complete(untrained):

@@ -122,8 +122,16 @@ def test_generation_prints_and_writes_transcripts(finished):
     assert all(f"reference   {row['reference']}\n" in made.text for row in rows)
     with pytest.raises(ValueError, match=r"of the settings it has `num_beams` alone\. Received: temperature\."):
         task.generate(finished[0], Request(settings={"temperature": 1.0}))
-    with pytest.raises(ValueError, match=r"`workdir` must not be a run of speech: .* Received: workdir="):
-        task.export(finished[0], False, None)
+
+
+@pytest.mark.full
+def test_the_exported_model_transcribes_where_the_library_is_not(finished):
+    task = registry.load_task(finished[0])
+    result = task.export(finished[0], jit_compile=False, weight_dtype=None)
+    features = np.tile(np.array(task.known["mean"], "float32"), (100, 1))
+    (ids,) = workdir.load_model(finished[0]).transcribe([features])
+    assert result["text"] == task.as_labels(ids)
+    assert result["proof"] == f"100 frames of mean features say {result['text']!r}"
 
 
 def test_transcripts_of_a_split_and_of_a_file_stand_beside_the_references(finished, path):

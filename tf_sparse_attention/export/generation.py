@@ -27,7 +27,8 @@ SETTINGS = [
 
 def generate_function(model: LanguageModel, tokenizer: Tokenizer, weights: Weights, jit_compile: bool) -> Callable:
     """Returns the signature as a `tf.function`; see `export_saved_model`."""
-    loop, max_tokens = _loop(model, tokenizer, weights, jit_compile), max_tokens_of(model)
+    ids_of_text = tokenizer.vocabulary_size, (tokenizer.end_id,), tokenizer.start_id
+    loop, max_tokens = decoding_loop(model, weights, jit_compile, *ids_of_text), max_tokens_of(model)
 
     def continue_text(prompt, max_length, temperature, top_p, seed):
         ids = tokenizer.tokenize(prompt)
@@ -69,16 +70,35 @@ def outputs(tokenizer: Tokenizer, rows: Sequence[Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _loop(model, tokenizer, weights, jit_compile):
-    """Returns the part without strings, which XLA does not support; it is compiled for the sizes of each call."""
+def decoding_loop(
+    model: LanguageModel,
+    weights: Weights,
+    jit_compile: bool,
+    num_ids: int,
+    stop_token_ids: Sequence[int],
+    start_id: int,
+) -> Callable:
+    """Returns the part without strings, which XLA does not support; it is compiled for the sizes of each call.
+
+    Args:
+        model: the `LanguageModel`.
+        weights: its `Weights`.
+        jit_compile: whether XLA compiles it.
+        num_ids: only ids below it are sampled.
+        stop_token_ids: after which a row stops.
+        start_id: what the model reads before the first token.
+
+    Returns:
+        `tf.function` of prompts int32 (B, P), a buffer (B, L) that begins with them, their lengths, limits (B,), keys
+        (B, 2), temperature and top_p; returns token ids (B, L), numbers of tokens and log-probabilities (B,).
+    """
     decoder = make_decoder(model)
-    step = limit_vocabulary(decoder.step, tokenizer.vocabulary_size)
+    step = limit_vocabulary(decoder.step, num_ids)
 
     def loop(prompt_ids, buffer, prompt_lengths, limits, keys, temperature, top_p):
         def sampler(logits, keys):
             return sample(logits, keys, temperature, top_p=top_p)
 
-        stop_token_ids, start_id = (tokenizer.end_id,), tokenizer.start_id
         with weights.scope():
             state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1])
             rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_token_ids, start_id, state)
@@ -97,13 +117,25 @@ def assertions(
 ) -> list[tf.Operation]:
     """Returns the checks of the inputs of `generate`: prompts by name, with their lengths (B,), and the settings."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
-    conditions = (
+    of_lengths = (
         (max_length >= longest, "`max_length` must be at least 1 and the tokens of each prompt.", max_length),
         (max_length <= max_tokens, f"`max_length` must be at most {max_tokens}.", max_length),
-        (tf.size(lengths) <= MAX_ROWS, f"`{name}` must have at most {MAX_ROWS} rows.", tf.size(lengths)),
+    )
+    return checks_of(of_lengths) + setting_assertions(name, tf.size(lengths), temperature, top_p)
+
+
+def setting_assertions(name: str, num_rows: Tensor, temperature: Tensor, top_p: Tensor) -> list[tf.Operation]:
+    """Returns the checks of the number of rows of an input by name, and of the settings of `sample`."""
+    conditions = (
+        (num_rows <= MAX_ROWS, f"`{name}` must have at most {MAX_ROWS} rows.", num_rows),
         ((temperature >= 0) & (temperature < math.inf), "`temperature` must be a number of at least 0.", temperature),
         ((top_p > 0) & (top_p <= 1), "`top_p` must be a number in (0, 1].", top_p),
     )
+    return checks_of(conditions)
+
+
+def checks_of(conditions: Sequence[tuple[Tensor, str, Tensor]]) -> list[tf.Operation]:
+    """Returns the checks of conditions, each with what must be and what came."""
     return [tf.debugging.Assert(right, [f"{message} Received:", value]) for right, message, value in conditions]
 
 

@@ -20,13 +20,13 @@ def make_readme(model: LanguageModel, tokenizer: Tokenizer, weights: Weights, se
         blocks=model.backbone.num_layers,
         vocabulary=model.backbone.vocabulary_size,
         tokenizer=type(tokenizer).__name__,
-        needs=_NEEDS[tokenizer.needs_tensorflow_text],
+        needs=NEEDS[tokenizer.needs_tensorflow_text],
         window=sequence_length,
-        size=_size(weights),
+        size=size_of(weights),
         hidden_dim=model.backbone.hidden_dim,
         most_tokens=max_tokens_of(model),
         most_rows=MAX_ROWS,
-        versions=_versions(),
+        versions=versions(),
     )
 
 
@@ -40,24 +40,26 @@ def make_source_readme(model: SequenceToSequence, tokenizers: Sequence[Tokenizer
         parameters=f"{model.count_params():,}",
         vocabulary=model.vocabulary_size,
         tokenizer=names,
-        needs=_NEEDS[any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers)],
-        size=_size(weights),
+        needs=NEEDS[any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers)],
+        size=size_of(weights),
         most_tokens=max_tokens_of(model),
         most_source_tokens=model.encoder.max_length or MAX_TOKENS,
         most_rows=MAX_ROWS,
-        versions=_versions(),
+        versions=versions(),
     )
 
 
-def _size(weights):
+def size_of(weights: Weights) -> str:
+    """Returns the size of the weights as text."""
     return f"{weights.num_bytes / 1e6:,.1f} MB{', the large ones in 8 bits' if weights.numbers else ''}"
 
 
-def _versions():
+def versions() -> str:
+    """Returns what a SavedModel was written by."""
     return f"tf_sparse_attention {__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}"
 
 
-_NEEDS = {
+NEEDS = {
     False: "To run it TensorFlow is enough; the library that wrote it is not needed.",
     True: "To run it TensorFlow and tensorflow-text are needed (`import tensorflow_text` before it is loaded); the "
     "library that wrote it is not.",

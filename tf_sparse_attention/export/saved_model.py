@@ -71,7 +71,7 @@ def export_saved_model(
         >>> served = tf.saved_model.load("saved_model")
         >>> served.signatures["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
     """
-    _check_model(model)
+    check_causal(model)
     check_tokenizer("tokenizer", tokenizer, model.backbone.vocabulary_size)
     check_length(model, "sequence_length", sequence_length)
     checks.check_count("batch_size", batch_size)
@@ -92,7 +92,8 @@ def export_saved_model(
     return folder
 
 
-def _check_model(model):
+def check_causal(model: LanguageModel) -> None:
+    """Raises a `ValueError` unless `model` is a causal `LanguageModel`, on the TensorFlow backend."""
     check_kind(model, "A SavedModel")
     if not model.backbone.causal:
         raise ValueError(
@@ -101,11 +102,11 @@ def _check_model(model):
         )
 
 
-def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int) -> None:
-    """Raises a `ValueError` unless `tokenizer` is one, with no more ids than a model."""
+def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None) -> None:
+    """Raises a `ValueError` unless `tokenizer` is one, with no more ids than a model; None: it does not say."""
     if not isinstance(tokenizer, Tokenizer):
         raise ValueError(f"`{name}` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
-    if tokenizer.vocabulary_size > vocabulary_size:
+    if vocabulary_size is not None and tokenizer.vocabulary_size > vocabulary_size:
         raise ValueError(
             f"`{name}` must have no more ids than the model. Received: a tokenizer with "
             f"{tokenizer.vocabulary_size} and a model with {vocabulary_size}."

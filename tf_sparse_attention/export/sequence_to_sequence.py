@@ -21,6 +21,7 @@ from tf_sparse_attention.export.generation import (
 )
 from tf_sparse_attention.export.readme import make_source_readme
 from tf_sparse_attention.export.saved_model import check_tokenizer, checked_path, write_module
+from tf_sparse_attention.export.texts import with_end
 from tf_sparse_attention.export.token_functions import check_kind
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.generation import generate, row_keys, sample
@@ -99,7 +100,7 @@ class _Sources:
     def read(self, text: Tensor, num_rows: Tensor) -> dict[str, Tensor]:
         """Returns the inputs of the encoder, ids and mask (num_rows, S)."""
         ids = self.tokenizer.tokenize(text)
-        ids = _with_end(ids, self.tokenizer.end_id) if self.append_end else ids
+        ids = with_end(ids, self.tokenizer.end_id) if self.append_end else ids
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         longest, shortest = (reduce(tf.concat([lengths, [1]], axis=0)) for reduce in (tf.reduce_max, tf.reduce_min))
         message = f"`text` must have 1 to {self.max_tokens} tokens each. Received:"
@@ -111,12 +112,6 @@ class _Sources:
         padded = tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*rows, [0, 0]])
         # A row that only fills the batch reads one token: nothing is asked of it.
         return {"encoder_token_ids": tf.cast(padded, tf.int32), "encoder_padding_mask": mask | (tf.range(size) == 0)}
-
-
-def _with_end(ids: tf.RaggedTensor, end_id: int) -> tf.RaggedTensor:
-    """Returns rows of ids with one more at the end of each."""
-    ends = tf.fill((ids.nrows(), 1), tf.constant(end_id, ids.dtype))
-    return tf.concat([ids, tf.RaggedTensor.from_tensor(ends, row_splits_dtype=ids.row_splits.dtype)], axis=1)
 
 
 def _generate_function(model, tokenizer, sources, weights, jit_compile):
@@ -161,7 +156,7 @@ def _score_function(model, tokenizer, sources, weights):
             ["`text` and `target` must have as many rows. Received:", tf.size(text), tf.size(target)],
         )
         with tf.control_dependencies([same]):
-            ids = _with_end(tokenizer.tokenize(target), tokenizer.end_id)
+            ids = with_end(tokenizer.tokenize(target), tokenizer.end_id)
         lengths, targets = tf.cast(ids.row_lengths(), tf.int32), tf.cast(ids.to_tensor(), tf.int32)
         is_real = tf.range(tf.shape(targets)[1]) < lengths[:, None]
         before = tf.pad(targets[:, :-1], [[0, 0], [1, 0]], constant_values=tokenizer.start_id)

@@ -94,7 +94,7 @@ def unsupported_model_error(model: LanguageModel, runtime: str, reason: object) 
     )
 
 
-def check_kind(model: keras.Model, what: str, kind: type = LanguageModel) -> None:
+def check_kind(model: keras.Model, what: str, kind: type | tuple[type, ...] = LanguageModel) -> None:
     """Raises a `ValueError` unless `model` is a `LanguageModel`, or of another kind, on the TensorFlow backend."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -103,7 +103,8 @@ def check_kind(model: keras.Model, what: str, kind: type = LanguageModel) -> Non
             f"Received: backend={keras.backend.backend()!r}."
         )
     if not isinstance(model, kind):
-        raise ValueError(f"`model` must be a `{kind.__name__}`. Received: model={model!r}.")
+        names = " or ".join(f"`{each.__name__}`" for each in (kind if isinstance(kind, tuple) else (kind,)))
+        raise ValueError(f"`model` must be a {names}. Received: model={model!r}.")
 
 
 def _check(model, signatures):

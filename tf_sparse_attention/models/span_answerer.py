@@ -81,15 +81,17 @@ class SpanAnswerer(EncoderTask):
             the two. In rows in which no token may be chosen start and end are -1, and the last is -infinity.
         """
         logits = self.predict(inputs, batch_size=batch_size, verbose=0)
-        log_probs = ops.log_softmax(ops.convert_to_tensor(logits), axis=-1)
-        spans = best_spans(log_probs[:, 0], log_probs[:, 1], min(self.max_answer_length, logits.shape[-1]))
-        start, end, score = map(ops.convert_to_numpy, spans)
-        exists = np.max(logits[:, 0], axis=-1) > LOWEST / 2
-        return {
-            "start": np.where(exists, start, -1).astype("int32"),
-            "end": np.where(exists, end, -1).astype("int32"),
-            "log_prob": np.where(exists, score, -np.inf).astype("float32"),
-        }
+        start, end, log_prob = map(ops.convert_to_numpy, self.spans(ops.convert_to_tensor(logits)))
+        return {"start": start, "end": end, "log_prob": log_prob}
+
+    def spans(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns "start", "end" and "log_prob" as `answer` does, of logits float32 (B, 2, T)."""
+        log_probs = ops.log_softmax(logits, axis=-1)
+        length = ops.shape(logits)[-1]
+        most = self.max_answer_length if not isinstance(length, int) else min(self.max_answer_length, length)
+        start, end, score = best_spans(log_probs[:, 0], log_probs[:, 1], most)
+        exists = ops.max(logits[:, 0], axis=-1) > LOWEST / 2
+        return ops.where(exists, start, -1), ops.where(exists, end, -1), ops.where(exists, score, -float("inf"))
 
     def get_config(self) -> Config:
         return {**super().get_config(), "max_answer_length": self.max_answer_length}

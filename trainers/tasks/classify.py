@@ -12,7 +12,8 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.labeled import rows_of
-from trainers.shared import components, evaluation, sampling, workdir
+from tf_sparse_attention.export import export_classifier
+from trainers.shared import components, evaluation, exporting, sampling, workdir
 from trainers.shared.files import write_json
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import class_scores
@@ -187,12 +188,17 @@ class Task(TextTask):
         return Generated([sample], "\n".join(rows), path)
 
     def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Raises a `ValueError`: functions of a SavedModel are those of language models and translators."""
-        raise ValueError(
-            "`workdir` must be the run of another task than classify: no SavedModel has functions of classes. Load "
-            "model.keras with `keras.models.load_model` and call its `export`, which reads token ids. "
-            f"Received: workdir={folder}."
-        )
+        """Writes the SavedModel of a work folder into it, see `export_classifier`, and classifies a line with it.
+
+        Classification has no loop to compile.
+        """
+        saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
+        model: Any = workdir.load_model(folder)
+        length = self.config.data.sequence_length
+        path = export_classifier(model, saved_model, self.tokenizer, self.labels, length, weight_dtype)
+        found = exporting.run_alone(path, "classify", {"text": [exporting.LINE]})
+        proof = f"{exporting.LINE!r} is {found['label']!r} with probability {max(found['probabilities']):.4f}"
+        return {"path": str(path), "line": exporting.LINE, **found, "proof": proof}
 
 
 def _check_request(request, prompt):

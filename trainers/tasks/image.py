@@ -8,9 +8,11 @@ from typing import Any, Self
 
 import keras
 import ml_collections
+import numpy as np
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, evaluation, workdir
+from tf_sparse_attention.export import export_images
+from trainers.shared import components, evaluation, exporting, workdir
 from trainers.shared.files import write_json
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import image_samples, image_scores
@@ -152,11 +154,14 @@ class Task:
         return image_scores.as_text(scores)
 
     def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Raises a `ValueError`: a SavedModel has a tokenizer of text."""
-        raise ValueError(
-            "`workdir` must not be a run of images: a SavedModel takes text. Load its model with "
-            f"`keras.models.load_model`, which needs this library. Received: workdir={folder}."
-        )
+        """Writes the SavedModel of a work folder into it, see `export_images`, and scores a grey image with it."""
+        saved_model, codec = workdir.open_workdir(folder) / exporting.SAVED_MODEL, self.codec
+        model: Any = workdir.load_model(folder)
+        path = export_images(model, saved_model, codec, self.config.data.batch_size, jit_compile, weight_dtype)
+        grey = np.full((1, *codec.shape), image_samples.GREY, np.uint8)
+        found = exporting.run_alone(path, "score", {"images": grey.tolist()})
+        proof = f"a grey image has {found['bits_per_dim']:.4f} bits per dimension"
+        return {"path": str(path), **found, "proof": proof}
 
     def generate(
         self,

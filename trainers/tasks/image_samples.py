@@ -37,7 +37,7 @@ class Painter(NamedTuple):
     @property
     def num_given(self) -> int:
         """The bytes before the first one of the lower half of an image."""
-        return int(self.codec.positions()[self.codec.height // 2 :].min())
+        return self.codec.num_ids_above(self.codec.height // 2)
 
 
 def generate(

@@ -9,15 +9,17 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.batches.speech_store import transcript_of
+from tf_sparse_attention.data.batches.speech_store import separator_of, transcript_of
+from tf_sparse_attention.export import export_speech
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
-from trainers.shared import components, evaluation, sampling, workdir
+from trainers.shared import components, evaluation, exporting, sampling, workdir
 from trainers.shared.files import write_json
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import recordings, speech_scores
 from trainers.tasks.parts import Generated, Request, TrainingData
 
 SPEECH = "speech.json"
+NUM_FRAMES = 100  # that an exported model is tried with
 # Settings of `config.model` that are those of the encoder.
 OF_ENCODER: tuple[str, ...] = ("num_layers", "hidden_dim", "intermediate_dim", "activation", "num_local_layers", "norm")
 OF_ENCODER += ("attention", "embedding_dim", "dropout", "embedding_dropout", "activation_dropout")
@@ -213,11 +215,18 @@ class Task:
         return Generated(rows, "\n".join(lines), path)
 
     def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Raises a `ValueError`: a SavedModel has a tokenizer of text."""
-        raise ValueError(
-            "`workdir` must not be a run of speech: a SavedModel takes text. Load its model with "
-            f"`keras.models.load_model`, which needs this library. Received: workdir={folder}."
-        )
+        """Writes the SavedModel of a work folder into it, see `export_speech`, and transcribes mean features with it.
+
+        Transcription has no loop to compile.
+        """
+        saved_model, known = workdir.open_workdir(folder) / exporting.SAVED_MODEL, self.known
+        model: Any = workdir.load_model(folder)
+        sound = tsa.data.LogMel(**known["features"]) if "sample_rate" in known["features"] else None
+        separator = separator_of(known["unit"])
+        path = export_speech(model, saved_model, known["labels"], separator, sound, weight_dtype)
+        inputs = {"features": [[known["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
+        found = exporting.run_alone(path, "transcribe", inputs)
+        return {"path": str(path), **found, "proof": f"{NUM_FRAMES} frames of mean features say {found['text']!r}"}
 
 
 def _check(config):

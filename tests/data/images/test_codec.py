@@ -99,6 +99,13 @@ def test_a_graph_gives_what_numpy_does(codec):
     assert [x.numpy().ravel()[0] for x in outside] == [0, 255]
 
 
+def test_what_is_above_a_row_of_blocks_ends_before_the_first_byte_below():
+    codec = ImageCodec(4, 4, 1, "blocks", (2, 2))
+    # Of the first block two rows of two bytes: its second row begins at the third.
+    assert [codec.num_ids_above(row) for row in range(5)] == [0, 2, 8, 10, 16]
+    assert [ImageCodec(2, 3, 1).num_ids_above(row) for row in range(3)] == [0, 3, 6]
+
+
 def test_a_codec_can_be_made_again_of_its_config():
     codec = ImageCodec(4, 6, 1, "blocks", (2, 3))
     assert ImageCodec.from_config(codec.get_config()).get_config() == codec.get_config()

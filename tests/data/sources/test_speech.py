@@ -53,6 +53,15 @@ def test_log_mel_features_are_those_by_hand():
     np.testing.assert_allclose(found, frames_by_hand(samples), atol=2e-3)
 
 
+def test_frames_of_a_padded_row_are_those_of_the_row_by_itself():
+    log_mel, rows = LogMel(RATE, 20), np.random.default_rng(0).normal(size=(4, 700)).astype("float32")
+    lengths = np.array([700, 280, 279, 90])  # 90 are less than a window
+    found, counts = log_mel(rows, lengths), log_mel.num_frames(lengths)
+    assert counts.numpy().tolist() == [7, 2, 1, 1]
+    for row, features, length, count in zip(rows, found, lengths, counts, strict=True):
+        np.testing.assert_allclose(features[:count], log_mel(row[:length]), atol=1e-4)
+
+
 def test_a_recording_shorter_than_a_window_is_one_frame():
     assert LogMel(RATE)(np.ones(10, "float32")).shape == (1, 40)
     assert LogMel(RATE)(np.ones((2, 280), "float32")).shape == (2, 2, 40)

@@ -81,7 +81,12 @@ class SpeechStore:
 
 def transcript_of(ids: Sequence[int] | np.ndarray, labels: Sequence[str], unit: str) -> str:
     """Returns label ids, from 1 on, as text: phones with spaces between, characters without."""
-    return (" " if unit == "phone" else "").join(labels[int(label) - 1] for label in ids)
+    return separator_of(unit).join(labels[int(label) - 1] for label in ids)
+
+
+def separator_of(unit: str) -> str:
+    """Returns what is between two labels of a text: a space between phones, nothing between characters."""
+    return " " if unit == "phone" else ""
 
 
 def open_speech_store(

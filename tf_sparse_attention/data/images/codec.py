@@ -150,6 +150,10 @@ class ImageCodec:
         """Returns where the bytes of an image are in its sequence, int64 (H, W, C)."""
         return self._to_image(np.arange(self.length))
 
+    def num_ids_above(self, row: int) -> int:
+        """Returns how many ids of an image come before the first one of a row, 0 to H, and of those below."""
+        return int(self.positions()[row:].min(initial=self.length))
+
     def _to_sequence(self, images):
         lead = _lead(images, 3)
         if self.block_shape is not None:

@@ -60,12 +60,19 @@ class LogMel:
         self.pre_emphasis, self.lowest, self.highest = pre_emphasis, float(lowest), float(highest)
         self.window_samples, self.hop_samples = max(1, round(window * sample_rate)), max(1, round(hop * sample_rate))
 
-    def __call__(self, samples: Any) -> "tf.Tensor":
-        """Returns the features, float32 (..., frames, F), of samples in [-1, 1], float (..., N)."""
+    def __call__(self, samples: Any, num_samples: Any = None) -> "tf.Tensor":
+        """Returns the features, float32 (..., frames, F), of samples in [-1, 1], float (..., N).
+
+        Where rows are padded on the right, `num_samples`, int (...), says how many are real, and the first
+        `num_frames(num_samples)` frames are those of a row by itself.
+        """
         import tensorflow as tf
 
         samples = tf.cast(samples, tf.float32)
         emphasised = tf.concat([samples[..., :1], samples[..., 1:] - self.pre_emphasis * samples[..., :-1]], axis=-1)
+        if num_samples is not None:
+            is_real = tf.range(tf.shape(samples)[-1]) < tf.cast(num_samples, tf.int32)[..., None]
+            emphasised = tf.where(is_real, emphasised, 0.0)
         missing = tf.maximum(0, self.window_samples - tf.shape(samples)[-1])
         paddings = [[0, 0]] * (samples.shape.rank - 1) + [[0, missing]]
         frames = tf.signal.frame(tf.pad(emphasised, paddings), self.window_samples, self.hop_samples)
@@ -73,6 +80,12 @@ class LogMel:
         size = 1 << (self.window_samples - 1).bit_length()
         powers = tf.abs(tf.signal.rfft(frames, [size])) ** 2 / size  # (..., frames, size / 2 + 1)
         return tf.math.log(tf.tensordot(powers, self._bands(size // 2 + 1), 1) + FLOOR)
+
+    def num_frames(self, num_samples: Any) -> "tf.Tensor":
+        """Returns how many frames samples make, int32 (...) of int (...)."""
+        import tensorflow as tf
+
+        return 1 + tf.maximum(0, tf.cast(num_samples, tf.int32) - self.window_samples) // self.hop_samples
 
     def _bands(self, num_bins):
         import tensorflow as tf

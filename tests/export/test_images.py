@@ -1,0 +1,96 @@
+"""SavedModels of images: scores and drawn images are those of the model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.export.serving import LOCAL
+from tf_sparse_attention.data import ImageCodec
+from tf_sparse_attention.export import export_images
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.generator import Generator
+
+CODEC = ImageCodec(height=4, width=2, channels=1, order="blocks", block_shape=(2, 1))
+IMAGES = np.random.default_rng(0).integers(256, size=(3, 4, 2, 1), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(3)
+    sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
+    model = LanguageModel(Backbone(257, attention=[LOCAL], embedding={"grid": CODEC.grid}, **sizes))
+    model._generator = Generator(model, run_eagerly=True)
+    return model
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "painter"
+    return export_images(model, path, CODEC, batch_size=2, jit_compile=False)
+
+
+@pytest.fixture(scope="module")
+def served(exported):
+    return tf.saved_model.load(exported).signatures
+
+
+def draw(served, images, **settings):
+    given = {"num_rows": 2, "temperature": 1.0, "top_p": 0.9, "seed": 5, **settings}
+    inputs = {name: tf.constant(value) for name, value in given.items()}
+    return {name: x.numpy() for name, x in served["generate"](images=tf.constant(images), **inputs).items()}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_scores_are_the_nats_of_all_bytes(model, served, count):
+    found = served["score"](images=tf.constant(IMAGES[:count]))
+    ids = CODEC.encode(IMAGES)
+    log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(model(np.pad(ids, [(0, 0), (1, 0)])[:, :-1])))
+    nats = -np.take_along_axis(log_probs, ids[..., None], axis=-1).sum(axis=(1, 2))[:count]
+    np.testing.assert_allclose(found["nats"], nats, rtol=1e-5)
+    np.testing.assert_allclose(found["bits_per_dim"], nats / np.log(2) / 8, rtol=1e-5)
+
+
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_given"), [(1, 1), pytest.param(0, 0, marks=FULL), pytest.param(2, 4, marks=FULL)]
+)
+def test_images_are_those_that_the_model_draws_below_what_is_given(model, served, num_rows, num_given):
+    strategy, prompts = Sampling(top_p=0.9), list(CODEC.encode(IMAGES)[:, :num_given])
+    rows = model.generator.generate(prompts, CODEC.length, strategy, 5, None, 257)
+    found = draw(served, IMAGES, num_rows=num_rows)
+    np.testing.assert_array_equal(found["drawn"], CODEC.decode(np.stack([row.token_ids for row in rows])))
+    np.testing.assert_allclose(found["log_prob"], [row.log_probs.sum() for row in rows], atol=1e-3)
+    np.testing.assert_array_equal(draw(served, IMAGES[:1], num_rows=num_rows)["drawn"], found["drawn"][:1])
+
+
+def test_nothing_is_drawn_where_all_is_given(served):
+    found = draw(served, IMAGES, num_rows=4)
+    np.testing.assert_array_equal(found["drawn"], IMAGES)
+    assert not found["log_prob"].any()
+
+
+def test_what_does_not_fit_is_refused(model, served, tmp_path):
+    for settings, message in [
+        ({"num_rows": 5}, r"`num_rows` must be in \[0, 4\], the rows of an image"),
+        ({"top_p": 0.0}, r"`top_p` must be a number in \(0, 1\]"),
+    ]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            draw(served, IMAGES, **settings)
+    with pytest.raises(ValueError, match=r"`codec` must be an `ImageCodec`\. Received: 'raster'"):
+        export_images(model, tmp_path / "x", "raster")
+    with pytest.raises(ValueError, match=r"`codec` must be of .* images of 32 bytes, a model of 8 positions"):
+        export_images(model, tmp_path / "x", ImageCodec(4, 4, 2))
+    small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
+    with pytest.raises(ValueError, match=r"`model` must have the 257 ids of the codec\. Received: 200"):
+        export_images(small, tmp_path / "x", CODEC)
+
+
+def test_the_readme_names_every_input_and_output(exported, served):
+    readme = (exported / "README.md").read_text(encoding="utf-8")
+    for function in served.values():
+        for name in [*function.structured_input_signature[1], *function.structured_outputs]:
+            assert f"| `{name}` |" in readme

@@ -1,0 +1,129 @@
+"""SavedModels of speech: transcripts of features and of sound are those of the model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_attention.data import LogMel
+from tf_sparse_attention.export import export_speech
+from tf_sparse_attention.models import Backbone, SpeechRecognizer
+
+LABELS = ["ä", "b", " "]
+SOUND = LogMel(sample_rate=8000, num_bands=6)
+LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
+CLUSTERED = {"layer": "ClusteredAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "top_k": 4}
+LSH = {"layer": "LSHAttention", "num_heads": 1, "key_dim": 8, "num_buckets": 4, "bucket_size": 4}
+LENGTHS = [41, 3, 20]
+
+
+def make_model(attention):
+    keras.utils.set_random_seed(5)
+    encoder = Backbone(None, 1, 16, attention, intermediate_dim=16, embedding_dim=8, causal=False)
+    model = SpeechRecognizer(encoder, 3, num_features=6, subsampling=2, feature_mean=range(6), feature_std=[2.0] * 6)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.3 * keras.random.normal(weight.shape, seed=1))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model([LOCAL])
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    return export_speech(model, tmp_path_factory.mktemp("export") / "recognizer", LABELS, "-", SOUND)
+
+
+@pytest.fixture(scope="module")
+def served(exported):
+    return tf.saved_model.load(exported).signatures
+
+
+def recordings(lengths=LENGTHS, size=(6,)):
+    random = np.random.default_rng(0)
+    return [random.normal(size=(length, *size)).astype("float32") for length in lengths]
+
+
+def padded(rows):
+    """Rows with numbers after their end that must not matter."""
+    array = np.full((len(rows), max(map(len, rows)), *rows[0].shape[1:]), 9.0, "float32")
+    for row, given in zip(array, rows, strict=True):
+        row[: len(given)] = given
+    return tf.constant(array), tf.constant([len(row) for row in rows])
+
+
+def check(model, rows, found):
+    """Compares outputs with what the model says of recordings one by one."""
+    for number, features in enumerate(rows):
+        log_probs = keras.ops.convert_to_numpy(model(features[None]))[0]
+        np.testing.assert_allclose(found["log_probs"][number, : len(log_probs)], log_probs, atol=1e-4)
+        np.testing.assert_allclose(found["log_prob"][number], log_probs.max(axis=-1).sum(), rtol=1e-4)
+        (ids,) = model.transcribe([features])
+        assert found["num_labels"][number] == len(ids)
+        assert found["text"].numpy()[number].decode() == "-".join(LABELS[number - 1] for number in ids)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [7]])
+def test_transcripts_of_features_are_those_of_the_model(model, served, lengths):
+    rows = recordings(lengths)
+    features, num_frames = padded(rows)
+    found = served["transcribe"](features=features, num_frames=num_frames)
+    assert len(lengths) < 3 or sum(found["num_labels"].numpy()) > 3
+    check(model, rows, found)
+
+
+def test_transcripts_of_sound_are_those_of_its_features(model, served):
+    rows = recordings([2000, 900, 90], ())  # the last is shorter than a window
+    samples, num_samples = padded(rows)
+    found = served["transcribe_sound"](samples=samples, num_samples=num_samples)
+    check(model, [SOUND(row).numpy() for row in rows], found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("attention", [[CLUSTERED], [LSH]])
+def test_patterns_that_read_the_content_are_exported_as_they_are(attention, tmp_path):
+    model = make_model(attention)
+    served = tf.saved_model.load(export_speech(model, tmp_path / "x", LABELS, "-")).signatures
+    assert set(served) == {"transcribe"}
+    features, num_frames = padded(recordings())
+    mask = tf.range(features.shape[1]) < num_frames[:, None]
+    expected = model({"features": tf.where(mask[..., None], features, 0), "padding_mask": mask})
+    found = served["transcribe"](features=features, num_frames=num_frames)
+    np.testing.assert_allclose(found["log_probs"], expected, atol=1e-4)
+
+
+def test_what_does_not_fit_is_refused(model, served, tmp_path):
+    for count, message in [
+        ([5, 6], r"`num_frames` must have a number for each row"),
+        ([0], r"`num_frames` must be numbers from 1 to the length of the rows"),
+        ([8], r"`num_frames` must be numbers from 1 to the length of the rows"),
+    ]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            served["transcribe"](features=tf.zeros((1, 7, 6)), num_frames=tf.constant(count))
+    for arguments, message in [
+        ({"labels": ["a"]}, r"`labels` must be 3 texts, those of the model\. Received: \['a'\]"),
+        ({"labels": "abc"}, r"`labels` must be 3 texts, those of the model\. Received: 'abc'"),
+        ({"separator": 1}, r"`separator` must be a text\. Received: separator=1"),
+        ({"log_mel": LogMel()}, r"`log_mel` must be a `LogMel` of 6 bands, the features of the model\. Received: 40"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            export_speech(**{"model": model, "path": tmp_path / "x", "labels": LABELS, **arguments})
+
+
+@pytest.mark.full
+def test_no_more_frames_than_there_are_positions(tmp_path):
+    encoder = Backbone(None, 1, 16, [LOCAL], intermediate_dim=16, causal=False, embedding={"grid": (4, 2)})
+    model = SpeechRecognizer(encoder, 3, num_features=6, subsampling=2)
+    served = tf.saved_model.load(export_speech(model, tmp_path / "x", LABELS)).signatures["transcribe"]
+    assert served(features=tf.zeros((1, 16, 6)), num_frames=tf.constant([16]))["log_probs"].shape == (1, 8, 4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`features` must have at most 16 frames"):
+        served(features=tf.zeros((1, 17, 6)), num_frames=tf.constant([16]))
+
+
+def test_the_readme_names_every_input_and_output(exported, served):
+    readme = (exported / "README.md").read_text(encoding="utf-8")
+    for function in served.values():
+        for name in [*function.structured_input_signature[1], *function.structured_outputs]:
+            assert f"| `{name}` |" in readme
