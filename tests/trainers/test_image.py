@@ -18,7 +18,7 @@ from tests.trainers.interrupted import SignalAt, arrays_of
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers.configs import images as images_config
-from trainers.shared import callbacks, exporting, sampling, scoring, strategy, training, workdir
+from trainers.shared import callbacks, sampling, scoring, strategy, training, workdir
 from trainers.tasks import image_samples, image_scores, registry
 from trainers.tasks.parts import Request
 
@@ -288,9 +288,9 @@ def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, mak
     with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `trainers\.train` writes\. Received"):
         type(task).load(tmp_path)
     with pytest.raises(
-        ValueError, match=r"`workdir` must be the run of a language model here\. Received: one of the ta"
+        ValueError, match=r"`workdir` must not be a run of images: a SavedModel takes text\. .*Received"
     ):
-        exporting.export(finished)
+        registry.load_task(finished).export(finished, False, None)
 
 
 def test_text_has_no_images_to_complete(untrained):

@@ -57,9 +57,10 @@ def _data():
         "image_order": "raster",  # of image: raster, or blocks, one after the other
         "image_block": [],  # of image: rows and columns of a block of the order blocks
         "use_flips": False,  # of image: whether half of the images are mirrored in training
+        "sample_rate": placeholder(int),  # of audio: samples a second of each recording; None: those of the data set
         "use_packing": True,  # documents in one window do not attend to each other
         "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target
-        "sequence_length": 1024,  # tokens in a window; of image: the bytes of one
+        "sequence_length": 1024,  # tokens in a window; of image: the bytes of one; of audio: samples
         "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
         "batch_size": 8,  # windows in a step, over all replicas
     }

@@ -10,7 +10,8 @@ from typing import Any
 import ml_collections
 from rouge_score.rouge_scorer import RougeScorer
 
-from trainers.tasks.pair_task import PairTask, check_settings
+from trainers.tasks.pair_task import PairTask
+from trainers.tasks.settings import check_settings
 
 NEEDED = {"data": ("source_field", "target_field")}
 FOREIGN = {"data": ("mask_rate", "text_feature"), "model": ("memory_length", "grid", "initialization")}

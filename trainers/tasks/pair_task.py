@@ -132,19 +132,3 @@ class PairTask(TextTask):
         settings = {"max_length": 20, "temperature": 0.0, "top_p": 1.0, "seed": 0}
         found = exporting.run_alone(path, "generate", {"text": [LINE], **settings})
         return {"path": str(path), "line": LINE, **found, "proof": f"{LINE!r} becomes {found['text']!r}"}
-
-
-def check_settings(config: ml_collections.ConfigDict, needed: Any, foreign: Any) -> None:
-    """Raises a `ValueError` for settings that a task lacks, or does not have.
-
-    Args:
-        config: the settings.
-        needed, foreign: the names of those that must be given, or unset, by section.
-    """
-    for wanted, sections in (("given", needed), ("unset", foreign)):
-        for section, names in sections.items():
-            for name in names:
-                value = config[section][name]
-                if bool(value) != (wanted == "given"):
-                    received = f"Received: {name}={value!r}."
-                    raise ValueError(f"`config.{section}.{name}` must be {wanted} for task={config.task}. {received}")

@@ -6,7 +6,8 @@ from typing import Any
 import ml_collections
 import sacrebleu
 
-from trainers.tasks.pair_task import PairTask, check_settings
+from trainers.tasks.pair_task import PairTask
+from trainers.tasks.settings import check_settings
 
 # Settings that a translation needs, and those that it does not have.
 NEEDED = {
