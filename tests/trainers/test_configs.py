@@ -12,6 +12,7 @@ import tf_sparse_attention as tsa
 from trainers.configs import (
     all_attention_enwik8,
     answer,
+    audio,
     base,
     books,
     clustered_text,
@@ -30,6 +31,7 @@ FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
     "all_attention_enwik8",
     "answer",
+    "audio",
     "books",
     "clustered_text",
     "demo",
@@ -42,6 +44,7 @@ CONFIGURATIONS = (
 )
 ALL = [
     *(("answer", (variant,)) for variant in answer.VARIANTS),
+    *(("audio", (variant,)) for variant in audio.VARIANTS),
     *(("books", (variant,)) for variant in books.VARIANTS),
     *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
@@ -61,6 +64,7 @@ SMALL = [
     *(("sparse_transformer_enwik8", (variant,)) for variant in ("tiny", "tiny_strided")),
     ("all_attention_enwik8", ("tiny",)),
     ("answer", ("small",)),
+    *(("audio", (variant,)) for variant in audio.SMALL),
     ("translate_documents", ("mixed",)),
     *(("images", (variant,)) for variant in images.VARIANTS),
 ]
@@ -80,7 +84,14 @@ def num_weights(name, arguments):
         return registry.make_task(config).make_model().count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()
+    if config.task == "audio":
+        return audio_task(config).make_model().count_params()
     return components.make_model(config, vocabulary_size=258).count_params()
+
+
+def audio_task(config):
+    config.data.path = "sounds.npz"
+    return registry.make_task(config).__class__(config, tsa.data.AudioCodec(config.data.sample_rate or 8000))
 
 
 def image_task(config):
@@ -155,6 +166,21 @@ def test_a_published_model_of_images_has_the_positions_of_its_images(preset):
     assert config.data.sequence_length == model.backbone.max_length == tsa.models.PRESETS[preset]["sequence_length"]
 
 
+def test_the_shallow_model_of_music_has_the_published_width_and_positions():
+    config, whole = load("audio", ("music_shallow",)), load("audio", ("music",))
+    backbone = audio_task(config).make_model().backbone
+    published = tsa.models.PRESETS["sparse_transformer_music"]
+    assert (backbone.num_layers, backbone.hidden_dim) == (2, published["arguments"]["hidden_dim"])
+    assert config.data.sequence_length == backbone.max_length == published["sequence_length"]
+    assert whole.model.preset == config.model.preset and whole.model.num_layers is None
+    assert backbone.get_config()["remat"]
+
+
+def test_models_of_sound_differ_in_their_heads_alone():
+    counts = [num_weights("audio", (variant,)) for variant in audio.SMALL]
+    assert max(counts) / min(counts) < 1.01
+
+
 def test_models_of_images_differ_in_their_heads_alone():
     counts = [num_weights("images", (variant,)) for variant in images.VARIANTS]
     assert max(counts) / min(counts) < 1.01
@@ -185,6 +211,7 @@ def test_two_configurations_do_not_share_their_parts():
     ("name", "message"),
     [
         ("answer", "small, encoder, published"),
+        ("audio", "small, routed, music, music_shallow"),
         ("books", "mixed, local"),
         ("demo", "mixed, local, tiny"),
         ("enwik8", "enwik8_local_cluster8k"),

@@ -126,7 +126,7 @@ def as_picture(samples: np.ndarray, sample_rate: int) -> np.ndarray:
         axes.set(xlim=(0, len(samples) / sample_rate), ylim=(-1, 1), ylabel="sample")
 
     def draw_spectrogram(axes):
-        padded = np.pad(samples.astype(np.float64), (0, max(0, size - len(samples))))
+        padded = np.pad(samples.astype(np.float64), (0, max(0, 2 * size - len(samples))))
         # One unit of 16 bits of noise, whose logarithm is 0, in place of the silence, whose is minus infinity.
         dither = np.random.default_rng(0).uniform(-1, 1, len(padded))
         axes.specgram(padded + dither, NFFT=size, Fs=sample_rate, noverlap=size // 2)

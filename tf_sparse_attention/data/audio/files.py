@@ -59,7 +59,7 @@ def read_wav(content: bytes) -> Recording | str:
             width, channels, length = file.getsampwidth(), file.getnchannels(), file.getnframes()
             rate, found = file.getframerate(), file.readframes(length)
     except (wave.Error, EOFError) as error:
-        return f"which cannot be read: {error or 'it ends early'}"
+        return f"which cannot be read: {str(error) or 'it ends early'}"
     if width != 2:
         return f"which has {8 * width} bits a sample, not 16"
     if len(found) != length * channels * width:
