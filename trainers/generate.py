@@ -11,6 +11,9 @@ WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C keeps the samples so far.
 The run of an image model draws images, into a PNG of all of them, WORKDIR/samples.png; with --complete=SPLIT it
 completes the lower halves of images of a split: WORKDIR/completions.png.
 
+The run of a model of sound writes WAV files, WORKDIR/samples.wav or samples_0.wav and so on; it continues that of
+--prompt_file=FILE.wav.
+
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
 
