@@ -11,9 +11,9 @@ Command:   python -m trainers.train --config=trainers/configs/audio.py --config.
            and every 64th; :routed, windows of 128 samples and routed heads; :music, the published model for 65,536
            samples; :music_shallow, 2 of its 48 layers, in full width
 Hardware:  2 CPU cores, 8 GB of memory; music: accelerators
-Time:      not run to the end; by tsa.analysis.cost a forward pass over 65,536 samples is 22.1 million million operations
-           of music, with 152 million weights, and 0.94 of music_shallow, with 6.9 million, whose steps of 8,192
-           samples, batch 1, took 5 seconds beside other programs on 2 CPU cores, with 2.1 GB of memory at most
+Time:      not run to the end; by tsa.analysis.cost a forward pass over 65,536 samples is 22.1 million million
+           operations of music, with 152 million weights, and 0.94 of music_shallow, with 6.9 million, whose steps of
+           8,192 samples, batch 1, took 5 seconds beside other programs on 2 CPU cores, with 2.1 GB of memory at most
 Score:     not run to the end
 """
 
