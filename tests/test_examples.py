@@ -33,6 +33,17 @@ SMALLER = {
 }
 
 
+# Two recordings of two phonemes, as `data.open_speech` reads them.
+SPEECH = {
+    "features": np.ones((600, 40), "float32"),
+    "offsets": np.array([0, 300, 600]),
+    "phonemes": np.array([0, 1, 1, 0]),
+    "phoneme_offsets": np.array([0, 2, 4]),
+    "vocabulary": np.array(["a", "b"]),
+    "split": np.array(["train", "test"]),
+}
+
+
 class States(doctest.OutputChecker):
     """Holds an example to its result only where it states one."""
 
@@ -51,12 +62,18 @@ def examples():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder that examples run in: `books` of texts, pairs of them, SentencePiece, a small published checkpoint."""
+    """Folder that examples run in: texts, pairs, pictures, speech, SentencePiece, a small published checkpoint."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "books").mkdir()
     for number in range(3):  # a file for each split
         (folder / "books" / f"{number}.txt").write_text(f"Text number {number}. " * 300, encoding="utf-8")
     (folder / "manpages.jsonl").write_text('{"en": "name", "fr": "nom", "split": "train"}\n' * 5, encoding="utf-8")
+    pictures = np.random.default_rng(0).integers(256, size=(3, 32, 32, 3), dtype="uint8")
+    (folder / "pictures" / "train").mkdir(parents=True)
+    for number, picture in enumerate(pictures):
+        keras.utils.save_img(folder / "pictures" / "train" / f"{number}.png", picture, scale=False)
+    np.savez(folder / "speech.npz", **SPEECH)
+    (folder / "reviews.jsonl").write_text('{"text": "fine", "label": "good", "split": "train"}\n' * 5, encoding="utf-8")
     lines = iter([f"Text number {number}." for number in (1, 2, 3)] * 20)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines, model_prefix=str(folder / "spm"), vocab_size=20, hard_vocab_limit=False, minloglevel=2

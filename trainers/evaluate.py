@@ -1,7 +1,7 @@
 """Scores a trained model on every token of a split: python -m trainers.evaluate --workdir=runs/demo --split=test
 
-The metrics are printed and written to WORKDIR/evaluation-SPLIT.json, with the
-compression rates of gzip and xz on the same bytes.
+The metrics are printed and written to WORKDIR/evaluation-SPLIT.json, those of text with the
+compression rates of gzip and xz on the same bytes, those of images as bits per dimension.
 The text, the windows and the batches are those of the training unless overridden by flags (--help lists them):
 
   --config.data.tfds=tiny_shakespeare    any text data set of TFDS, offline with --config.data.local_dir=FOLDER

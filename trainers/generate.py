@@ -5,11 +5,15 @@ The text comes from a run (--workdir; while it is still training, from its newes
 weights (--preset=NAME). The prompt is a flag, a file (--prompt_file=FILE) or the standard input (--prompt_file=-); the
 defaults are those of the `generate` section of the run's configuration.
 
+A run of speech prints transcripts instead: the prompt is a file NAME.wav or NAME.npz, or the name of a split (default:
+test), of which --num_samples recordings are taken; --num_beams decodes by beams.
+
 One sample is printed while it is generated, several at the end. They are written to --output, by default
 WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C keeps the samples so far.
 
 The run of an image model draws images, into a PNG of all of them, WORKDIR/samples.png; with --complete=SPLIT it
-completes the lower halves of images of a split: WORKDIR/completions.png.
+completes the lower halves of images of a split: WORKDIR/completions.png. That of a classifier prints the labels of the
+prompt with their probabilities.
 
 The run of a model of sound writes WAV files, WORKDIR/samples.wav or samples_0.wav and so on; it continues that of
 --prompt_file=FILE.wav.

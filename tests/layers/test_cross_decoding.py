@@ -65,6 +65,7 @@ def made(name):
     return with_random_weights(layer, 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["routing", "window", "blocks", "all_attention", "lsh", "top_keys"], 1))
 def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
     import tensorflow as tf

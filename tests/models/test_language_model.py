@@ -126,7 +126,7 @@ def test_reproducing_the_reference_selects_as_published():
 
 
 def test_an_unknown_preset_is_named():
-    with pytest.raises(ValueError, match=r"`name` must be one of \['enwik8_.* Received: name='gpt'"):
+    with pytest.raises(ValueError, match=r"`name` must be one of \['cifar10_.*'enwik8_.* Received: name='gpt'"):
         LanguageModel.from_preset("gpt", vocabulary_size=5)
 
 

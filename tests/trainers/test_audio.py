@@ -13,7 +13,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.trainers.interrupted import SignalAt, arrays_of
-from tf_sparse_attention.data.audio.files import read_wav
+from tf_sparse_attention.data.sources.wav_file import read_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers.configs import audio as audio_config
@@ -162,7 +162,7 @@ def test_a_continuation_begins_with_its_prompt(player, recordings, tmp_path):
 
 
 def test_an_interruption_keeps_the_samples_so_far(player, tmp_path, monkeypatch):
-    monkeypatch.setattr(byte_samples.snapshots, "__defaults__", (5,))
+    monkeypatch.setattr(byte_samples, "CHUNK", 5)
 
     def stop(samples):
         if samples[0]["num_tokens"] == 5:
@@ -185,6 +185,7 @@ def wav_of(rate, tmp_path):
         ({"prompt": 11025}, r"`prompt` must have 8000 samples a second, as .*Received: 11025\."),
         ({"length": 0}, r"`length` must be a positive integer"),
         ({"num_samples": 0}, r"`num_samples` must be a positive integer"),
+        ({"num_samples": 2, "settings": {"num_beams": 2}}, r"`num_samples` must be 1 for beams, which find one sample"),
         ({"path": "samples.png"}, r"`output` must be a file NAME\.wav for recordings\. Received: samples\.png"),
         ({"path": "no/such.wav"}, r"`output` must be a file in an existing folder"),
     ],

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import math
 import re
 import warnings
 from pathlib import Path
@@ -15,17 +16,21 @@ from trainers.configs import (
     audio,
     base,
     books,
+    classify,
     clustered_text,
     demo,
     enwik8,
     images,
     images_published,
     sparse_transformer_enwik8,
+    speech,
     translate_documents,
 )
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.tasks import image, registry
+from trainers.tasks.classifier import make_classifier
+from trainers.tasks.speech import Task as SpeechTask
 
 FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
@@ -33,6 +38,7 @@ CONFIGURATIONS = (
     "answer",
     "audio",
     "books",
+    "classify",
     "clustered_text",
     "demo",
     "enwik8",
@@ -40,6 +46,7 @@ CONFIGURATIONS = (
     "images_published",
     "pg19",
     "sparse_transformer_enwik8",
+    "speech",
     "translate_documents",
 )
 ALL = [
@@ -47,9 +54,11 @@ ALL = [
     *(("audio", (variant,)) for variant in audio.VARIANTS),
     *(("books", (variant,)) for variant in books.VARIANTS),
     *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
+    *(("classify", (variant,)) for variant in classify.VARIANTS),
     *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
+    *(("speech", (variant,)) for variant in speech.VARIANTS),
     *(("translate_documents", (variant,)) for variant in translate_documents.VARIANTS),
     *(("images", (variant,)) for variant in images.VARIANTS),
     *(("images_published", (preset,)) for preset in images_published.SIZES),
@@ -65,9 +74,13 @@ SMALL = [
     ("all_attention_enwik8", ("tiny",)),
     ("answer", ("small",)),
     *(("audio", (variant,)) for variant in audio.SMALL),
+    *(("speech", (variant,)) for variant in speech.KINDS),
     ("translate_documents", ("mixed",)),
+    *(("classify", (variant,)) for variant in classify.VARIANTS),
     *(("images", (variant,)) for variant in images.VARIANTS),
 ]
+# What the training split of the speech with 59 phones says.
+PHONES = {"labels": [str(label) for label in range(59)], "unit": "phone", "mean": [0.0] * 40, "std": [1.0] * 40}
 
 
 def load(name, arguments=()):
@@ -82,10 +95,14 @@ def num_weights(name, arguments):
         config.data.update(source_field="en", target_field="fr")
         config.data.update(tokenizer="bytes", vocabulary=None)
         return registry.make_task(config).make_model().count_params()
+    if config.task == "classify":
+        return make_classifier(config, vocabulary_size=258, num_classes=20).count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()
     if config.task == "audio":
         return audio_task(config).make_model().count_params()
+    if config.task == "speech":
+        return SpeechTask(config, PHONES).make_model().count_params()
     return components.make_model(config, vocabulary_size=258).count_params()
 
 
@@ -200,6 +217,16 @@ def test_local_heads_alone_are_as_many_as_local_and_routed_ones(name):
         assert mixed[section].to_dict() == local[section].to_dict()
 
 
+def test_all_kinds_of_attention_to_speech_are_as_many_weights_and_differ_in_nothing_else():
+    models = [SpeechTask(load("speech", (kind,)), PHONES).make_model() for kind in speech.KINDS]
+    counts = [sum(math.prod(weight.shape) for weight in model.trainable_weights) for model in models]
+    assert max(counts) / min(counts) < 1.01  # without the axes of hashes and the centroids, which no gradient moves
+    plain = [load("speech", (kind,)).to_dict() for kind in speech.KINDS]
+    for config in plain:
+        del config["model"]["attention"], config["model"]["intermediate_dim"]
+    assert all(config == plain[0] for config in plain)
+
+
 def test_two_configurations_do_not_share_their_parts():
     one, other = load("demo"), load("demo")
     one.model.attention[0]["num_heads"] = 99
@@ -213,11 +240,13 @@ def test_two_configurations_do_not_share_their_parts():
         ("answer", "small, encoder, published"),
         ("audio", "small, routed, music, music_shallow"),
         ("books", "mixed, local"),
+        ("classify", "full, clustered, improved, local, mixed"),
         ("demo", "mixed, local, tiny"),
         ("enwik8", "enwik8_local_cluster8k"),
         ("all_attention_enwik8", "small, large, tiny"),
         ("clustered_text", "improved, plain, lsh, tiny"),
         ("sparse_transformer_enwik8", "published, tiny, tiny_strided"),
+        ("speech", "full, clustered, improved, lsh, local, routed, tiny"),
         ("translate_documents", "mixed, local"),
         ("images", "mixed, local, local_2d, strided, top_k"),
         ("images_published", "cifar10_local_cluster, cifar10_local1d"),

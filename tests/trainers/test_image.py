@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers.configs import images as images_config
 from trainers.shared import callbacks, sampling, scoring, strategy, training, workdir
-from trainers.tasks import image_samples, image_scores, registry
+from trainers.tasks import byte_samples, image_samples, image_scores, registry
 from trainers.tasks.parts import Request
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def make_config(arrays, tmp_path_factory, data_dir):
 
     def make(variant="local"):
         config = images_config.get_config(variant)
-        config.data.update(path=str(path), data_dir=str(data_dir), image_shape=[], sequence_length=12, batch_size=2)
+        config.data.update(path=str(path), data_dir=str(data_dir), image_shape=(), sequence_length=12, batch_size=2)
         config.model.update(num_layers=1, num_local_layers=0, hidden_dim=16, intermediate_dim=16, grid=list(SHAPE))
         small = {"window": 8} if variant == "local" else {"width": 6, "height": 2, "block_shape": (1, 3)}
         config.model.attention = [{**config.model.attention[0], "num_heads": 2, "key_dim": 8, **small}]
@@ -118,7 +119,7 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
 @pytest.mark.full
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
     config = make_config("local_2d")
-    config.data.update(use_flips=True, image_order="blocks", image_block=[1, 1])
+    config.data.update(use_flips=True, image_order="blocks", image_block=(1, 1))
     config.model.attention = [{**config.model.attention[0], "order": "blocks"}]
     config.model.grid = [2, 2, 1, 1, 3]
     config.train.update(num_steps=7, evaluate_every=0)
@@ -168,7 +169,7 @@ def test_what_is_given_of_blocks_ends_before_the_lower_half():
 
 
 def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
-    monkeypatch.setattr(image_samples, "CHUNK", 5)
+    monkeypatch.setattr(byte_samples, "CHUNK", 5)
 
     def stop(samples):
         if samples[0]["num_tokens"] == 5:
@@ -198,6 +199,17 @@ def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
 def test_what_does_not_suit_images_is_refused(painter, arrays, request_, message):
     with pytest.raises(ValueError, match=message):
         image_samples.generate(painter, arrays["test"], request_)
+
+
+@pytest.mark.full
+def test_beams_find_an_image(painter):
+    (sample,) = image_samples.generate(painter, None, Request(settings={"num_beams": 2})).samples
+    assert len(sample["token_ids"]) == 12 and "temperature" not in sample
+
+
+def test_beams_find_no_more_than_one_image(painter):
+    with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beams, which find one sample\. Received: 2\."):
+        image_samples.generate(painter, None, Request(num_samples=2, settings={"num_beams": 2}))
 
 
 def test_images_beside_each_other_are_magnified():
@@ -234,6 +246,17 @@ def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, array
     assert "health" in shown.texts and shown.scalars
 
 
+@pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
+def test_the_score_of_heads_that_look_ahead_is_called_no_likelihood(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "ahead")
+    task = registry.load_task(folder)
+    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
+    task.config.model.attention = [{**part, "selection": "top_k"}]
+    workdir.save_model(folder, task.make_model())
+    scores = task.evaluate(folder, "validation")
+    assert scores["looks_ahead"] and "heads look ahead: no likelihood of the images" in task.as_text(scores)
+
+
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
@@ -252,7 +275,7 @@ def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, array
         ),
         (
             "data",
-            {"image_shape": [4, 5, 3]},
+            {"image_shape": (4, 5, 3)},
             r"must hold images of 4 x 5 pixels with 3 channels alone\. Received: 12 of 1",
         ),
         ("data", {"image_order": "blocks"}, r"`block_shape` must be given for the order 'blocks'"),
@@ -274,7 +297,7 @@ def test_settings_that_do_not_suit_images_are_refused(make_config, tmp_path, sec
 
 def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, make_config, arrays, tmp_path):
     config = make_config()
-    config.data.update(image_order="blocks", image_block=[1, 1])
+    config.data.update(image_order="blocks", image_block=(1, 1))
     with pytest.raises(ValueError, match=r"`config\.data` must have images as those of the checkpoint .*'blocks'"):
         registry.make_task(config).check(finished)
     np.savez(tmp_path / "large.npz", x_test=np.zeros((2, 2, 8, 3), np.uint8))
@@ -288,9 +311,9 @@ def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, mak
     with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `trainers\.train` writes\. Received"):
         type(task).load(tmp_path)
     with pytest.raises(
-        ValueError, match=r"`workdir` must not be a run of images: a SavedModel takes text\. .*Received"
+        ValueError, match=r"`workdir` must not be a run of images: a SavedModel takes text\. .*workdir="
     ):
-        registry.load_task(finished).export(finished, False, None)
+        task.export(finished, False, None)
 
 
 def test_text_has_no_images_to_complete(untrained):

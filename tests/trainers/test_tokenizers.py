@@ -67,6 +67,7 @@ def score_here(path, line):
     return {name: float(value[0]) for name, value in result.items()}
 
 
+@pytest.mark.full
 def test_it_is_sampled_from_and_exported(run, monkeypatch):
     _, folder = run
     source = sample_sources.from_run(folder)

@@ -186,7 +186,8 @@ def test_what_a_translation_lacks_or_does_not_have_is_refused(finished, make_con
     config = make_config()
     config.task = "translation"
     with pytest.raises(
-        ValueError, match=r"`config\.task` must be one of language_model, translate, answer, image\. Received: task=tr"
+        ValueError,
+        match=r"`config\.task` must be one of language_model, translate, .*Received: task=translation\.",
     ):
         training.train(config, tmp_path / "task")
     with pytest.raises(ValueError, match=r"`workdir` must be the run of a language model here\. Received: one of a S"):

@@ -32,9 +32,12 @@ def pixel_attention(
         ValueError: for a pixel or channel that the image does not have, and as `record_attentions`.
 
     Example:
-        >>> weights = pixel_attention(model, codec, image, pixel=(24, 16))
-        >>> weights[-1].shape  # of the last block
-        (4, 32, 32)
+        >>> codec, image = tsa.data.ImageCodec(height=4, width=4), np.zeros((4, 4, 3), np.uint8)
+        >>> heads = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 16}
+        >>> backbone = tsa.models.Backbone(codec.vocabulary_size, num_layers=1, hidden_dim=16, attention=[heads])
+        >>> weights = pixel_attention(tsa.models.LanguageModel(backbone), codec, image, pixel=(2, 1))
+        >>> weights[0].shape  # of the first block
+        (2, 4, 4)
     """
     place = (*pixel, channel)
     if len(place) != 3 or not all(0 <= at < size for at, size in zip(place, codec.shape, strict=True)):

@@ -1,6 +1,7 @@
-"""Decoding: samplers, beam search and the loop over any step function with its cache, independent of models."""
+"""Decoding: samplers, beam search and the loop over any step function with its cache, CTC; independent of models."""
 
 from tf_sparse_attention.generation.beam_search import Beams, beam_search
+from tf_sparse_attention.generation.ctc import Transcript, ctc_beam_search, ctc_greedy
 from tf_sparse_attention.generation.loop import Generated, Progress, advance, begin, bucket_length, generate
 from tf_sparse_attention.generation.random_keys import fold_in, row_keys, uniform
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
@@ -27,12 +28,15 @@ __all__ = [
     "Generated",
     "Progress",
     "Sampling",
+    "Transcript",
     "advance",
     "beam_search",
     "begin",
     "block_ngrams",
     "bucket_length",
     "check_settings",
+    "ctc_beam_search",
+    "ctc_greedy",
     "fold_in",
     "generate",
     "get_strategy",

@@ -15,6 +15,7 @@ from tf_sparse_attention.layers.attention.sparse_attention import SparseAttentio
 from tf_sparse_attention.layers.attention.strided_attention import StridedAttention
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.blocks.feed_forward import FeedForward
+from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
 from tf_sparse_attention.layers.blocks.softmax_feed_forward import SoftmaxFeedForward
 from tf_sparse_attention.layers.blocks.transformer_block import TransformerBlock
 from tf_sparse_attention.layers.embeddings.adaptive_embedding import AdaptiveEmbedding
@@ -31,6 +32,7 @@ __all__ = [
     "DenseAttention",
     "FeedForward",
     "FixedAttention",
+    "FrameSubsampling",
     "GlobalLocalAttention",
     "GridEmbedding",
     "LSHAttention",

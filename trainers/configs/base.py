@@ -42,7 +42,9 @@ def _data():
         "path": placeholder(str),  # folder of text files, or one text file, instead of `tfds`
         "pattern": "**/*.txt",  # of the files in `path`
         "local_dir": placeholder(str),  # what the TFDS builder would download
-        "text_feature": placeholder(str),  # None: found automatically
+        "text_feature": placeholder(str),  # None: found automatically; of classify, for JSON lines: "text"
+        # Of classify: the field with the label. None: of JSON lines "label", of TFDS the only one of classes.
+        "label_feature": placeholder(str),
         "source_field": placeholder(str),  # of translate and answer: the field that is read, of TFDS or JSON lines
         "target_field": placeholder(str),  # the field that is written
         "unit": "document",  # of these tasks, for JSON lines: document, or paragraph where both have as many
@@ -52,17 +54,24 @@ def _data():
         "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
         "train_split": "train",  # in the syntax of TFDS, as the next one
         "validation_split": "validation",  # scored while training
-        # Of image: (height, width, channels) that each has; empty: those of the data set, or of its first image.
-        "image_shape": [],
+        # Of image: height, width and channels of each, whose product is sequence_length; empty: those of the data.
+        "image_shape": (),
         "image_order": "raster",  # of image: raster, or blocks, one after the other
-        "image_block": [],  # of image: rows and columns of a block of the order blocks
+        "image_block": (),  # of image: rows and columns of a block of the order blocks
         "use_flips": False,  # of image: whether half of the images are mirrored in training
-        "sample_rate": placeholder(int),  # of audio: samples a second of each recording; None: those of the data set
+        # Of sound: samples a second of each recording. None: of audio, those of the data; of speech, 16,000.
+        "sample_rate": placeholder(int),
         "use_packing": True,  # documents in one window do not attend to each other
         "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target
         "sequence_length": 1024,  # tokens in a window; of image: the bytes of one; of audio: samples
         "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
         "batch_size": 8,  # windows in a step, over all replicas
+        "num_bands": 40,  # of speech as sound: mel bands of a frame
+        "pre_emphasis": 0.97,  # of speech as sound
+        "time_masks": 0.0,  # of speech: bands of time hidden in training, in every 1,000 frames
+        "time_mask_width": 40,  # frames that such a band hides at most
+        "frequency_masks": 0,  # of speech: bands of frequency hidden in training
+        "frequency_mask_width": 8,  # features that such a band hides at most
     }
 
 
@@ -84,7 +93,10 @@ def _model():
         "cross_attention": [],  # of translate and answer: parts likewise, to what the encoder returns
         "encoder_attention": [],  # parts of the encoder, if any; empty: those of attention
         "num_encoder_layers": placeholder(int),  # of the encoder; None: num_layers
+        "pooling": "first",  # of classify: first, the vector of id 0 before the text, or mean, of all tokens
         "share_embeddings": True,  # whether source and target have one table
+        "subsampling": 1,  # of speech: as many frames become one before the first block: 1, 2 or 4
+        "sinusoidal": False,  # of speech: whether sines of the position are added to the inputs of the first block
         "num_local_layers": placeholder(int),  # first blocks whose heads are all local
         "causal": True,  # whether later tokens are hidden
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
@@ -134,6 +146,9 @@ def _train():
         "generated_targets": 0,  # of translate and answer: targets that trainers.evaluate also generates; -1: all
         "generated_beams": 1,  # beams of these; 1: greedy
         "label_smoothing": 0.0,  # of translate and answer: share of the target that is spread over all ids
+        "num_beams": 8,  # of speech: beginnings that a beam search keeps in an evaluation; 0: no such search
+        # Of speech: in an evaluation, the variant of trainers/configs/speech.py whose attention replaces the model's.
+        "evaluation_attention": placeholder(str),
         "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
         "jit_compile": placeholder(bool),  # None: depends on the device
         "steps_per_execution": 1,  # steps in one program call

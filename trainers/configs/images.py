@@ -8,12 +8,13 @@ Command:   python -m trainers.train --config=trainers/configs/images.py --config
            For a folder of PNG or JPEG files, or a file NAME.npz of arrays x_train and so on, in place of the name in
            TFDS: --config.data.path=PATH, with its splits.
            Local and routed heads unless a variant says otherwise: --config=trainers/configs/images.py:local, windows
-           of 128 bytes; :local_2d, blocks of 8 x 8 pixels and those around; :strided, a row of the image and every
+           of 128 bytes; :local_2d, blocks of 4 x 4 pixels and those around; :strided, a row of the image and every
            byte of the column; :top_k, the published selection of routed heads, which looks ahead, so that its score is
            no likelihood
 Hardware:  2 CPU cores, 8 GB of memory
-Time:      not run to the end
-Score:     not run to the end
+Time:      not run to the end; 250 steps, a schedule of their own, 4 minutes beside other work
+Score:     not run to the end; after these 250 steps on 2000 images of CIFAR-10 "mixed" has 5.94 bits per dimension on
+           500 others
 """
 
 import ml_collections
@@ -35,8 +36,17 @@ ROUTED = {
 VARIANTS = {
     "mixed": [{**LOCAL, "num_heads": 2}, {**ROUTED, "use_successor_values": True}],
     "local": [LOCAL],
-    "local_2d": [{"layer": "LocalAttention2D", "width": ROW, "height": SIZE, "block_shape": (8, 24), **HEADS}],
-    "strided": [{"layer": "StridedAttention", "stride": ROW, "heads": "split", **HEADS}],
+    "local_2d": [
+        {
+            "layer": "LocalAttention2D",
+            "width": ROW,
+            "height": SIZE,
+            "block_shape": (4, 12),  # bytes; 6 blocks cost about what a window of 128 does
+            "position": "rotary_2d",
+            **HEADS,
+        }
+    ],
+    "strided": [{"layer": "StridedAttention", "stride": ROW, "heads": "split", "position": "rotary", **HEADS}],
     "top_k": [{**LOCAL, "num_heads": 2}, {**ROUTED, "selection": "top_k"}],
 }
 
@@ -47,7 +57,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
     config.task = "image"
-    config.data.update(image_shape=[SIZE, SIZE, 3], sequence_length=SIZE * ROW, batch_size=2)
+    config.data.update(image_shape=(SIZE, SIZE, 3), sequence_length=SIZE * ROW, batch_size=2)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, 3])
     config.model.attention = [dict(part) for part in VARIANTS[variant]]
     if variant in ("mixed", "top_k"):  # the projections that routed heads do not have are in the feed-forward layers

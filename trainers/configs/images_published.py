@@ -36,9 +36,9 @@ def get_config(preset: str = "cifar10_local_cluster") -> ml_collections.ConfigDi
     config = base.get_config()
     config.task = "image"
     size = SIZES[preset]
-    config.data.update(image_shape=[size, size, 3], sequence_length=size * size * 3, batch_size=8)
+    config.data.update(image_shape=(size, size, 3), sequence_length=size * size * 3, batch_size=8)
     if preset == "cifar10_local2d":
-        config.data.update(image_order="blocks", image_block=[16, 16])
+        config.data.update(image_order="blocks", image_block=(16, 16))
     config.model.update(preset=preset, remat=True)
     if preset.startswith("sparse_transformer"):  # Child et al. 2019, section 7
         config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)

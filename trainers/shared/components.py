@@ -20,7 +20,10 @@ OPTIMIZERS = {
     "adamw": keras.optimizers.AdamW,
 }
 PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
-OF_TRANSLATION = ("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings")
+LABELED_SETTINGS = ("text_feature", "label_feature", "tfds", "path", "local_dir", "data_dir")
+# Settings of `config.model` that language models do not have.
+OF_OTHER_TASKS: tuple[str, ...] = ("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings")
+OF_OTHER_TASKS += ("subsampling", "sinusoidal", "pooling")
 # Required settings by schedule.
 SCHEDULES = {
     "constant": (),
@@ -49,9 +52,18 @@ def make_pair_source(config: ml_collections.ConfigDict) -> tsa.data.PairSource:
     return tsa.data.open_pairs(settings["source_field"], settings["target_field"], **options)
 
 
+def make_labeled_source(config: ml_collections.ConfigDict) -> tsa.data.LabeledSource:
+    """Returns the texts with labels that `config.data` names."""
+    settings = set_values(config.data)
+    return tsa.data.open_labeled(**{name: settings[name] for name in LABELED_SETTINGS if name in settings})
+
+
 def training_texts(config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
     """Returns the name of the text of a configuration, and the documents of its training split, of pairs both texts."""
     split = config.data.train_split
+    if config.task == "classify":
+        texts = make_labeled_source(config).text
+        return texts.name, texts.documents(split)
     if config.data.target_field is None:
         source = make_text_source(config)
         return source.name, source.documents(split)
@@ -82,7 +94,7 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
         _check_objective(config)
         return start_from(settings["start_from"], config, vocabulary_size)
     preset, reproduce = settings.pop("preset", None), settings.pop("reproduce_reference")
-    for name in OF_TRANSLATION:
+    for name in OF_OTHER_TASKS:
         settings.pop(name, None)
     head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
     if not settings["attention"]:

@@ -43,13 +43,12 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
     if not has_matplotlib():
         return
     if spans_in(model):
-        yield "spans", drawn((5, 3), lambda axes: tsa.analysis.draw_spans(model, axes=axes))
+        yield "spans", drawn((5, 3), functools.partial(tsa.analysis.draw_spans, model))
     if _routes(model):
         routes = tsa.analysis.word_routes(model, tokenizer, " ".join(text.split()[:WORDS]))
         for layer in sorted({route.layer for route in routes.routes}):
             head = min(route.head for route in routes.routes if route.layer == layer)
-            draw = functools.partial(routes.draw, layer, head)
-            yield f"routes/layer_{layer}_head_{head}", drawn((8, 3), lambda axes, draw=draw: draw(axes=axes))
+            yield f"routes/layer_{layer}_head_{head}", drawn((8, 3), functools.partial(routes.draw, layer, head))
 
 
 def _routes(model):
@@ -105,13 +104,13 @@ def has_matplotlib() -> bool:
     return True
 
 
-def drawn(size: tuple[float, float], draw: Callable[[Any], Any]) -> np.ndarray:
-    """Returns what a function draws into axes, uint8 (height, width, 4); `size` is its width and height in inches."""
+def drawn(size: tuple[float, float], draw: Callable[..., Any]) -> np.ndarray:
+    """Returns what a function of `axes` draws, uint8 (height, width, 4); `size` is its width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    draw(figure.subplots())
+    draw(axes=figure.subplots())
     canvas.draw()
     return np.asarray(canvas.buffer_rgba()).copy()

@@ -45,7 +45,8 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
         ValueError: Naming the first setting that differs.
     """
     before, after = flat_settings(rename_settings(saved["config"])), flat_settings(now["config"])
-    before.setdefault("task", base.get_config().task)  # of a run of an earlier version
+    # A run of an earlier version did as the defaults of newer settings say.
+    before = flat_settings(base.get_config().to_dict()) | before
     for name in sorted({*before, *after}):
         if not _is_changeable(name) and before.get(name) != after.get(name):
             raise ValueError(
@@ -69,7 +70,7 @@ def flat_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Returns nested settings as one dictionary from "section.name" or "section.list[0].name" to values."""
     if isinstance(settings, dict):
         items = [(f"{prefix}.{name}" if prefix else name, value) for name, value in settings.items()]
-    elif isinstance(settings, list):
+    elif isinstance(settings, (list, tuple)):
         items = [(f"{prefix}[{index}]", value) for index, value in enumerate(settings)]
     else:
         return {prefix: settings}

@@ -65,7 +65,7 @@ def generate(
     def snapshots(numbers):
         return source.snapshots(prompt, [seed + number for number in numbers], length, settings)
 
-    return draw(snapshots, num_samples, lambda samples: _write(samples, path), show)
+    return draw(snapshots, num_samples, lambda samples: write_samples(samples, path), show)
 
 
 def draw(
@@ -139,7 +139,8 @@ def check_path(path: str | os.PathLike | None) -> None:
         raise ValueError(f"`output` must be a file in an existing folder. Received: {path}.")
 
 
-def _write(samples, path):
+def write_samples(samples: list[dict[str, Any]], path: str | os.PathLike | None) -> None:
+    """Writes samples as JSON lines, atomically; None: nowhere."""
     if path is None:
         return
     with atomic_file(path) as temporary:

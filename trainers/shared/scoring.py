@@ -135,21 +135,23 @@ def sum_batches(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     partial: Any = None,
     progress: Callable[[int], Any] | None = None,
+    names: Sequence[str] = ("nats", "tokens"),
 ) -> dict[str, float]:
-    """Returns "nats", "tokens" and "seconds" of all batches.
+    """Returns the sums over all batches, by name, and the "seconds" that they took.
 
     Args:
-        scorer: from `make_scorer`.
+        scorer: from `make_scorer`, or another model whose `predict` returns a column for each name.
         devices: from `strategy.choose_devices`.
         make: function of `first` and `count`, numbers of batches, and of a shard's arguments, that returns a
             `tf.data.Dataset` of `(inputs, targets, weights)`.
         num_batches: of all.
         chunk: batches after which the sums are saved.
         callbacks, partial, progress: as for `score`.
+        names: of what is summed.
     """
     shown = None if progress is None else progress(num_batches)
     first, sums = (0, None) if partial is None else partial.load()
-    sums = {"nats": 0.0, "tokens": 0.0, "seconds": 0.0} if sums is None else sums
+    sums = dict.fromkeys((*names, "seconds"), 0.0) if sums is None else sums
     callbacks = [*callbacks, *([] if shown is None else [shown])]
     while first < num_batches:
         begin, count = time.perf_counter(), min(chunk, num_batches - first)
@@ -158,9 +160,8 @@ def sum_batches(
         if shown is not None:
             shown.begin(first)
         result = scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks)
-        nats, tokens = np.asarray(result, np.float64).sum(axis=0).tolist()
-        seconds = time.perf_counter() - begin
-        sums = {name: sums[name] + value for name, value in zip(sums, (nats, tokens, seconds), strict=True)}
+        added = [*np.asarray(result, np.float64).sum(axis=0).tolist(), time.perf_counter() - begin]
+        sums = {name: sums[name] + value for name, value in zip(sums, added, strict=True)}
         first += count
         if partial is not None:
             partial.save(first, sums)

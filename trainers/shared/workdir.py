@@ -71,7 +71,7 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     Raises:
         ValueError: If there is none.
     """
-    saved, defaults = rename_settings(_read_json(workdir, CONFIG)), base.get_config()
+    saved, defaults = rename_settings(read_json(workdir, CONFIG)), base.get_config()
     apply_renamed_settings(defaults)
     for section, settings in defaults.to_dict().items():  # a run of an earlier version lacks newer settings
         if not isinstance(settings, dict):
@@ -98,7 +98,7 @@ def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
     """
     if not (open_workdir(workdir) / SOURCE).exists():
         return _identity(components.make_text_source(load_config(workdir)))
-    return _read_json(workdir, SOURCE)
+    return read_json(workdir, SOURCE)
 
 
 def _identity(source):
@@ -117,7 +117,7 @@ def load_tokenizer(workdir: str | os.PathLike) -> Any:
     Raises:
         ValueError: If there is none, or its class is not one of the library's.
     """
-    saved = _read_json(workdir, TOKENIZER)
+    saved = read_json(workdir, TOKENIZER)
     classes = {kind.__name__: kind for kind in KINDS.values()}
     if saved["class"] not in classes:
         raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={saved['class']}.")
@@ -126,7 +126,7 @@ def load_tokenizer(workdir: str | os.PathLike) -> Any:
 
 def check_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
     """Raises a `ValueError` if the run in a work folder has another tokenizer, or another vocabulary."""
-    if (open_workdir(workdir) / TOKENIZER).exists() and _read_json(workdir, TOKENIZER) != _description(tokenizer):
+    if (open_workdir(workdir) / TOKENIZER).exists() and read_json(workdir, TOKENIZER) != _description(tokenizer):
         raise ValueError(
             "`config.data.vocabulary` must be that of the checkpoint in the work folder; start a new run with another "
             "--workdir. Received: another vocabulary."
@@ -190,7 +190,12 @@ def model_version(workdir: str | os.PathLike) -> str:
     return f"step {(Checkpoints(folder / CHECKPOINTS).newest_metadata() or {}).get('step')}"
 
 
-def _read_json(workdir, name):
+def read_json(workdir: str | os.PathLike, name: str) -> dict[str, Any]:
+    """Returns the object in a JSON file of a work folder.
+
+    Raises:
+        ValueError: If there is no such file, or it is broken.
+    """
     path = open_workdir(workdir) / name
     if not path.exists():
         raise ValueError(f"`workdir` must hold {name}, which `trainers.train` writes. Received: workdir={workdir}.")

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from absl import logging
 
@@ -24,7 +24,7 @@ class Task(ByteTask):
 
     items = "recordings"
     codec_class = tsa.data.AudioCodec
-    foreign = {  # noqa: RUF012  # never changed
+    foreign: ClassVar[dict[str, tuple[str, ...]]] = {
         "data": ("mask_rate", "text_feature", "vocabulary", "source_field", "target_field", "image_shape", "use_flips"),
         "model": ("memory_length", "cross_attention", "encoder_attention", "num_encoder_layers"),
     }

@@ -3,15 +3,15 @@
 import os
 import pathlib
 import wave
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.audio.files import read_wav
 from tf_sparse_attention.data.audio.source import mixed_down
+from tf_sparse_attention.data.sources.wav_file import read_wav
 from trainers.shared import illustrations, sampling
 from trainers.shared.files import atomic_file
 from trainers.tasks import byte_samples
@@ -82,7 +82,7 @@ def generate(
     return Generated(samples, "\n".join(named), paths[0] if paths else None)
 
 
-def _paths(request) -> Sequence[pathlib.Path]:
+def _paths(request):
     """Returns the files of a request, none if it has no path."""
     if request.path is None:
         return []
@@ -92,8 +92,8 @@ def _paths(request) -> Sequence[pathlib.Path]:
     return [path.with_name(f"{path.stem}_{number}{path.suffix}") for number in range(request.num_samples)]
 
 
-def _ids_of(codec, prompt) -> np.ndarray:
-    """Returns the ids of what a WAV file has in it, int32 (T,), none for None and b"" ."""
+def _ids_of(codec, prompt):
+    """Returns the ids of what a WAV file has in it, int32 (T,), none for None and b""."""
     if not prompt:
         return np.zeros(0, np.int32)
     found = read_wav(prompt)

@@ -13,7 +13,7 @@ from trainers.tasks.parts import Request
 CHUNK = 256  # bytes between two snapshots
 
 
-def check_request(request: Request, items: str, foreign: Sequence[str], suffix: str) -> None:
+def check_request(request: Request, items: str, foreign: Sequence[str], suffix: str, begin_alike: bool = True) -> None:
     """Raises a `ValueError` for a request that does not suit.
 
     Args:
@@ -21,12 +21,15 @@ def check_request(request: Request, items: str, foreign: Sequence[str], suffix: 
         items: what is drawn.
         foreign: names of what has to be unset.
         suffix: the end of the name of a file.
+        begin_alike: whether all samples have one beginning, of which beams find one sample.
     """
     for name in foreign:
         value = getattr(request, name)
         if value is not None:
             raise ValueError(f"`{name}` must be unset for {items}. Received: {name}={value!r}.")
     checks.check_count("num_samples", request.num_samples)
+    if begin_alike and "num_beams" in request.settings and request.num_samples > 1:
+        raise ValueError(f"`num_samples` must be 1 for beams, which find one sample. Received: {request.num_samples}.")
     if request.path is not None and not str(request.path).endswith(suffix):
         raise ValueError(f"`output` must be a file NAME{suffix} for {items}. Received: {request.path}.")
     sampling.check_path(request.path)
@@ -45,7 +48,6 @@ def snapshots(
     seeds: Sequence[int],
     settings: dict[str, Any],
     metric: str,
-    chunk: int = CHUNK,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the samples of some prompts while they grow.
 
@@ -56,14 +58,13 @@ def snapshots(
         seeds: one for each.
         settings: of `settings_of`.
         metric: name of the bits a byte.
-        chunk: bytes between two snapshots.
 
     Yields:
         A dictionary for each: "token_ids", prompt included, "num_tokens" that were drawn, their "log_prob" and, as
         `metric`, bits a byte, "seed" and the settings.
     """
     strategy = sample_sources.make_strategy(settings)
-    every = chunk if isinstance(strategy, tsa.generation.Sampling) else None
+    every = CHUNK if isinstance(strategy, tsa.generation.Sampling) else None
     num_ids = model.backbone.vocabulary_size
     for rows in model.generator.iterate(prompts, length, strategy, seeds, None, num_ids, every):
         yield [

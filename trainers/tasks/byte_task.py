@@ -1,6 +1,5 @@
 """What tasks of bytes that are no text have in common: images and sound, and a codec kept in the work folder."""
 
-import json
 import os
 from typing import Any, ClassVar, Self
 
@@ -50,10 +49,7 @@ class ByteTask:
     @classmethod
     def load(cls, folder: str | os.PathLike) -> Self:
         """Returns the task of a work folder."""
-        path = workdir.open_workdir(folder) / CODEC
-        if not path.exists():
-            raise ValueError(f"`workdir` must hold {CODEC}, which `trainers.train` writes. Received: workdir={folder}.")
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = workdir.read_json(folder, CODEC)
         return cls(workdir.load_config(folder), cls.codec_class.from_config(saved))
 
     def save(self, folder: str | os.PathLike) -> None:

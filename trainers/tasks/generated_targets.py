@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from tf_sparse_attention.generation import BeamSearch
-from trainers.shared.files import atomic_file
+from trainers.shared.sampling import write_samples
 
 BATCH_SIZE = 8  # sources that are read together
 NAMES = ("pair", "source", "target", "generated")
@@ -54,9 +54,7 @@ class GeneratedTargets:
                 file.flush()
                 logging.info("%d of %d targets are generated.", len(found), len(pairs))
         lines = [found[int(pair)] for pair in pairs]
-        with atomic_file(self.path) as temporary:
-            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            temporary.write_text(text, encoding="utf-8")
+        write_samples(lines, self.path)
         self._partial.unlink()
         return lines
 
@@ -65,8 +63,7 @@ class GeneratedTargets:
         lines = list(_whole_lines(self._partial)) if self._partial.exists() else []
         if not lines or lines[0] != self._identity:
             lines = [self._identity]
-        with atomic_file(self._partial) as temporary:  # without a line that is half written
-            temporary.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+        write_samples(lines, self._partial)  # without a line that is half written
         return lines[1:]
 
 

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -24,8 +24,8 @@ class Task(ByteTask):
 
     items = "images"
     codec_class = tsa.data.ImageCodec
-    foreign = {  # noqa: RUF012  # never changed
-        "data": ("mask_rate", "overlap", "text_feature", "vocabulary", "source_field", "target_field", "sample_rate"),
+    foreign: ClassVar[dict[str, tuple[str, ...]]] = {
+        "data": ("mask_rate", "overlap", "text_feature", "vocabulary", "source_field", "target_field"),
         "model": ("memory_length", "cross_attention", "encoder_attention", "num_encoder_layers"),
     }
     found_in = "a folder of images or a file NAME.npz"

@@ -14,7 +14,6 @@ from trainers.tasks.parts import Generated, Request
 
 SAMPLES, COMPLETIONS = "samples.png", "completions.png"
 FOREIGN = ("prompt", "length")  # of a request
-CHUNK = byte_samples.CHUNK
 MARGIN = 2  # pixels around each image of a picture
 SMALLEST = 96  # pixels of a side of an image in a picture: smaller ones are magnified
 GREY, YELLOW, RED = 128, (255, 220, 0), (255, 0, 0)
@@ -71,9 +70,7 @@ def generate(
             chosen = images[[number % len(images) for number in numbers]]
             prompts = list(painter.codec.encode(chosen)[:, : painter.num_given])
         seeds = [request.seed + number for number in numbers]
-        return byte_samples.snapshots(
-            painter.model, prompts, painter.codec.length, seeds, settings, "bits_per_dim", CHUNK
-        )
+        return byte_samples.snapshots(painter.model, prompts, painter.codec.length, seeds, settings, "bits_per_dim")
 
     def write(samples):
         if request.path is not None:
@@ -85,7 +82,7 @@ def generate(
 
 
 def _check(request, images):
-    byte_samples.check_request(request, "images", FOREIGN, ".png")
+    byte_samples.check_request(request, "images", FOREIGN, ".png", begin_alike=images is None)
     if images is not None and request.num_samples > len(images):
         raise ValueError(
             f"`num_samples` must be at most the {len(images)} images to complete. Received: {request.num_samples}."
@@ -119,12 +116,12 @@ def _images_of(codec, rows):
     return codec.decode(ids)
 
 
-def tiled(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+def tiled(rows: Sequence[Any]) -> np.ndarray:
     """Returns images beside and below each other, uint8 (height, width, 3), small ones magnified.
 
     Args:
-        rows: lists of images uint8 (H, W, C), all of one shape; of 1 or 2 channels the first is grey, of others the
-            first 3 are colours.
+        rows: lists or arrays of images uint8 (H, W, C), all of one shape; of 1 or 2 channels the first is grey, of
+            others the first 3 are colours.
     """
     height, width = rows[0][0].shape[:2]
     scale = max(1, -(-SMALLEST // max(height, width)))

@@ -92,7 +92,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
         for use_source in (True, False):
             partials.append(ResumableSums(path.with_suffix(f".{use_source}.partial.json"), [*identity, use_source]))
             found.append(_figures(validation, devices, use_source, partials[-1]))
-    written = _generate(task, validation, folder, split, identity)
+    written = _generate(validation, folder, split, identity) if devices.is_chief else {}
     counts = {"pairs": int(np.sum(~buckets.is_too_long)), "left_out": int(np.sum(buckets.is_too_long))}
     result = {"split": split, "data": pairs.name, **counts, **found[0], "without_source": found[1]}
     result |= {**written, "path": str(path)}
@@ -103,12 +103,13 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     return result
 
 
-def _generate(task, validation, folder, split, identity):
+def _generate(validation, folder, split, identity):
     """Returns the scores of as many generated targets as `config.train.generated_targets` says, and their file."""
-    wanted, devices = task.config.train.generated_targets, strategy.choose_devices(task.config)
+    task = validation.task
+    wanted = task.config.train.generated_targets
     pairs = np.flatnonzero(~validation.buckets.is_too_long)
     pairs = pairs if wanted < 0 else pairs[np.linspace(0, len(pairs) - 1, min(wanted, len(pairs))).astype("int64")]
-    if not len(pairs) or not devices.is_chief:
+    if not len(pairs):
         return {}
     path = workdir.generated_path(folder, split)
     settings = task.config.train.generated_beams, task.config.generate.length

@@ -1,4 +1,4 @@
-"""Checks of the settings of a task."""
+"""What the settings of a configuration must be for a task."""
 
 from typing import Any
 

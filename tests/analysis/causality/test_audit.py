@@ -33,6 +33,7 @@ def test_a_look_ahead_fails(name):
         assert_causal(LOOKING_AHEAD[name](), sequence_length=12, hidden_dim=6)
 
 
+@pytest.mark.full
 def test_verdicts_are_the_same_on_jax(run_jax):
     code = """
 from tests.analysis.causality.audited_layers import *

@@ -50,6 +50,7 @@ def test_a_checkpoint_without_slots_trains_on_with_an_initialized_state(shared_g
     assert int(model.optimizer.iterations) == 320
 
 
+@pytest.mark.full
 def test_a_converted_model_trains_on(pg19_like):
     model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix, {"layer_prepostprocess_dropout": 0.0})
     model.jit_compile = False  # compiling takes longer than these few steps

@@ -47,6 +47,7 @@ def test_the_use_of_clusters_is_reported_and_drawn():
     assert illustrations.health_of(model_of({**SPAN, "adaptive_span": False}), ids) is None
 
 
+@pytest.mark.full
 def test_a_run_shows_them_at_each_evaluation_and_learns_the_same(finished, make_tiny_config, tmp_path):
     config = make_tiny_config()
     config.train.illustrate = True

@@ -1,32 +1,18 @@
 """Reads sound from the disk: folders of WAV files, and arrays in a file."""
 
-import io
 import os
 import pathlib
-import wave
 import zipfile
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from tf_sparse_attention.data.sources.media_files import MediaFolder, select
 from tf_sparse_attention.data.sources.text_files import content_digest
+from tf_sparse_attention.data.sources.wav_file import Recording, read_wav
 
 SUFFIXES = (".wav",)
 ARRAYS = ("audio", "offsets", "sample_rate")
-
-
-class Recording(NamedTuple):
-    """One recording.
-
-    Attributes:
-        samples: int16 (T,), or (T, channels).
-        sample_rate: samples a second.
-    """
-
-    samples: np.ndarray
-    sample_rate: int
 
 
 class FolderReader:
@@ -50,22 +36,6 @@ class FolderReader:
         """Yields the recordings of a split with the names of their files."""
         for file in self._folder.files(split):
             yield file.name, read_wav(file.read())
-
-
-def read_wav(content: bytes) -> Recording | str:
-    """Returns the recording in the bytes of a WAV file of 16-bit PCM, or as text why it cannot be read."""
-    try:
-        with wave.open(io.BytesIO(content)) as file:
-            width, channels, length = file.getsampwidth(), file.getnchannels(), file.getnframes()
-            rate, found = file.getframerate(), file.readframes(length)
-    except (wave.Error, EOFError) as error:
-        return f"which cannot be read: {str(error) or 'it ends early'}"
-    if width != 2:
-        return f"which has {8 * width} bits a sample, not 16"
-    if len(found) != length * channels * width:
-        return f"which cannot be read: {len(found) // (channels * width)} of its {length} samples are there"
-    samples = np.frombuffer(found, "<i2").astype(np.int16)
-    return Recording(samples.reshape(-1, channels) if channels > 1 else samples, rate)
 
 
 class ArrayReader:

@@ -137,5 +137,5 @@ def open_audio(
 
     local = check_folder(local_dir)
     with suppress_tfds_warnings():
-        builder = find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return AudioSource(TfdsReader(builder, local, try_gcs, sample_rate), folder, sample_rate)

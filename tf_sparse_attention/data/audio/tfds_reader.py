@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.data.audio.files import Recording
 from tf_sparse_attention.data.sources.media_reader import MediaReader
+from tf_sparse_attention.data.sources.wav_file import Recording
 
 
 class TfdsReader(MediaReader):

@@ -134,8 +134,8 @@ class LengthBuckets:
         """Makes the data set of the batches from a step on, endless unless `num_steps` is given.
 
         Args:
-            element: `element(counter, part_of)` makes an element, in a graph, of its number, a scalar tensor. For such
-                a number `part_of` returns `(batch, step, first_row)`: the rows of this element, the step and the place
+            element: `element(counter, part_of)` makes an element, in a graph, of its number, a scalar tensor.
+                `part_of(number)` returns `(batch, step, first_row)`: the rows of this element, the step and the place
                 of the first of them in the whole batch.
             seed, start_step, num_steps: see `batch_of`.
             num_shards, shard_index, num_parts: see `shard_rows`.

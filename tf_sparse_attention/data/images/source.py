@@ -190,7 +190,7 @@ def open_images(
 
     Example:
 
-    >>> source = open_images(path="pictures", image_shape=(32, 32, 3))
+    >>> source = open_images(path="pictures", image_shape=(32, 32, 3), data_dir="/tmp/data")
     >>> images = source.array("train")
     """
     if (tfds is None) == (path is None):
@@ -206,5 +206,5 @@ def open_images(
 
     local = check_folder(local_dir)
     with suppress_tfds_warnings():
-        builder = find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return ImageSource(TfdsReader(builder, local, try_gcs), folder, image_shape)

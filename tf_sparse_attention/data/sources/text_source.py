@@ -54,6 +54,11 @@ class TextSource:
         self._prepare()
         return tuple(self._builder.info.splits)
 
+    @property
+    def features(self) -> Any:
+        """The features of the data set, by name."""
+        return self._builder.info.features
+
     def documents(self, split: str) -> Iterator[bytes]:
         """Iterates over the documents of a split, always in the same order.
 
@@ -66,23 +71,35 @@ class TextSource:
         Raises:
             ValueError: If the data set has no such split.
         """
-        tfds = import_tfds()
+        return self.values(split, self.text_feature)
+
+    def values(self, split: str, feature: str) -> Iterator[Any]:
+        """Iterates over the values of any feature, by name, in the order of the documents; see `documents`."""
         self._prepare()
-        known = self._builder.info.splits
-        if split.split("[")[0] not in known:
-            raise ValueError(
-                f"`split` must be one of {', '.join(known)} in {self.name}, or a part of one, such as train[:90%] and "
-                f"train[90%:]. Received: split={split}."
-            )
-        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
-        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-        return examples.map(lambda example: example[self.text_feature]).prefetch(2).as_numpy_iterator()
+        examples = examples_in_order(self._builder, split)
+        return examples.map(lambda example: example[feature]).prefetch(2).as_numpy_iterator()
 
     def _prepare(self):
         if not self._ready:
             prepare(self._builder, self._local_dir, self._try_gcs)
             self._ready = True
+
+
+def examples_in_order(builder: Any, split: str) -> Any:
+    """Returns the examples of a split of a prepared `tfds.core.DatasetBuilder`, always in the same order.
+
+    Raises:
+        ValueError: If the data set has no such split.
+    """
+    known = builder.info.splits
+    if split.split("[")[0] not in known:
+        raise ValueError(
+            f"`split` must be one of {', '.join(known)} in {builder.info.full_name}, or a part of one, such as "
+            f"train[:90%] and train[90%:]. Received: split={split}."
+        )
+    # Files are read sequentially: an order that depends on the number of readers is not reproducible.
+    config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    return builder.as_dataset(split=split, shuffle_files=False, read_config=config)
 
 
 def find_text_feature(features: Any, text_feature: str | None = None) -> str:
@@ -173,11 +190,11 @@ def open_source(
             variant = f"local_{pg19_fingerprint(corpus_dir)}"
             root = library.core.constants.DATA_DIR if data_dir is None else data_dir
             data_dir = os.path.join(os.path.expanduser(root), variant)
-        builder = find_builder(library, tfds, data_dir=data_dir, try_gcs=try_gcs)
+        builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
 
 
-def find_builder(library: Any, name: str | None, **options: Any) -> Any:
+def find_builder(library: Any, name: str, **options: Any) -> Any:
     """Returns the builder of a data set of TFDS.
 
     Args:
@@ -196,7 +213,7 @@ def find_builder(library: Any, name: str | None, **options: Any) -> Any:
             raise
         raise ValueError(
             "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`."
-            f"{did_you_mean(name, known)} Received: tfds={name}."
+            f"{did_you_mean(str(name), known)} Received: tfds={name}."
         ) from error
 
 

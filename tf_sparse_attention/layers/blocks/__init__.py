@@ -1,11 +1,13 @@
 """Transformer blocks and what stands in them beside attention."""
 
 from tf_sparse_attention.layers.blocks.feed_forward import FeedForward
+from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
 from tf_sparse_attention.layers.blocks.softmax_feed_forward import SoftmaxFeedForward
 from tf_sparse_attention.layers.blocks.transformer_block import TransformerBlock
 
 __all__ = [
     "FeedForward",
+    "FrameSubsampling",
     "SoftmaxFeedForward",
     "TransformerBlock",
 ]

@@ -1,0 +1,157 @@
+"""Batches of recordings: each once an epoch, whatever the division; what cannot be learnt is counted."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_attention.data import FeatureMasks, SpeechBatches, SpeechBuckets, Utterance, open_speech_store
+from tf_sparse_attention.data.batches.speech_store import SpeechStore
+
+F = 4
+rng = np.random.default_rng(0)
+FRAMES = rng.integers(30, 790, 30)
+UTTERANCES = [
+    Utterance(f"u{number}", rng.normal(size=(frames, F)).astype("float32") + number, list("ab c"[: 1 + number % 4]))
+    for number, frames in enumerate(FRAMES)
+]
+ODD = [
+    Utterance("empty", np.ones((300, F), "float32"), []),
+    Utterance("crowded", np.ones((12, F), "float32"), list("aab")),  # 3 frames of 4, where it needs 4
+    Utterance("long", np.ones((900, F), "float32"), list("ab")),
+]
+
+
+class Source:
+    """A source of speech in memory."""
+
+    unit, labels, num_features, name, description = "character", None, F, "memory", {}
+
+    def __init__(self, data_dir, **splits):
+        self.data_dir, self.splits, self.fingerprint = str(data_dir), splits, f"memory#{sorted(splits)}"
+
+    def utterances(self, split):
+        return iter(self.splits[split])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return open_speech_store(Source(tmp_path_factory.mktemp("stores"), train=UTTERANCES + ODD), "train")
+
+
+def numpy_batches(dataset):
+    return [tf.nest.map_structure(np.asarray, batch) for batch in dataset]
+
+
+def recordings_of(batches):
+    """The recordings of all rows, by their number, with the checks that each has to pass."""
+    found = []
+    for inputs, labels, weights in batches:
+        assert (weights == inputs["padding_mask"].any(axis=1)).all()
+        for features, mask, ids in zip(inputs["features"][weights > 0], inputs["padding_mask"][weights > 0],
+                                       labels[weights > 0], strict=True):  # fmt: skip
+            number = round(float(features[mask].mean()))
+            np.testing.assert_array_equal(features[mask], UTTERANCES[number].features)
+            assert not features[~mask].any()
+            assert ["_ abc"[label] for label in ids[ids > 0]] == UTTERANCES[number].transcript
+            found.append(number)
+    return found
+
+
+def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):
+    assert store.labels == (" ", "a", "b", "c") and store.num_utterances == 33
+    for number in (0, 17):
+        np.testing.assert_array_equal(store.features(number), UTTERANCES[number].features)
+        assert store.transcript(store.label_ids(number)) == "".join(UTTERANCES[number].transcript)
+    frames = np.concatenate([each.features for each in UTTERANCES + ODD])
+    np.testing.assert_allclose(store.mean, frames.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(store.std, frames.std(axis=0), rtol=1e-4)
+    source = Source(tmp_path, test=[UTTERANCES[2], Utterance("new", np.ones((5, F), "float32"), list("ax"))])
+    other = open_speech_store(source, "test", store.labels)
+    assert other.labels == store.labels and other.has_unknown.tolist() == [False, True]
+    source.splits = {}
+    assert open_speech_store(source, "test", store.labels).num_utterances == 2
+    (folder,) = (tmp_path / "speech_stores").iterdir()
+    (folder / "features.bin").write_bytes(b"cut")
+    with pytest.raises(ValueError, match=r"`folder` must hold a complete store\. Received: folder="):
+        SpeechStore(folder)
+
+
+def test_what_cannot_be_learnt_is_counted_and_told(store, caplog):
+    buckets = SpeechBuckets(store, batch_size=2, max_length=800, subsampling=4)
+    assert buckets.left_out == {"unknown_labels": 0, "empty": 1, "more_labels_than_frames": 1, "too_long": 1}
+    assert "1 of 33 recordings are left out: empty." in caplog.text
+    assert "1 of 33 recordings are left out: more labels than frames." in caplog.text
+    assert (
+        "1 of 32 recordings" not in caplog.text
+        and "1 of 31 recordings are left out: they have more than" in caplog.text
+    )
+    assert SpeechBuckets(store, 2, 800, subsampling=2).left_out["more_labels_than_frames"] == 0
+
+
+def test_an_epoch_has_each_recording_once_and_the_next_another_order(store):
+    batches = SpeechBatches(store, batch_size=2, max_length=800, subsampling=4, seed=3)
+    count = batches.steps_per_epoch
+    epochs = [numpy_batches(batches.dataset(number * count, count)) for number in (0, 1)]
+    found = [recordings_of(epoch) for epoch in epochs]
+    assert sorted(found[0]) == sorted(found[1]) == list(range(30)) and found[0] != found[1]
+    assert {batch[0]["features"].shape for batch in epochs[0]} == {(2, 800, F), (4, 400, F), (8, 200, F)}
+    assert len({batch[1].shape for batch in epochs[0]}) == 3  # one width of labels for each length
+    evaluation = numpy_batches(batches.buckets.evaluation_batches())
+    assert sorted(recordings_of(evaluation)) == list(range(30))
+    resumed = numpy_batches(batches.buckets.evaluation_batches(first_batch=2))
+    assert recordings_of(resumed) == recordings_of(evaluation[2:])
+
+
+@pytest.mark.parametrize(("num_shards", "num_parts"), [(2, 1), (1, 2)])
+def test_divided_batches_are_those_of_one_whatever_is_hidden(store, num_shards, num_parts):
+    masks = FeatureMasks(time_masks=5, frequency_masks=1, frequency_width=2)
+    batches, again = (SpeechBatches(store, 2, 800, 4, seed=1, masks=masks) for _ in range(2))
+    whole = numpy_batches(batches.dataset(0, 6))
+    parts = [numpy_batches(again.dataset(4, 2, num_shards, shard, num_parts)) for shard in range(num_shards)]
+    for step in range(2):
+        rows = [part[step * num_parts + number] for part in parts for number in range(num_parts)]
+        joined = tf.nest.map_structure(lambda *x: np.concatenate(x), *rows)
+        tf.nest.map_structure(np.testing.assert_array_equal, joined, whole[4 + step])
+
+
+def test_hidden_bands_are_as_wide_as_they_may_be_and_others_each_step():
+    features, fill = np.ones((1000, 8), "float32"), np.zeros(8, "float32")
+    masks = FeatureMasks(time_masks=2, time_width=50, frequency_masks=1, frequency_width=3)
+    found = [masks.apply(features, fill, (0, step, 0)) for step in range(40)]
+    hidden_times = [int((each == 0).all(axis=1).sum()) for each in found]
+    hidden_bands = [int((each == 0).all(axis=0).sum()) for each in found]
+    assert 50 < max(hidden_times) <= 100 and set(hidden_bands) == {0, 1, 2, 3}
+    assert any((one != other).any() for one, other in itertools.pairwise(found))
+    np.testing.assert_array_equal(masks.apply(features, fill, (0, 7, 0)), found[7])
+    assert features.all()
+    np.testing.assert_array_equal(FeatureMasks().apply(features, fill, (0,)), features)
+    short = FeatureMasks(time_masks=1).apply(features[:10], fill, (3,))
+    assert (short == 0).all(axis=1).sum() <= 2
+
+
+def test_what_is_wrong_is_refused(store, tmp_path):
+    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
+        SpeechBatches(store, 2, 800, seed=-1)
+    with pytest.raises(ValueError, match=r"`time_masks` must be"):
+        SpeechBatches(store, 2, 800, masks=FeatureMasks(time_masks=-1))
+    with pytest.raises(ValueError, match=r"`frequency_width` must be"):
+        SpeechBatches(store, 2, 800, masks=FeatureMasks(frequency_width=0))
+    for number, (utterance, message) in enumerate(
+        [
+            (ODD[0], r"`store` must have recordings whose labels can be learnt\. Received: \{.*'empty': 1"),
+            (
+                Utterance("flat", np.ones((0, F)), ["a"]),
+                r"one frame or more, of 4 features\. Received: flat",
+            ),
+            (
+                Utterance("nan", np.full((3, F), np.nan), ["a"]),
+                r"`source` must have finite features\. Rec",
+            ),
+        ]
+    ):
+        with pytest.raises(ValueError, match=message):
+            SpeechBuckets(open_speech_store(Source(tmp_path / str(number), train=[utterance]), "train"), 1, 800)
+    with pytest.raises(ValueError, match=r"`split` must have recordings\. Received: split=train of memory\."):
+        open_speech_store(Source(tmp_path, train=[]), "train")

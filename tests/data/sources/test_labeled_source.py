@@ -1,0 +1,112 @@
+"""Texts with labels: JSON lines, sets of TFDS with classes, and batches of them."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tf_sparse_attention.data import ByteTokenizer, LabeledBuckets, open_labeled, open_token_store
+
+LINES = [
+    {"text": "good", "title": "a", "label": "yes", "split": "train"},
+    {"text": "bad", "title": "b", "label": "no", "split": "train"},
+    {"text": "x" * 300, "title": "c", "label": "no", "split": "train"},
+    {"text": "fine", "title": "d", "label": "perhaps", "split": "test"},
+]
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Function that opens a file of JSON lines."""
+
+    def write(lines=LINES, **options):
+        (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        return open_labeled(path=tmp_path / "texts.jsonl", data_dir=tmp_path, **options)
+
+    return write
+
+
+def test_lines_have_a_text_and_a_label_each(opened):
+    source = opened()
+    found = dict(zip(source.text.documents("train"), source.labels_of("train"), strict=True))
+    assert found == {line["text"].encode(): line["label"] for line in LINES[:3]}
+    assert source.classes("train") == ["no", "yes"]
+    assert source.numbers_of("train", ["yes", "no"]).tolist().count(1) == 2
+    assert source.name.endswith("(text to label)")
+    assert opened(label_feature="title", text_feature="text").fingerprint != source.fingerprint
+
+
+def test_a_label_that_training_does_not_have_is_an_error(opened):
+    with pytest.raises(ValueError, match=r"among those of training: 'no', 'yes'\. Received: 'perhaps' of example 0 "):
+        opened().numbers_of("test", ["no", "yes"])
+
+
+class Reviews(tfds.core.GeneratorBasedBuilder):
+    """A set of TFDS that needs no download, made as `imdb_reviews`; labels of its test split are hidden, as GLUE's."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples([0, 1, 1]), "test": self._generate_examples([-1])}
+
+    def _generate_examples(self, labels):
+        for number, label in enumerate(labels):
+            yield number, {"text": f"{label} {number}", "label": label}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_set_of_tfds_has_the_names_of_its_classes(tmp_path):
+    source = open_labeled(tfds="reviews", data_dir=tmp_path)
+    found = dict(zip(source.text.documents("train"), source.labels_of("train"), strict=True))
+    assert found == {b"0 0": "neg", b"1 1": "pos", b"1 2": "pos"}
+    assert source.classes("train") == ["neg", "pos"] and source.name == "reviews/1.0.0 (text to label)"
+    with pytest.raises(ValueError, match=r"`split` must be one with labels\. Received: test of reviews/1\.0\.0"):
+        source.labels_of("test")
+    with pytest.raises(ValueError, match=r"`label_feature` must be a feature with labels, .*label_feature=text"):
+        open_labeled(tfds="reviews", label_feature="text", data_dir=tmp_path)
+
+
+def test_what_is_no_labeled_text_is_refused(opened, tmp_path):
+    for arguments, message in [
+        ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
+        ({"path": tmp_path / "a.txt"}, r"`path` must be a file NAME\.jsonl or NAME\.jsonl\.gz"),
+        ({"path": "a.jsonl", "text_feature": "label"}, r"`text_feature` and `label_feature` must be two fields\."),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            open_labeled(**arguments)
+    with pytest.raises(ValueError, match=r"`fields` must be of text, .*'label' of texts\.jsonl, line 1: int"):
+        opened([{"text": "a", "label": 1}]).labels_of("train")
+
+
+def test_each_text_is_in_one_batch_with_its_class_and_long_ones_are_cut(opened):
+    source = opened()
+    store = open_token_store(source.text, ByteTokenizer(), "train")
+    buckets = LabeledBuckets(store, source.numbers_of("train", ["no", "yes"]), batch_size=2, max_length=128)
+    assert buckets.num_cut == 1
+    seen = []
+    for dataset in (buckets.evaluation_batches(), buckets.dataset(num_steps=buckets.num_batches)):
+        rows = []
+        for inputs, classes, weights in dataset.as_numpy_iterator():
+            assert inputs["token_ids"].shape[1] in (64, 128) and inputs["padding_mask"][:, 0].all()
+            for ids, mask, place, weight in zip(*inputs.values(), classes, weights, strict=True):
+                assert not ids[~mask].any() and ids[0] == 0
+                if weight:
+                    kept = ids[mask][1:].tolist()
+                    rows.append((bytes(number - 2 for number in kept if number > 1), len(kept), int(place)))
+        seen.append(sorted(rows))
+    assert seen[0] == seen[1] == sorted([(b"good", 5, 1), (b"bad", 4, 0), (b"x" * 127, 127, 0)])
+    some = LabeledBuckets(store, [0, 0, 0], 2, 128, chosen=[1])
+    assert sum(float(weights.sum()) for _, _, weights in some.evaluation_batches().as_numpy_iterator()) == 1
+
+
+def test_classes_are_as_many_as_documents(opened):
+    store = open_token_store(opened().text, ByteTokenizer(), "train")
+    with pytest.raises(ValueError, match=r"`classes` must be as many as the documents .*Received: 2 classes, 3 docu"):
+        LabeledBuckets(store, np.zeros(2), 2, 128)
+    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1"):
+        LabeledBuckets(store, np.zeros(3), 2, 128, seed=-1)

@@ -1,0 +1,240 @@
+"""Heads on encoders: classes of sequences and of tokens, and answers as spans."""
+
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+from tests.contracts import to_numpy
+from tests.draws import draws, first
+from tf_sparse_attention.convert import arguments_of, replace_attention
+from tf_sparse_attention.layers import ClusteredAttention, LocalAttention
+from tf_sparse_attention.models import (
+    Backbone,
+    Encoder,
+    LanguageModel,
+    SequenceClassifier,
+    SpanAnswerer,
+    TokenClassifier,
+)
+from tf_sparse_attention.ops.answer_spans import best_spans
+
+V, D, T = 30, 8, 9
+LENGTHS = np.array([T, 4])
+MASK = np.arange(T) < LENGTHS[:, None]
+IDS = np.random.default_rng(0).integers(1, V, (2, T)).astype("int32")
+INPUTS = {"token_ids": IDS, "padding_mask": MASK}
+HEADS = {"num_heads": 2, "key_dim": 4}
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+
+
+def backbone(layer="LocalAttention", seed=0, **arguments):
+    further = {"window": 3} if layer == "LocalAttention" else {"num_clusters": 2}
+    return Backbone(V, 1, D, [{"layer": layer, **HEADS, **further}], 12, causal=False, seed=seed, **arguments)
+
+
+def bert_like():
+    part = {"layer": "GlobalLocalAttention", **HEADS, "window": 3, "num_first_global": 1}
+    return Encoder(V, 1, D, 12, [part], max_length=16)
+
+
+def functional():
+    """A Keras model with dense attention, of one tensor and its padding mask."""
+    dtypes = {"token_ids": "int32", "padding_mask": "bool"}
+    inputs = {name: keras.Input((None,), dtype=dtype, name=name) for name, dtype in dtypes.items()}
+    x = keras.layers.Embedding(V, D)(inputs["token_ids"])
+    x = keras.layers.MultiHeadAttention(2, 4)(x, x, attention_mask=inputs["padding_mask"][:, None])
+    return keras.Model(inputs, x)
+
+
+def swapped():
+    def make_layer(attention):
+        return ClusteredAttention(**arguments_of(attention), num_clusters=3, top_k=4)
+
+    return replace_attention(functional(), make_layer, print_fn=None)
+
+
+MODELS = {
+    "sequence": lambda encoder, **options: SequenceClassifier(encoder, 3, **options),
+    "token": lambda encoder, **options: TokenClassifier(encoder, 3, **options),
+    "span": lambda encoder, **options: SpanAnswerer(encoder, 4, **options),
+}
+TARGETS = {"sequence": np.array([0, 2]), "token": np.where(MASK, IDS % 3, -1), "span": np.array([[2, 4], [-1, -1]])}
+SHAPES = {"sequence": (2, 3), "token": (2, T, 3), "span": (2, 2, T)}
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder"),
+    first(
+        [("sequence", swapped), ("token", bert_like), ("span", backbone), ("sequence", backbone), ("span", swapped)], 3
+    ),
+)
+def test_a_model_on_any_encoder_is_saved_and_loaded(name, encoder, tmp_path):
+    model = MODELS[name](encoder(), dropout=0.1)
+    logits = to_numpy(model(INPUTS))
+    assert logits.shape == SHAPES[name] and logits.dtype == "float32"
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model) and loaded.dropout == 0.1
+    np.testing.assert_array_equal(loaded(INPUTS), logits)
+
+
+@pytest.mark.parametrize("name", first(["span", "sequence", "token"], 1))
+def test_a_model_learns_and_targets_that_do_not_count_change_nothing(name):
+    model = MODELS[name](backbone())
+    model.compile(keras.optimizers.Adam(1e-2), LOSS, run_eagerly=True)
+    losses = model.fit(INPUTS, TARGETS[name], epochs=12, shuffle=False, verbose=0).history["loss"]
+    assert losses[-1] < 0.8 * losses[0]
+    if name != "sequence":
+        counts = TARGETS[name] >= 0
+        logits = to_numpy(model(INPUTS))
+        log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        nats = -np.take_along_axis(log_probs, np.maximum(TARGETS[name], 0)[..., None], axis=-1)[..., 0]
+        assert float(LOSS(TARGETS[name], logits)) == pytest.approx(nats[counts].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_the_vector_of_a_sequence_is_that_of_its_first_token_or_the_mean_without_padding(pooling):
+    model = SequenceClassifier(backbone(), 3, pooling)
+    vectors = to_numpy(model.encoder(INPUTS))
+    means = [row[:length].mean(axis=0) for row, length in zip(vectors, LENGTHS, strict=True)]
+    expected = vectors[:, 0] if pooling == "first" else np.stack(means)
+    kernel, bias = map(to_numpy, model.head.weights)
+    np.testing.assert_allclose(model(INPUTS), expected @ kernel + bias, atol=1e-5)
+
+
+def test_without_a_mask_the_mean_is_that_of_all_tokens():
+    model = SequenceClassifier(backbone(), 3, "mean")
+    whole = {"token_ids": IDS, "padding_mask": np.ones_like(MASK)}
+    np.testing.assert_allclose(model(IDS), model(whole), atol=1e-6)
+    nothing = {"token_ids": IDS, "padding_mask": np.zeros_like(MASK)}
+    np.testing.assert_allclose(model(nothing), np.tile(model.head.bias, (2, 1)), atol=1e-6)
+
+
+def test_the_pooler_is_the_encoders_own():
+    model = SequenceClassifier(bert_like(), 3, "pooler")
+    pooled = to_numpy(model.encoder(INPUTS)["pooled_output"])
+    np.testing.assert_allclose(model(INPUTS), pooled @ to_numpy(model.head.kernel), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_float32_and_alike_in_half_precision(name):
+    models = [MODELS[name](backbone(dtype=dtype), dtype=dtype) for dtype in ("float32", "mixed_bfloat16")]
+    models[1].set_weights(models[0].get_weights())
+    exact, rounded = (to_numpy(model(INPUTS)) for model in models)
+    assert models[1].head.compute_dtype == "bfloat16" and rounded.dtype == "float32"
+    seen = exact > -1e20
+    np.testing.assert_allclose(rounded[seen], exact[seen], atol=0.05)
+
+
+def test_spans_are_of_tokens_that_may_be_chosen():
+    model = SpanAnswerer(backbone(), max_answer_length=3)
+    model.compile(run_eagerly=True)  # which takes less than a program of so few tokens
+    allowed = (np.arange(T) >= 2) & (np.arange(T) != 5)
+    inputs = {**INPUTS, "answer_mask": np.stack([allowed, np.arange(T) >= 6])}  # the second row: padding alone
+    found, logits = model.answer(inputs), to_numpy(model(inputs))[0]
+    log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    spans = [(s, e) for s in range(T) for e in range(s, min(s + 3, T)) if allowed[s] and allowed[e]]
+    best = max(spans, key=lambda span: log_probs[0, span[0]] + log_probs[1, span[1]])
+    assert (found["start"][0], found["end"][0]) == best
+    assert found["log_prob"][0] == pytest.approx(log_probs[0, best[0]] + log_probs[1, best[1]], rel=1e-5)
+    assert (found["start"][1], found["end"][1], found["log_prob"][1]) == (-1, -1, -np.inf)
+
+
+@draws(15, 60)
+@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 12), st.integers(0, 2**31))
+def test_the_best_span_is_that_of_all_spans(rows, length, longest, seed):
+    starts, ends = np.random.default_rng(seed).standard_normal((2, rows, length)).astype("float32")
+    found = [to_numpy(x) for x in best_spans(starts, ends, longest)]
+    for row, (start, end, score) in enumerate(zip(*found, strict=True)):
+        sums = {
+            (s, e): starts[row, s] + ends[row, e] for s in range(length) for e in range(s, min(s + longest, length))
+        }
+        assert (start, end) == max(sums, key=sums.__getitem__) and score == sums[start, end]
+
+
+def test_a_span_of_two_tokens_by_hand():
+    start, end, score = best_spans(np.array([[1.0, 4.0, 0.0, 2.0]]), np.array([[9.0, 1.0, 3.0, 5.0]]), max_length=2)
+    # (0, 0) has 10, and (1, 2) 7; of longer ones (1, 3) would have 9, and ends before starts do not count.
+    assert (int(start[0]), int(end[0]), float(score[0])) == (0, 0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SequenceClassifier("x", 3), r"`encoder` must be a model that returns vectors .*Received: encoder='x'"),
+        (
+            lambda: TokenClassifier(Backbone(V, 1, D, [{"layer": "LocalAttention", "window": 3, **HEADS}]), 3),
+            r"`encoder` must see later tokens too: a `Backbone` with causal=False\. Received: causal=True",
+        ),
+        (lambda: SpanAnswerer(keras.layers.Dense(3)), r"`encoder` must have an attribute `hidden_dim`"),
+        (lambda: SequenceClassifier(backbone(), 0), r"`num_classes` must be a positive integer"),
+        (lambda: TokenClassifier(backbone(), 0), r"`num_classes` must be a positive integer"),
+        (lambda: SequenceClassifier(backbone(), 3, "last"), r"`pooling` must be .*Received: pooling='last'"),
+        (lambda: SequenceClassifier(backbone(), 3, dropout=1.5), r"`dropout` must be"),
+        (lambda: SequenceClassifier(backbone(), 3, poolin="mean"), r"`poolin` is no argument .*`pooling`"),
+        (lambda: SpanAnswerer(backbone(), 0), r"`max_answer_length` must be a positive integer"),
+        (
+            lambda: SequenceClassifier(backbone(), 3, "pooler")(IDS),
+            r"`pooling` must be 'first' or 'mean' for an encoder without a pooler\. Received: pooling='pooler'",
+        ),
+        (lambda: SequenceClassifier(backbone(), 3)(IDS + V), r"`inputs` must be token ids from 0 to 29"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_encoder_of_a_language_model_can_be_classified_with():
+    pretrained = LanguageModel(backbone("ClusteredAttention"))
+    model = SequenceClassifier(pretrained.backbone, 3)
+    assert model.backbone is pretrained.backbone and model.vocabulary_size == V
+    assert SequenceClassifier(functional(), 3).vocabulary_size is None
+
+
+@pytest.mark.full
+def test_a_model_of_keras_hub_is_classified_with_once_its_attention_is_replaced(tmp_path):
+    keras_hub = pytest.importorskip("keras_hub")
+    sizes = {"vocabulary_size": V, "num_layers": 1, "num_heads": 2, "hidden_dim": D, "intermediate_dim": 12}
+    bert = keras_hub.models.BertBackbone(**sizes, dropout=0.0, max_sequence_length=16)
+
+    def make_layer(attention):
+        return LocalAttention(**arguments_of(attention), window=2 * T)
+
+    inputs = {**INPUTS, "segment_ids": np.zeros_like(IDS)}
+    dense = SequenceClassifier(bert, 3, "pooler")
+    sparse = SequenceClassifier(replace_attention(bert, make_layer, print_fn=None), 3, "pooler")
+    sparse.head.set_weights(dense.head.get_weights())
+    np.testing.assert_allclose(sparse(inputs), dense(inputs), atol=1e-5)
+    sparse.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras")(inputs), sparse(inputs))
+
+
+@pytest.mark.full
+def test_spans_and_classes_are_learned_on_jax(run_jax):
+    code = textwrap.dedent(
+        """
+        import keras, numpy as np
+        from tests.models.test_encoder_tasks import INPUTS, LOSS, MODELS, SHAPES, TARGETS, backbone
+        for name in ("sequence", "span"):
+            model = MODELS[name](backbone())
+            model.compile(keras.optimizers.Adam(1e-2), LOSS)
+            losses = model.fit(INPUTS, TARGETS[name], epochs=8, shuffle=False, verbose=0).history["loss"]
+            assert losses[-1] < 0.9 * losses[0] and model(INPUTS).shape == SHAPES[name]
+        found = model.answer(INPUTS)
+        assert (found["end"] >= found["start"]).all() and found["end"][1] < 4
+        """
+    )
+    run_jax(code)
+
+
+def test_spans_can_be_found_in_a_program():
+    scores = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((2, 2, T)), "float32")
+    symbolic = best_spans(keras.KerasTensor((None, T)), keras.KerasTensor((None, T)), 3)
+    assert [x.dtype for x in symbolic] == ["int32", "int32", "float32"]
+    assert best_spans(scores[:, 0], scores[:, 1], 3)[0].shape == (2,)

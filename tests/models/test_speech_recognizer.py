@@ -1,0 +1,177 @@
+"""A speech recognizer: what it reads and writes, padding, saving, half precision, and its loss and error rates."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import assert_close, to_numpy
+from tf_sparse_attention.generation import ctc_greedy
+from tf_sparse_attention.models import (
+    Backbone,
+    CTCLoss,
+    ErrorRate,
+    PhoneErrorRate,
+    SpeechRecognizer,
+    WordErrorRate,
+)
+
+V, F = 7, 5
+HEADS = {"num_heads": 2, "key_dim": 8}
+LOCAL = [{"layer": "LocalAttention", "window": 4, "position": "rotary", **HEADS}]
+CLUSTERED = [{"layer": "ClusteredAttention", "num_clusters": 3, "top_k": 4, **HEADS}]
+LENGTHS = np.array([37, 20, 5, 0])
+FEATURES = np.random.default_rng(0).normal(size=(4, 37, F)).astype("float32")
+MASK = np.arange(37) < LENGTHS[:, None]
+LABELS = np.array([[1, 2, 2, 3], [4, 0, 0, 0], [5, 0, 0, 0], [0, 0, 0, 0]])
+
+
+def make(subsampling=4, attention=LOCAL, dtype=None, embedding=None, num_layers=2, **arguments):
+    keras.utils.set_random_seed(2)
+    encoder = Backbone(
+        None,
+        num_layers,
+        16,
+        attention,
+        intermediate_dim=24,
+        embedding_dim=F if subsampling == 1 else 12,
+        embedding=embedding,
+        causal=False,
+        seed=2,
+        dtype=dtype,
+    )
+    return SpeechRecognizer(encoder, V, num_features=F, subsampling=subsampling, dtype=dtype, **arguments)
+
+
+@pytest.mark.parametrize("subsampling", [1, 2, 4])
+def test_each_frame_has_the_log_probabilities_of_its_labels(subsampling):
+    log_probs = to_numpy(make(subsampling)(FEATURES))
+    assert (
+        log_probs.shape == (4, -(-37 // subsampling), V + 1) == make(subsampling).compute_output_shape(FEATURES.shape)
+    )
+    assert_close(np.exp(log_probs).sum(axis=-1), np.ones(log_probs.shape[:2]), 1e-5)
+
+
+@pytest.mark.parametrize("attention", [LOCAL, CLUSTERED])
+@pytest.mark.parametrize("subsampling", [1, 2, 4])
+def test_padding_changes_nothing_and_is_blank(subsampling, attention):
+    model = make(subsampling, attention, feature_mean=np.full(F, 0.3), feature_std=np.full(F, 2.0))
+    whole = to_numpy(model({"features": FEATURES, "padding_mask": MASK}))
+    longer = np.pad(FEATURES, [(0, 0), (0, 11), (0, 0)], constant_values=7)
+    found = model({"features": np.where(longer == 7, 3, longer), "padding_mask": np.pad(MASK, [(0, 0), (0, 11)])})
+    assert_close(to_numpy(found)[:, : whole.shape[1]], whole, 1e-5)
+    for row, length in enumerate(LENGTHS[:3]):
+        count = -(-length // subsampling)
+        assert_close(to_numpy(model(FEATURES[row : row + 1, :length]))[0], whole[row, :count], 1e-4)
+        assert (whole[row, count:, 0] == 0).all() and (whole[row, count:, 1:] < -1e4).all()
+
+
+def test_features_are_normalised_first():
+    mean, std = np.arange(F), 1 + np.arange(F)
+    plain, normalising = make(), make(feature_mean=mean, feature_std=std)
+    assert_close(normalising(FEATURES * std + mean), to_numpy(plain(FEATURES)), 1e-5)
+
+
+def test_the_loss_is_the_mean_over_labels_and_padding_rows_do_not_count():
+    model, inputs = make(), {"features": FEATURES, "padding_mask": MASK}
+    loss = float(CTCLoss()(LABELS, model(inputs)))
+    rows = [
+        float(CTCLoss()(LABELS[row : row + 1], model(FEATURES[row : row + 1, :length]))) * np.sum(LABELS[row] > 0)
+        for row, length in enumerate(LENGTHS[:3])
+    ]
+    assert abs(loss - sum(rows) / np.sum(LABELS > 0)) < 1e-4
+
+
+@pytest.mark.full
+def test_it_learns_what_it_is_shown():
+    model = make(num_layers=1)
+    model.compile("adam", CTCLoss(), jit_compile=False)
+    inputs = {"features": FEATURES, "padding_mask": MASK}
+    model.optimizer.learning_rate = 0.01
+    history = model.fit(inputs, LABELS, epochs=60, batch_size=4, verbose=0).history
+    assert history["loss"][-1] < 0.2 < history["loss"][0]
+    rate = PhoneErrorRate()
+    rate.update_state(LABELS, model(inputs))
+    assert float(rate.result()) == 0
+    assert [ids.tolist() for ids in model.transcribe([FEATURES[0], FEATURES[1, :20]])] == [[1, 2, 2, 3], [4]]
+    assert [ids.tolist() for ids in model.transcribe([FEATURES[0]], num_beams=4)] == [[1, 2, 2, 3]]
+
+
+@pytest.mark.parametrize("attention", [LOCAL, CLUSTERED])
+def test_it_is_saved_and_loaded(attention, tmp_path):
+    model = make(2, attention, feature_mean=np.zeros(F), feature_std=np.ones(F), embedding={"sinusoidal": True})
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    inputs = {"features": FEATURES, "padding_mask": MASK}
+    np.testing.assert_array_equal(loaded(inputs), model(inputs))
+    assert loaded.get_config() == model.get_config()
+
+
+def test_attention_is_replaced_and_the_weights_stay():
+    dense = [{"layer": "DenseAttention", **HEADS}]
+    model = make(2, dense, feature_mean=np.full(F, 0.3))
+    exact = [{"layer": "ClusteredAttention", "num_clusters": 30, "top_k": 19, **HEADS}]  # all of 19 frames
+    assert_close(to_numpy(model.with_attention(exact)(FEATURES)), to_numpy(model(FEATURES)), 1e-4)
+    clustered = model.with_attention(CLUSTERED)
+    assert np.abs(to_numpy(clustered(FEATURES)) - to_numpy(model(FEATURES))).max() > 1e-3
+    assert_close(to_numpy(clustered.with_attention(dense)(FEATURES)), to_numpy(model(FEATURES)), 0)
+    with pytest.raises(ValueError, match=r"`attention` must have the weights of the model\. Received: others, "):
+        model.with_attention([{"layer": "LSHAttention", "num_buckets": 4, "bucket_size": 4, **HEADS}])
+
+
+def test_half_precision_stays_finite_and_is_close():
+    inputs = {"features": FEATURES * 30 + 200, "padding_mask": MASK}
+    arguments = {"feature_mean": np.full(F, 200), "feature_std": np.full(F, 30)}
+    half, full = make(dtype="mixed_bfloat16", **arguments), make(**arguments)
+    found = half(inputs)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    assert_close(to_numpy(found), to_numpy(full(inputs)), 0.2)
+    assert np.isfinite(float(CTCLoss()(LABELS, found)))
+
+
+def test_error_rates_stream_over_batches():
+    metric, words = ErrorRate(), WordErrorRate(separator=1)
+    assert float(metric.result()) == 0
+    for references, hypotheses in [([[2, 3, 1, 4]], [[2, 3, 1, 5]]), ([[2, 1, 2], [4, 0, 0]], [[2, 1, 1], [0, 0, 0]])]:
+        for each in (metric, words):
+            each.update_state(np.array(references), np.array(hypotheses))
+    assert float(metric.result()) == pytest.approx(3 / 8) and float(words.result()) == pytest.approx(3 / 5)
+    metric.update_state(np.array([[1, 2]]), np.array([[3, 3]]), sample_weight=np.array([0.0]))
+    assert float(metric.result()) == pytest.approx(3 / 8)
+    assert WordErrorRate.from_config(words.get_config()).separator == 1
+    frames = np.log(np.eye(4)[[[0, 2, 2, 0, 3]]] * 0.9 + 0.02)
+    assert np.asarray(ctc_greedy(frames))[0, :2].tolist() == [2, 3]
+    rate = PhoneErrorRate()
+    rate.update_state(np.array([[2, 1]]), frames)
+    assert float(rate.result()) == 0.5 and rate.name == "phone_error_rate"
+
+
+def test_what_does_not_fit_is_refused():
+    encoder = make().encoder
+    for arguments, message in [
+        ({"encoder": Backbone(9, 1, 8, LOCAL, causal=False)}, r"`encoder` must be a `Backbone` with causal=False and"),
+        ({"encoder": Backbone(None, 1, 8, LOCAL)}, r"`encoder` must be a `Backbone` with causal=False and vocabulary_"),
+        ({"subsampling": 1, "num_features": 3}, r"`num_features` must be the `embedding_dim` of the encoder where no"),
+        ({"subsampling": 3}, r"`factor` must be one of"),
+        ({"vocabulary_size": 0}, r"`vocabulary_size` must be"),
+        ({"feature_mean": [1.0]}, r"`feature_mean` must be 12 finite numbers, one for each feature\. Received: 1\."),
+        ({"feature_std": np.zeros(12)}, r"`feature_std` must be positive numbers\. Received: 0\.0 among them\."),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            SpeechRecognizer(**{"encoder": encoder, "vocabulary_size": V, "subsampling": 2, **arguments})
+    model = make()
+    with pytest.raises(
+        ValueError, match=r"`inputs` must have the key 'features' and may have 'padding_mask'\. Received"
+    ):
+        model({"token_ids": FEATURES})
+    with pytest.raises(
+        ValueError, match=r"`features` must have the shape \(batch, frames, 5\)\. Received: shape \(4, 37,"
+    ):
+        model(FEATURES[..., :3])
+    with pytest.raises(
+        ValueError, match=r"`features` must be arrays \(frames, 5\), none of them empty\. Received: shape"
+    ):
+        model.transcribe([FEATURES[0, :0]])
+    with pytest.raises(
+        ValueError, match=r"`y_true` must be labels that the frames can be aligned with: .* need 5 frames"
+    ):
+        CTCLoss()(np.array([[1, 1, 1]]), np.zeros((1, 4, 3)))

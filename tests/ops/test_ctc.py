@@ -1,0 +1,105 @@
+"""The loss of CTC is that of a sum over all alignments, one by one, and its gradient what small steps measure."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contracts import assert_close, to_numpy
+from tf_sparse_attention.ops.ctc import ctc_loss, needed_frames
+
+V = 4
+rng = np.random.default_rng(0)
+
+
+def log_softmax(x):
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def collapsed(path):
+    return tuple(label for label, _ in itertools.groupby(path) if label)
+
+
+def loss_of_all_paths(labels, log_probs):
+    """-log p of the labels, every path of ids looked at."""
+    wanted = tuple(label for label in labels if label)
+    paths = [
+        path
+        for path in itertools.product(range(log_probs.shape[1]), repeat=len(log_probs))
+        if collapsed(path) == wanted
+    ]
+    return -np.log(sum(np.exp(log_probs[np.arange(len(path)), path].sum()) for path in paths))  # fmt: skip
+
+
+LABELS = np.array([[1, 2, 3], [2, 2, 0], [0, 0, 0], [1, 1, 1], [3, 0, 0], [2, 3, 2]])
+LOG_PROBS = log_softmax(rng.normal(size=(6, 5, V)) * 2).astype("float32")
+
+
+def test_it_is_the_sum_over_all_alignments():
+    expected = [loss_of_all_paths(*row) for row in zip(LABELS, LOG_PROBS, strict=True)]
+    assert_close(to_numpy(ctc_loss(LABELS, LOG_PROBS)), expected, 1e-5)
+
+
+def test_frames_beyond_a_length_do_not_count():
+    lengths = np.array([3, 4, 2, 5, 1, 3])
+    rows = zip(LABELS, LOG_PROBS, lengths, strict=True)
+    expected = [loss_of_all_paths(labels, frames[:length]) for labels, frames, length in rows]
+    assert_close(to_numpy(ctc_loss(LABELS, LOG_PROBS, lengths)), expected, 1e-5)
+
+
+def gradient_of(labels, log_probs):
+    import tensorflow as tf
+
+    x = tf.constant(log_probs)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(ctc_loss(labels, x))
+    return to_numpy(tape.gradient(loss, x))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
+def test_the_gradient_is_what_small_steps_measure():
+    found, step = gradient_of(LABELS, LOG_PROBS), 1e-5
+    for row, frame, kind in [(0, 0, 1), (1, 2, 0), (1, 3, 2), (2, 1, 0), (3, 4, 1), (4, 2, 3), (5, 1, 2), (5, 0, 1)]:
+        losses = []
+        for sign in (1, -1):
+            moved = LOG_PROBS[row].astype("float64")
+            moved[frame, kind] += sign * step
+            losses.append(loss_of_all_paths(LABELS[row], moved))
+        assert abs((losses[0] - losses[1]) / (2 * step) - found[row, frame, kind]) < 1e-4
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
+def test_labels_that_no_frames_can_have_are_infinite_and_have_no_gradient():
+    labels = np.array([[1, 1, 2], [1, 2, 3]])
+    assert needed_frames(labels).numpy().tolist() == [4, 3]
+    log_probs = LOG_PROBS[:2, :3]
+    assert to_numpy(ctc_loss(labels, log_probs))[0] == np.inf
+    gradient = gradient_of(labels, log_probs)
+    assert not gradient[0].any() and gradient[1].any()
+
+
+def test_a_long_row_is_that_of_keras():
+    labels = rng.integers(1, 30, (2, 60))
+    labels[1, 40:] = 0
+    logits = rng.normal(size=(2, 200, 30)).astype("float32")
+    counts = np.array([60, 40], "int32")
+    expected = keras.ops.ctc_loss(labels, logits, counts, np.array([200, 150], "int32"))
+    found = ctc_loss(labels, keras.ops.log_softmax(logits), np.array([200, 150]))
+    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=1e-5)
+
+
+def test_loss_and_gradient_on_jax_are_those_of_tensorflow(run_jax):
+    printed = run_jax("""
+import jax, json, numpy as np
+from tests.ops.test_ctc import LABELS, LOG_PROBS
+from tf_sparse_attention.ops.ctc import ctc_loss
+loss, gradient = jax.jit(jax.value_and_grad(lambda x: ctc_loss(LABELS, x).sum()))(LOG_PROBS)
+print(json.dumps([float(loss), np.asarray(gradient).tolist()]))
+""")
+    import json
+
+    loss, gradient = json.loads(printed)
+    assert abs(loss - to_numpy(ctc_loss(LABELS, LOG_PROBS)).sum()) < 1e-4
+    assert_close(np.array(gradient), gradient_of(LABELS, LOG_PROBS), 1e-5)

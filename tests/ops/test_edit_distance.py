@@ -1,0 +1,49 @@
+"""The edit distance is that of the textbook's table, row by row; words are told apart by what is in them."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+
+from tests.draws import draws
+from tf_sparse_attention.ops.edit_distance import edit_distance
+from tf_sparse_attention.ops.words import split_words
+
+
+def table_distance(reference, hypothesis):
+    """Wagner and Fischer 1974."""
+    row = list(range(len(hypothesis) + 1))
+    for i, one in enumerate(reference, 1):
+        before, row = row, [i]
+        for j, other in enumerate(hypothesis, 1):
+            row.append(min(before[j - 1] + (one != other), before[j] + 1, row[j - 1] + 1))
+    return row[-1]
+
+
+def padded(rows):
+    width = max(map(len, rows), default=0)
+    return np.array([[*row, *[0] * (width - len(row))] for row in rows], "int32").reshape(len(rows), width)
+
+
+rows = st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=3, max_size=3)
+
+
+@hypothesis.given(rows, rows)
+@draws(25, 200)
+def test_it_is_that_of_the_table(references, hypotheses):
+    found = np.asarray(edit_distance(padded(references), padded(hypotheses)))
+    expected = [table_distance(*pair) for pair in zip(references, hypotheses, strict=True)]
+    assert found.tolist() == expected
+
+
+def test_a_hand_worked_case():
+    kitten, sitting = ([ord(letter) for letter in word] for word in ("kitten", "sitting"))
+    assert np.asarray(edit_distance(padded([kitten]), padded([sitting]))).tolist() == [3]
+
+
+def test_words_are_equal_where_their_characters_are():
+    text = "  the cat the  cart tac "
+    words = np.asarray(split_words(np.array([[ord(letter) for letter in text] + [0, 0]]), ord(" ")))[0]
+    assert words[:, 0].tolist() == [3, 3, 3, 4, 3, *[0] * (len(words) - 5)]
+    kinds = [tuple(word) for word in words[:5]]
+    assert kinds[0] == kinds[2] and len(set(kinds)) == 4
+    assert (words[:, 1:] >= 0).all()

@@ -1,0 +1,235 @@
+"""Classification by the trainer: trained, resumed bit for bit, scored, asked, and what is refused."""
+
+import functools
+import json
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainers.interrupted import SignalAt, arrays_of
+from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
+from trainers.configs import classify
+from trainers.shared import callbacks, components, overrides, scoring, strategy, training, workdir
+from trainers.tasks import class_scores, registry
+from trainers.tasks.parts import Request
+
+WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Made-up texts, some of several lengths, one of which is cut."""
+    random, found = np.random.default_rng(0), []
+    for number in range(30):
+        label = list(WORDS)[number % 3]
+        words = random.choice(WORDS[label], 60 if number == 4 else random.integers(2, 24))
+        split = "train" if number < 18 else "validation" if number < 23 else "test"
+        found.append({"text": " ".join(words), "label": label, "split": split})
+    return found
+
+
+@pytest.fixture(scope="module")
+def path(lines, tmp_path_factory):
+    path = tmp_path_factory.mktemp("labeled") / "labeled.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def make_config(path, data_dir):
+    def make(variant="full"):
+        config = classify.get_config(variant)
+        config.data.update(path=str(path), data_dir=str(data_dir), tokenizer="bytes", vocabulary=None)
+        config.data.update(sequence_length=128, batch_size=2)
+        config.model.update(num_layers=1, hidden_dim=16, intermediate_dim=16)
+        config.model.attention = [{**part, "num_heads": 1, "key_dim": 8} for part in classify.VARIANTS[variant]]
+        config.train.update(num_steps=2, log_every=1, evaluate_every=2, checkpoint_every=2, evaluation_windows=0)
+        config.train.update(deterministic=False, jit_compile=False)
+        return config
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, tmp_path_factory):
+    """The folder of a run, not to be changed but for what is written beside the model."""
+    folder = tmp_path_factory.mktemp("finished")
+    training.train(make_config(), folder)
+    return folder
+
+
+def scores_by_hand(task, model, lines):
+    """Loss, accuracy and macro F1 of texts one by one, with the metrics of Keras."""
+    labels = sorted(WORDS)
+    true = np.array([labels.index(line["label"]) for line in lines])
+    rows = [np.concatenate([[0], task.tokenizer.tokenize(line["text"]), [1]])[None, :128] for line in lines]
+    logits = np.concatenate([keras.ops.convert_to_numpy(model(row.astype("int32"))) for row in rows])
+    f1, loss = keras.metrics.F1Score("macro"), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    f1.update_state(np.eye(3)[true], logits)
+    return float(loss(true, logits)), float(np.mean(logits.argmax(-1) == true)), float(f1.result())
+
+
+def test_every_text_is_scored_once(finished, lines):
+    task, model = registry.load_task(finished), workdir.load_model(finished)
+    scores = task.evaluate(finished, "train")
+    given = [line for line in lines if line["split"] == "train"]
+    found = scores["loss"], scores["accuracy"], scores["macro_f1"]
+    np.testing.assert_allclose(found, scores_by_hand(task, model, given), rtol=1e-4)
+    assert (scores["texts"], scores["cut"], scores["labels"]) == (18, 1, ["beast", "fruit", "tool"])
+    assert np.sum(scores["confusion"], axis=1).tolist() == [6, 6, 6]
+    assert json.loads((finished / "evaluation-train.json").read_text()) == scores
+    assert f"accuracy              {scores['accuracy']:.4f} of 3 classes" in task.as_text(scores)
+
+
+def test_validation_has_the_scores_of_its_split(finished, lines):
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if "validation/loss" in row]
+    given = [line for line in lines if line["split"] == "validation"]
+    expected = scores_by_hand(registry.load_task(finished), workdir.load_model(finished), given)
+    found = [row[f"validation/{name}"] for name in ("loss", "accuracy", "macro_f1")]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.full
+def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
+    task, predict, calls = registry.load_task(finished), class_scores.Scorer.predict, []
+    expected = task.evaluate(finished, "test")
+
+    def stop_at_second(self, *arguments, **options):
+        calls.append(options["steps"])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return predict(self, *arguments, **options)
+
+    monkeypatch.setattr(scoring, "BATCHES_PER_SAVE", 1)
+    monkeypatch.setattr(class_scores.Scorer, "predict", stop_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        task.evaluate(finished, "test")
+    found = task.evaluate(finished, "test")
+    assert found["confusion"] == expected["confusion"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    assert not list(finished.glob("*.partial.json"))
+
+
+def test_f1_counts_classes_without_texts_as_nothing():
+    found = class_scores.figures(6.0, np.array([[2, 1, 0], [0, 1, 0], [0, 0, 0]]))
+    # 2 / 2 + 1 of class 0: precision 1, recall 2/3; of class 1 precision 1/2, recall 1; class 2 has none.
+    assert found == {"loss": 1.5, "accuracy": 0.75, "macro_f1": pytest.approx((0.8 + 2 / 3 + 0) / 3)}
+
+
+def test_a_prompt_gets_its_labels_with_probabilities(finished):
+    task, model = registry.load_task(finished), workdir.load_model(finished)
+    made = task.generate(finished, Request(prompt=b"saw nail"))
+    ids = np.concatenate([[0], task.tokenizer.tokenize("saw nail"), [1]])[None].astype("int32")
+    expected = keras.ops.convert_to_numpy(keras.ops.softmax(model(ids)))[0]
+    (sample,) = made.samples
+    found = [sample["probabilities"][label] for label in task.labels]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert sample["label"] == task.labels[expected.argmax()] and sample["num_tokens"] == 9
+    assert made.text.splitlines()[0] == f"{expected.max():.4f}  {sample['label']}"
+    assert json.loads((finished / "samples.jsonl").read_text()) == sample
+
+
+def test_tensorboard_shows_texts_with_both_labels(finished, lines):
+    task, model = registry.load_task(finished), workdir.load_model(finished)
+    execution = strategy.choose_devices(task.config).execution(False, 1)
+    shown = class_scores.Validation(task, model, task.open_buckets("validation"), execution).show()
+    given = {line["text"]: line["label"] for line in lines}
+    assert len(shown.texts) == class_scores.NUM_SHOWN
+    for text in shown.texts.values():
+        head, _, body = text.partition("\n\n")
+        assert head.endswith(f"true {given[body]}") and head.startswith("predicted ")
+
+
+@pytest.mark.full
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
+    config = make_config("improved")
+    config.train.update(num_steps=7, evaluate_every=0)
+    folders = tmp_path / "whole", tmp_path / "stopped"
+    training.train(config, folders[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "StopOnSignal", SignalAt)
+        assert training.train(config, folders[1]).signal == signal.SIGTERM
+    training.train(config, folders[1])
+    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+
+
+def test_a_classifier_can_begin_with_the_encoder_of_a_model_of_hidden_tokens(make_config, tmp_path):
+    config = make_config()
+    backbone = functools.partial(Backbone, 258, 1, 16, classify.VARIANTS["clustered"], 16)
+    LanguageModel(backbone(causal=False)).save(tmp_path / "model.keras")
+    config.model.start_from = str(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match=r"`config\.model\.num_layers` must be unset with config\.model\.start_from"):
+        registry.make_task(config).make_model()
+    config.model.update(num_layers=None, hidden_dim=None, intermediate_dim=None, attention=[])
+    model = registry.make_task(config).make_model()
+    assert isinstance(model, SequenceClassifier)
+    saved = keras.models.load_model(tmp_path / "model.keras").backbone
+    for found, expected in zip(model.encoder.weights, saved.weights, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    Backbone(99, 1, 16, classify.VARIANTS["clustered"], causal=False).save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match=r"The tokenizer must have no more ids .*Received: 258 ids, a model of 99"):
+        registry.make_task(config).make_model()
+    Backbone(258, 1, 16, classify.VARIANTS["local"]).save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match=r"`config\.model\.start_from` must hold an `Encoder`, a bidirectional `Back"):
+        registry.make_task(config).make_model()
+
+
+def test_subwords_of_labeled_texts_are_those_of_the_texts(make_config, lines):
+    name, documents = components.training_texts(make_config())
+    assert name.startswith("json_lines/labeled")
+    assert {text.decode() for text in documents} == {line["text"] for line in lines if line["split"] == "train"}
+
+
+def test_other_labels_are_not_those_of_the_run(finished, make_config, lines, tmp_path):
+    changed = [{**line, "label": line["label"].upper()} for line in lines]
+    (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, changed)), encoding="utf-8")
+    config = make_config()
+    config.data.update(path=str(tmp_path / "other.jsonl"), data_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=r"`config\.data` must have the labels of the checkpoint .*\['BEAST', 'FRUIT"):
+        registry.make_task(config).check(finished)
+    wanted = overrides.overridable_settings()
+    wanted.data.update(path=str(tmp_path / "other.jsonl"), data_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=r"must be among those of training: 'beast', 'fruit', 'tool'\. Received: '"):
+        registry.load_task(finished).evaluate(finished, "test", wanted)
+    one = [{**line, "label": "all"} for line in lines]
+    (tmp_path / "one.jsonl").write_text("\n".join(map(json.dumps, one)), encoding="utf-8")
+    config.data.path = str(tmp_path / "one.jsonl")
+    with pytest.raises(ValueError, match=r"`config\.data` must have texts of two labels or more\. Received: \['all'\]"):
+        registry.make_task(config).make_model()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(), r"`prompt` must be a text to classify\. Received: none"),
+        (Request(prompt=b"a", num_samples=2), r"`num_samples` must be 1 for a class\. Received: num_samples=2"),
+        (Request(prompt=b"a", length=3), r"`length` must be unset for classification\. Received: length=3"),
+        (Request(prompt=b"a", complete="test"), r"`complete` must be unset for classification"),
+        (Request(prompt=b"a", settings={"top_p": 0.5}), r"`top_p` must be unset for classification"),
+    ],
+)
+def test_what_has_no_meaning_for_classes_is_refused(finished, request_, message):
+    with pytest.raises(ValueError, match=message):
+        registry.load_task(finished).generate(finished, request_)
+
+
+def test_what_classification_does_not_have_is_refused(make_config, finished, tmp_path):
+    for section, name, value, message in [
+        ("data", "mask_rate", 0.1, r"`config\.data\.mask_rate` must be unset for task=classify"),
+        ("model", "causal", True, r"`config\.model\.causal` must be unset for task=classify\. Received: causal=True"),
+        ("train", "label_smoothing", 0.1, r"`config\.train\.label_smoothing` must be unset for task=classify"),
+    ]:
+        config = make_config()
+        config[section][name] = value
+        with pytest.raises(ValueError, match=message):
+            registry.make_task(config)
+    config = make_config()
+    config.model.num_layers = None
+    with pytest.raises(ValueError, match=r"`config\.model` must have num_layers, or start_from\. Received"):
+        registry.make_task(config).make_model()
+    with pytest.raises(ValueError, match=r"`workdir` must be the run of another task than classify: .*model\.keras"):
+        registry.load_task(finished).export(finished, True, None)
+    with pytest.raises(ValueError, match=r"`workdir` must hold labels\.json, which `trainers\.train` writes"):
+        type(registry.load_task(finished)).load(tmp_path)

@@ -1,0 +1,199 @@
+"""Speech by the trainer: trained, resumed bit for bit, scored, transcribed, and what is refused."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from tests.data.sources.test_speech import tone, write_wav
+from tests.trainers.interrupted import SignalAt, arrays_of
+from trainers.configs import speech
+from trainers.shared import callbacks, training, workdir
+from trainers.tasks import registry, speech_scores
+from trainers.tasks.parts import Request
+from trainers.tasks.speech_scores import picture_of
+
+KINDS = "abcd"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A file of made-up recordings: each phone is a band of features for some frames. One is empty, one too long."""
+    rng = np.random.default_rng(0)
+    frames, phones = [], []
+    for number in range(24):
+        labels = rng.integers(0, 4, 0 if number == 3 else rng.integers(3, 9))
+        runs = [np.eye(4)[label].repeat(2)[None].repeat(rng.integers(16, 24), axis=0) for label in labels]
+        if number == 5:
+            runs.append(np.zeros((900, 8)))
+        frames.append(np.concatenate([*runs, np.zeros((20, 8))]) + rng.normal(size=(1, 8)) * 0.1)
+        phones.append(labels)
+    path = tmp_path_factory.mktemp("speech") / "speech.npz"
+    np.savez(
+        path,
+        features=np.concatenate(frames).astype("float32"),
+        offsets=np.cumsum([0, *map(len, frames)]),
+        phonemes=np.concatenate(phones),
+        phoneme_offsets=np.cumsum([0, *map(len, phones)]),
+        vocabulary=np.array(list(KINDS)),
+        split=np.array(["train"] * 16 + ["validation"] * 4 + ["test"] * 4),
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def make_config(path, data_dir):
+    def make(num_steps=2):
+        config = speech.get_config("tiny")
+        config.data.update(path=str(path), data_dir=str(data_dir), sequence_length=399, batch_size=4)
+        config.train.update(num_steps=num_steps, log_every=1, evaluate_every=num_steps, checkpoint_every=2)
+        config.train.update(deterministic=False, jit_compile=False, illustrate=True, num_beams=2)
+        return config
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, training.train(make_config(), folder)
+
+
+def test_validation_has_the_loss_and_the_error_rate(finished):
+    rows = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if "validation/loss" in row]
+    assert row["validation/loss"] > 0 and row["validation/phone_error_rate"] > 0
+
+
+def test_an_evaluation_scores_every_recording_once_and_by_beams(finished, path):
+    task = registry.load_task(finished[0])
+    scores = task.evaluate(finished[0], "test")
+    arrays = np.load(path)
+    labels = np.diff(arrays["phoneme_offsets"])[20:].sum()
+    assert (scores["recordings"], scores["labels"]) == (4, labels) and not any(scores["left_out"].values())
+    assert scores["loss"] == scores["nats"] / labels and scores["beams"]["phone_error_rate"] > 0
+    assert json.loads((finished[0] / "evaluation-test.json").read_text()) == scores
+    assert not list(finished[0].glob("*.partial.json"))
+    assert "2 beams" in task.as_text(scores)
+    with pytest.raises(ValueError, match=r"`attention` must have the weights of the model"):
+        task.config.train.evaluation_attention = "full"  # of more heads
+        speech_scores.evaluate(task, finished[0], "test")
+    task.config.train.evaluation_attention = None
+    counts = task.open_buckets("train").left_out
+    assert (counts["empty"], counts["too_long"]) == (1, 1)
+    assert "left out: 1 empty, 1 too long" in task.as_text({**scores, "left_out": counts})
+
+
+def test_a_work_folder_keeps_labels_and_normalization(finished, make_config, tmp_path, path):
+    known = json.loads((finished[0] / "speech.json").read_text())
+    assert known["labels"] == list(KINDS) and len(known["mean"]) == 8
+    arrays = dict(np.load(path))
+    arrays["features"] = arrays["features"] + 1
+    other = tmp_path / "speech.npz"
+    np.savez(other, **arrays)
+    task = registry.make_task(make_config())
+    task.check(finished[0])
+    config = make_config()
+    config.data.path = str(other)
+    with pytest.raises(ValueError, match=r"`config\.data` must lead to the labels and features of the checkpoint in"):
+        registry.make_task(config).check(finished[0])
+
+
+@pytest.mark.full
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
+    config = make_config(7)
+    config.data.sequence_length = 400  # batches of two lengths
+    config.train.evaluate_every = 0
+    folders = tmp_path / "whole", tmp_path / "stopped"
+    training.train(config, folders[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "StopOnSignal", SignalAt)
+        assert training.train(config, folders[1]).signal == signal.SIGTERM
+    training.train(config, folders[1])
+    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+
+
+def test_generation_prints_and_writes_transcripts(finished):
+    task = registry.load_task(finished[0])
+    made = task.generate(finished[0], Request(prompt=b"validation", num_samples=2))
+    rows = [json.loads(line) for line in (finished[0] / "samples.jsonl").read_text().splitlines()]
+    assert rows == made.samples and [row["name"] for row in rows] == ["validation[0]", "validation[1]"]
+    assert all(f"reference   {row['reference']}\n" in made.text for row in rows)
+    with pytest.raises(ValueError, match=r"of the settings it has `num_beams` alone\. Received: temperature\."):
+        task.generate(finished[0], Request(settings={"temperature": 1.0}))
+    with pytest.raises(ValueError, match=r"`workdir` must not be a run of speech: .* Received: workdir="):
+        task.export(finished[0], False, None)
+
+
+def test_transcripts_of_a_split_and_of_a_file_stand_beside_the_references(finished, path):
+    task = registry.load_task(finished[0])
+    two = list(task.transcripts(finished[0], "test", 2))
+    arrays = np.load(path)
+    first = arrays["phonemes"][arrays["phoneme_offsets"][20] : arrays["phoneme_offsets"][21]]
+    assert [row["name"] for row in two] == ["test[0]", "test[1]"]
+    assert two[0]["reference"] == " ".join(KINDS[label] for label in first)
+    of_file = list(task.transcripts(finished[0], str(path), 1))
+    assert len(of_file) == 24 and "reference" not in of_file[0]
+    features = workdir.load_model(finished[0]).transcribe([arrays["features"][: arrays["offsets"][1]]])[0]
+    assert of_file[0]["text"] == task.as_labels(features)
+
+
+def test_what_cannot_be_transcribed_is_named(finished, tmp_path):
+    task = registry.load_task(finished[0])
+    write_wav(tmp_path / "a.wav", tone(300))
+    np.savez(tmp_path / "a.npz", other=np.zeros(3))
+    for what, message in [
+        (str(tmp_path / "b.wav"), r"`prompt` must be an existing file NAME\.wav or NAME\.npz, or a split\."),
+        (str(tmp_path / "a.wav"), r"`prompt` must be a file of features, which the model was trained on\. Re"),
+        (str(tmp_path / "a.npz"), r"`prompt` must be a file with the array `features`\. Received: .*a\.npz"),
+        ("dev", r"`split` must be one of train, validation, test in speech\. Received: split=dev\."),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            list(task.transcripts(finished[0], what, 1))
+
+
+def test_a_picture_has_features_above_posteriors():
+    features = np.zeros((6, 2), "float32")
+    features[:, 1] = 1
+    picture = picture_of(features, np.log(np.array([[1.0, 1e-9], [1e-9, 1.0]])))
+    assert picture.shape == (2 * 3 + 3 + 2 * 3, 6, 3)
+    assert picture[0, 0, 0] == 255 and picture[5, 0, 0] == 0  # the upper band is loud
+    assert picture[-1, :, 0].tolist() == [255, 255, 255, 0, 0, 0]  # the blank first
+
+
+@pytest.mark.full
+def test_a_folder_of_sounds_has_error_rates_of_characters_and_words(make_config, tmp_path):
+    for split in ("train", "validation"):
+        (tmp_path / "sounds" / split).mkdir(parents=True)
+        for number in range(2):
+            write_wav(tmp_path / "sounds" / split / f"{number}.wav", tone(300 + 300 * number, 0.6))
+            (tmp_path / "sounds" / split / f"{number}.txt").write_text("a b" if number else "b a")
+    config = make_config()
+    config.data.update(path=str(tmp_path / "sounds"), sample_rate=8000, num_bands=20, batch_size=2)
+    config.model.sinusoidal = True
+    training.train(config, tmp_path / "run")
+    task = registry.load_task(tmp_path / "run")
+    scores = task.evaluate(tmp_path / "run", "validation")
+    assert {"character_error_rate", "word_error_rate"} <= set(scores) and scores["labels"] == 6
+    assert "word error rate" in task.as_text(scores)
+    (row,) = task.transcripts(tmp_path / "run", str(tmp_path / "sounds" / "train" / "0.wav"), 1)
+    assert row["name"] == "0.wav" and set(row["text"]) <= set("ab ")
+
+
+def test_what_speech_lacks_or_does_not_have_is_refused(make_config, tmp_path):
+    for section, name, value, message in [
+        ("model", "attention", [], r"`config\.model\.attention` must be given for task=speech"),
+        (
+            "model",
+            "memory_length",
+            8,
+            r"`config\.model\.memory_length` must be unset for task=speech\. Received: memory_length=8",
+        ),
+        ("model", "causal", True, r"`config\.model\.causal` must be False for task=speech\. Received: causal=True"),
+        ("model", "subsampling", 3, r"`factor` must be one of"),
+    ]:
+        config = make_config()
+        config[section][name] = value
+        with pytest.raises(ValueError, match=message):
+            training.train(config, tmp_path / name)

@@ -1,0 +1,52 @@
+"""Bands of time and of frequency that a recognizer does not get to see in training."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tf_sparse_attention.checks import check_count, check_not_negative
+
+
+class FeatureMasks(NamedTuple):
+    """How much of the features of a recording is hidden: bands as in SpecAugment (Park et al. 2019), without warping.
+
+    Note: differs from the paper in that the number of bands of time goes by the length of a recording.
+
+    Attributes:
+        time_masks: bands of time in every 1,000 frames, at least one. Default 0: none.
+        time_width: each hides up to this many frames, but at most a fifth of the recording. Default 40.
+        frequency_masks: bands of frequency. Default 0.
+        frequency_width: each hides up to this many features. Default 8.
+    """
+
+    time_masks: float = 0.0
+    time_width: int = 40
+    frequency_masks: int = 0
+    frequency_width: int = 8
+
+    def check(self) -> None:
+        """Raises a `ValueError` for a negative number, or a width of none."""
+        check_not_negative("time_masks", self.time_masks)
+        check_count("frequency_masks", self.frequency_masks, minimum=0)
+        for name in ("time_width", "frequency_width"):
+            check_count(name, getattr(self, name))
+
+    def apply(self, features: np.ndarray, fill: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
+        """Returns features with bands replaced.
+
+        Args:
+            features: float32 (T, F); not changed.
+            fill: float32 (F,), what stands in hidden bands: the mean of each feature.
+            seed: integers that determine the bands.
+        """
+        rng, masked = np.random.default_rng(seed), np.array(features)
+        num_frames, num_features = masked.shape
+        for _ in range(max(1, round(self.time_masks * num_frames / 1000)) if self.time_masks else 0):
+            width = rng.integers(0, min(self.time_width, num_frames // 5) + 1)
+            begin = rng.integers(0, num_frames - width + 1)
+            masked[begin : begin + width] = fill
+        for _ in range(self.frequency_masks):
+            width = rng.integers(0, min(self.frequency_width, num_features) + 1)
+            begin = rng.integers(0, num_features - width + 1)
+            masked[:, begin : begin + width] = fill[begin : begin + width]
+        return masked

@@ -1,0 +1,89 @@
+"""A file of features and labels of speech."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention.data.sources.speech_source import PHONE, Utterance, folder_of
+from tf_sparse_attention.data.sources.text_files import content_digest
+
+NEEDED = ("features", "offsets", "phonemes", "phoneme_offsets", "vocabulary", "split")
+
+
+class FeatureFile:
+    """The recordings of a file NAME.npz, a `SpeechSource` whose labels are phonemes.
+
+    Arrays: "features" (all frames, F), float, or uint8 x with "scale" = (lo, hi) for the value lo + (hi - lo) x / 255;
+    "offsets" (recordings + 1,), of which frames offsets[i] to offsets[i + 1] are recording i; "phonemes" (all labels,),
+    indices into "vocabulary", strings; "phoneme_offsets" likewise; "split" (recordings,), names of splits.
+
+    Args:
+        path: the file.
+        data_dir: folder in which prepared features are kept. None: ~/tensorflow_datasets.
+
+    Raises:
+        ValueError: for a file that lacks an array, or whose offsets do not fit.
+    """
+
+    unit = PHONE
+
+    def __init__(self, path: str | os.PathLike, data_dir: str | os.PathLike | None = None) -> None:
+        self._path = pathlib.Path(path)
+        self._arrays = _read(self._path)
+        self.name = self._path.stem
+        self.fingerprint = f"{self.name}#{content_digest(self._path.read_bytes())[:16]}"
+        self.data_dir = folder_of(data_dir)
+        self.num_features = self._arrays["features"].shape[1]
+        self.labels: tuple[str, ...] | None = tuple(str(label) for label in self._arrays["vocabulary"])
+        self.description: dict[str, Any] = {"features": "of the file"}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(dict.fromkeys(str(split) for split in self._arrays["split"]))
+
+    def utterances(self, split: str) -> Iterator[Utterance]:
+        """Iterates over the recordings of a split."""
+        if split not in self.splits:
+            raise ValueError(
+                f"`split` must be one of {', '.join(self.splits)} in {self.name}. Received: split={split}."
+            )
+        arrays = self._arrays
+        for number in np.flatnonzero(arrays["split"] == split):
+            frames = arrays["features"][arrays["offsets"][number] : arrays["offsets"][number + 1]].astype("float32")
+            if "scale" in arrays:
+                low, high = arrays["scale"].astype("float32")
+                frames = low + (high - low) * frames / 255
+            ids = arrays["phonemes"][arrays["phoneme_offsets"][number] : arrays["phoneme_offsets"][number + 1]]
+            yield Utterance(f"{self.name}[{number}]", frames, [str(arrays["vocabulary"][i]) for i in ids])
+
+
+def _read(path):
+    """Returns the arrays of a file, checked."""
+    try:
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in (*NEEDED, "scale") if name in file}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"`path` must be a whole file NAME.npz. Received: {path}: {error}.") from error
+    missing = [name for name in NEEDED if name not in arrays]
+    if missing:
+        raise ValueError(f"`path` must hold the arrays {', '.join(NEEDED)}. Received: {path}, without {missing[0]}.")
+    count = len(arrays["split"])
+    for offsets, values in (("offsets", "features"), ("phoneme_offsets", "phonemes")):
+        found = arrays[offsets]
+        if len(found) != count + 1 or found[0] != 0 or found[-1] != len(arrays[values]) or (np.diff(found) < 0).any():
+            raise ValueError(
+                f"`{offsets}` must be {count + 1} growing numbers from 0 to {len(arrays[values])}, the length of "
+                f"`{values}`. Received: {len(found)} from {found[0]} to {found[-1]} in {path}."
+            )
+    if len(arrays["phonemes"]) and not 0 <= arrays["phonemes"].min() <= arrays["phonemes"].max() < len(
+        arrays["vocabulary"]
+    ):
+        raise ValueError(
+            f"`phonemes` must be indices into `vocabulary`, from 0 to {len(arrays['vocabulary']) - 1}. Received: "
+            f"{arrays['phonemes'].min()} to {arrays['phonemes'].max()} in {path}."
+        )
+    return arrays

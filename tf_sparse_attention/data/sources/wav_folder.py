@@ -1,0 +1,103 @@
+"""A folder of WAV files with transcripts."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention.data.sources.log_mel import LogMel
+from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of, folder_of
+from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
+from tf_sparse_attention.data.sources.wav_file import read_wav
+
+
+class WavFolder:
+    """The recordings of a folder, a `SpeechSource` of characters: each NAME.wav has its transcript in NAME.txt, UTF-8.
+
+    The folder may have the subfolders train, validation and test. Otherwise a hash of each recording decides, about
+    90/5/5. Recordings are mono, of 16 bits and of the sample rate of `LogMel`; nothing is resampled.
+
+    Args:
+        path: the folder.
+        data_dir: folder in which prepared features are kept. None: ~/tensorflow_datasets.
+        **log_mel: arguments of `LogMel`.
+
+    Raises:
+        ValueError: for a folder without WAV files, and for one without its transcript.
+    """
+
+    unit = CHARACTER
+    labels: tuple[str, ...] | None = None
+
+    def __init__(self, path: str | os.PathLike, data_dir: str | os.PathLike | None = None, **log_mel: Any) -> None:
+        self._path = pathlib.Path(path)
+        self._log_mel = LogMel(**log_mel)
+        files = sorted(file for file in self._path.rglob("*") if file.suffix.lower() == ".wav")
+        if not files:
+            raise ValueError(f"`path` must hold files NAME.wav. Received: path={path}.")
+        named = {split for split in SPLITS if (self._path / split).is_dir()}
+        self._files: dict[str, list[pathlib.Path]] = {}
+        digests = []
+        for file in files:
+            _check_transcript(file)
+            digest = content_digest(file.read_bytes())
+            first = file.relative_to(self._path).parts[0]
+            if named and first not in named:
+                raise ValueError(f"`path` must hold WAV files in {', '.join(sorted(named))} alone. Received: {file}.")
+            self._files.setdefault(first if named else assign_split(digest), []).append(file)
+            text = content_digest(file.with_suffix(".txt").read_bytes())
+            digests.append(f"{file.relative_to(self._path)} {digest} {text}")
+        self.name = self._path.resolve().name
+        self.fingerprint = f"{self.name}#{content_digest(chr(10).join(digests).encode())[:16]}"
+        self.data_dir = folder_of(data_dir)
+        self.num_features = self._log_mel.num_bands
+        self.description: dict[str, Any] = self._log_mel.get_config()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(split for split in SPLITS if split in self._files)
+
+    def utterances(self, split: str) -> Iterator[Utterance]:
+        """Iterates over the recordings of a split, sorted by name."""
+        if split not in self._files:
+            raise ValueError(
+                f"`split` must be one of {', '.join(self.splits)} in {self.name}. Received: split={split}."
+            )
+        for file in self._files[split]:
+            text = file.with_suffix(".txt").read_text(encoding="utf-8")
+            features = np.asarray(self._log_mel(read_mono(file, self._log_mel.sample_rate)))
+            yield Utterance(str(file.relative_to(self._path)), features, characters_of(text))
+
+
+def read_mono(path: str | os.PathLike, sample_rate: int) -> np.ndarray:
+    """Returns the samples of a WAV file, float32 (N,) in [-1, 1).
+
+    Args:
+        path: a file of 16 bits, mono.
+        sample_rate: that it must have, in samples a second.
+
+    Raises:
+        ValueError: for a file of another kind, rate or number of channels, or without samples.
+    """
+    found = read_wav(pathlib.Path(path).read_bytes())
+    if isinstance(found, str):
+        raise ValueError(f"`path` must hold WAV files of 16 bits. Received: {path}, {found}.")
+    samples, rate = found
+    if rate != sample_rate:
+        raise ValueError(
+            f"`sample_rate` must be that of the WAV files, which are not resampled. Received: sample_rate={sample_rate}"
+            f", {rate} samples a second in {path}."
+        )
+    if samples.ndim != 1 or not len(samples):
+        raise ValueError(
+            f"`path` must hold WAV files of one channel, with samples. Received: {path} of the shape {samples.shape}."
+        )
+    return samples.astype("float32") / 32768
+
+
+def _check_transcript(file):
+    if not file.with_suffix(".txt").is_file():
+        raise ValueError(f"`path` must hold a transcript NAME.txt beside each NAME.wav. Received: {file} without one.")

@@ -1,0 +1,94 @@
+"""Fewer frames: convolutions of stride two over the features of a recording."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.types import Config, Shape, Tensor
+
+FACTORS = (1, 2, 4)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class FrameSubsampling(keras.layers.Layer):
+    """Halves the frames of each row once or twice, in O(T): a convolution of three frames and stride two, then GELU.
+
+    Frame i of the result is made of the frames 2i - 1, 2i and 2i + 1; those outside of the row are zeros, as are padded
+    ones, so that padding changes nothing. n frames become ceil(n / 2).
+
+    A convolution that overlaps its neighbours, rather than stacked frames: labels that change inside of a stack stay
+    apart. It is computed as a matrix product over frames laid side by side, so that it is the same on all backends and
+    can be quantised.
+
+    Args:
+        factor: 1, 2 or 4. 1: the frames stay as they are.
+        units: channels of the result.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: float (B, T, F).
+        padding_mask: bool (B, T), False for padding on the right. None: no padding.
+
+    Returns:
+        Float (B, ceil(T / factor), `units`), or (B, T, F) with factor 1; `compute_mask(inputs, padding_mask)` is its
+        mask.
+
+    Raises:
+        ValueError: for a wrong argument.
+
+    Example:
+        >>> tuple(FrameSubsampling(factor=4, units=64)(keras.random.normal((2, 101, 40))).shape)
+        (2, 26, 64)
+    """
+
+    def __init__(self, factor: int, units: int, **kwargs: Any) -> None:
+        checks.check_keywords(self, kwargs)
+        super().__init__(**kwargs)
+        checks.check_choice("factor", factor, FACTORS)
+        checks.check_count("units", units)
+        self.factor = factor
+        self.units = units
+        self.supports_masking = True
+        self.steps = [self._make_step(f"step_{index}") for index in range(FACTORS.index(factor))]
+
+    def _make_step(self, name):
+        return keras.layers.Dense(self.units, activation="gelu", dtype=policy_inside(self, name), name=name)
+
+    def build(self, inputs_shape: Any) -> None:
+        size = inputs_shape[-1]
+        for step in self.steps:
+            step.build((None, None, 3 * size))
+            size = self.units
+        self.built = True
+
+    def call(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        x = inputs
+        for step in self.steps:
+            if padding_mask is not None:
+                x = ops.where(padding_mask[..., None], x, 0)
+                padding_mask = padding_mask[:, ::2]
+            x = step(_neighbours(x))
+        return x
+
+    def compute_mask(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor | None:
+        return None if padding_mask is None else padding_mask[:, :: self.factor]
+
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
+        batch, length, _ = inputs_shape
+        length = None if length is None else -(-length // self.factor)
+        return (batch, length, self.units) if self.steps else inputs_shape
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "factor": self.factor, "units": self.units}
+
+
+def _neighbours(x):
+    """Returns the frames 2i - 1, 2i and 2i + 1 side by side, (B, ceil(T / 2), 3F)."""
+    batch, length, size = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
+    x = ops.pad(x, [[0, 0], [0, 1], [0, 0]])[:, : length + length % 2]
+    pairs = ops.reshape(x, (batch, (length + 1) // 2, 2 * size))  # (B, ceil(T / 2), 2F)
+    before = ops.pad(pairs[:, :-1, size:], [[0, 0], [1, 0], [0, 0]])
+    return ops.concatenate([before, pairs], axis=-1)

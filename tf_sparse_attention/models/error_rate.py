@@ -1,0 +1,107 @@
+"""Error rates of recognition: the edits of a whole set, divided by its labels."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.generation.ctc import ctc_greedy
+from tf_sparse_attention.ops.edit_distance import edit_distance
+from tf_sparse_attention.ops.words import split_words
+from tf_sparse_attention.types import Config, Tensor
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class ErrorRate(keras.metrics.Metric):
+    """Insertions, deletions and substitutions of labels, divided by the labels that should be there.
+
+    The edits of all rows are summed, exactly, and divided by all labels: longer rows count more, as in all published
+    figures, and the rate may exceed 1. Without any label it is 0.
+
+    Called with labels, int (B, U), 0 for padding on the right, and hypotheses likewise, (B, W); or what a
+    `SpeechRecognizer` returns, log-probabilities (B, T, V + 1), of which `ctc_greedy` makes labels.
+
+    Args:
+        name: default "error_rate".
+        dtype: of its result, default float32.
+
+    Example:
+        >>> metric = PhoneErrorRate()
+        >>> metric.update_state(np.array([[1, 2, 3], [4, 5, 0]]), np.array([[1, 3, 0], [4, 5, 0]]))
+        >>> float(metric.result())  # one of five is missing
+        0.20000000298023224
+    """
+
+    def __init__(self, name: str = "error_rate", dtype: Any = None) -> None:
+        super().__init__(name=name, dtype=dtype or "float32")
+        # Integers, as float32 would stop counting at 2^24.
+        self.edits = self.add_variable((), "zeros", dtype="int32", name="edits")
+        self.labels = self.add_variable((), "zeros", dtype="int32", name="labels")
+
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
+        """Adds a batch; rows with a `sample_weight` (B,) of 0 do not count."""
+        references = self.tokens_of(ops.cast(y_true, "int32"))
+        y_pred = ops.convert_to_tensor(y_pred)
+        hypotheses = self.tokens_of(ctc_greedy(y_pred) if len(y_pred.shape) == 3 else ops.cast(y_pred, "int32"))
+        first = references if len(references.shape) == 2 else references[..., 0]
+        edits, count = edit_distance(references, hypotheses), ops.sum(ops.cast(first != 0, "int32"), axis=-1)
+        if sample_weight is not None:
+            counts = ops.cast(ops.reshape(ops.convert_to_tensor(sample_weight), (-1,)) != 0, "int32")
+            edits, count = edits * counts, count * counts
+        self.edits.assign_add(ops.cast(ops.sum(edits), "int32"))
+        self.labels.assign_add(ops.cast(ops.sum(count), "int32"))
+
+    def tokens_of(self, labels: Tensor) -> Tensor:
+        """Returns what is compared, the labels themselves."""
+        return labels
+
+    def result(self) -> Tensor:
+        return ops.cast(self.edits, self.dtype) / ops.cast(ops.maximum(self.labels, 1), self.dtype)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class PhoneErrorRate(ErrorRate):
+    """`ErrorRate` of labels that are phones.
+
+    Args:
+        name: default "phone_error_rate".
+        dtype: as in `ErrorRate`.
+    """
+
+    def __init__(self, name: str = "phone_error_rate", dtype: Any = None) -> None:
+        super().__init__(name, dtype)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class WordErrorRate(ErrorRate):
+    """`ErrorRate` of words: what stands between separators in labels that are characters.
+
+    Words are compared by their length and 62 bits of a hash, see `tf_sparse_attention.ops.words.split_words`.
+
+    Args:
+        separator: id of the label between words, that of the space.
+        name: default "word_error_rate".
+        dtype: as in `ErrorRate`.
+
+    Raises:
+        ValueError: for a separator that is no positive integer.
+
+    Example:
+        >>> metric = WordErrorRate(separator=1)
+        >>> metric.update_state(np.array([[2, 3, 1, 4]]), np.array([[2, 3, 1, 5]]))  # "ab c" heard as "ab d"
+        >>> float(metric.result())
+        0.5
+    """
+
+    def __init__(self, separator: int, name: str = "word_error_rate", dtype: Any = None) -> None:
+        super().__init__(name, dtype)
+        checks.check_count("separator", separator)
+        self.separator = separator
+
+    def tokens_of(self, labels: Tensor) -> Tensor:
+        """Returns the words."""
+        return split_words(labels, self.separator)
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "separator": self.separator}

@@ -1,0 +1,231 @@
+"""The speech recognizer: from the frames of a recording to labels, such as phonemes or characters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.generation.ctc import ctc_beam_search, ctc_greedy
+from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
+from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.ops.ctc import certain_blanks
+from tf_sparse_attention.types import Config, Tensor
+
+INPUTS = ("features", "padding_mask")
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class SpeechRecognizer(Model):
+    """Log-probabilities of a label, or of the blank, in each frame; trained by `CTCLoss`, in which no times are needed.
+
+    Features are normalised, every second or fourth frame is kept (`FrameSubsampling`), an encoder of any bidirectional
+    patterns sees the whole recording, and a dense layer gives each frame its labels (Graves et al. 2006). Vyas et al.
+    2020, section 4.1, recognise speech so, with clustered attention.
+
+    Args:
+        encoder: a `Backbone` without a vocabulary and with `causal=False`. Positions are those of its `embedding`, or
+            of its layers.
+        vocabulary_size: V, kinds of labels, whose ids are 1 to V. Id 0 is the blank.
+        num_features: F, features of a frame. None: the encoder's `embedding_dim`; without `subsampling` it must be.
+        subsampling: 1, 2 or 4: as many frames become one. Default 1.
+        feature_mean: F numbers that are subtracted from features first. None: zeros.
+        feature_std: F positive numbers that they are divided by then. None: ones.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: float (B, T, F), or a dictionary of "features" and, if wanted, "padding_mask", bool (B, T), False for
+            padding on the right.
+        training: whether to drop and to update centroids.
+
+    Returns:
+        Float32 (B, ceil(T / subsampling), V + 1), log-probabilities of the blank first. Padded frames are certainly
+        blank, so that neither the loss nor decoding needs the mask.
+
+    Raises:
+        ValueError: for a wrong argument, and for inputs that lack one or have others.
+
+    Example:
+        >>> heads = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 16, "position": "rotary"}
+        >>> encoder = Backbone(None, 2, 16, [heads], intermediate_dim=32, embedding_dim=16, causal=False)
+        >>> model = SpeechRecognizer(encoder, vocabulary_size=59, num_features=40, subsampling=4)
+        >>> tuple(model(keras.random.normal((2, 100, 40))).shape)
+        (2, 25, 60)
+    """
+
+    def __init__(
+        self,
+        encoder: Backbone,
+        vocabulary_size: int,
+        num_features: int | None = None,
+        subsampling: int = 1,
+        feature_mean: Sequence[float] | None = None,
+        feature_std: Sequence[float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        checks.check_keywords(self, kwargs)
+        super().__init__(autocast=False, **kwargs)  # features are normalised in full precision
+        checks.check_count("vocabulary_size", vocabulary_size)
+        checks.check_optional_count("num_features", num_features)
+        _check_encoder(encoder, num_features, subsampling)
+        self.encoder = encoder
+        self.vocabulary_size = vocabulary_size
+        self.num_features = encoder.embedding_dim if num_features is None else num_features
+        self.feature_mean = _checked("feature_mean", feature_mean, self.num_features)
+        self.feature_std = _checked("feature_std", feature_std, self.num_features)
+        if self.feature_std is not None and min(self.feature_std) <= 0:
+            raise ValueError(f"`feature_std` must be positive numbers. Received: {min(self.feature_std)} among them.")
+        self.frame_subsampling = FrameSubsampling(
+            subsampling, encoder.embedding_dim, dtype=self.dtype_policy, name="frame_subsampling"
+        )
+        self.to_labels = keras.layers.Dense(
+            vocabulary_size + 1, dtype=policy_inside(self, "to_labels"), name="to_labels"
+        )
+        self.supports_masking = True
+        self.build()
+
+    @property
+    def backbone(self) -> Backbone:
+        """The encoder."""
+        return self.encoder
+
+    @property
+    def subsampling(self) -> int:
+        """As many frames become one."""
+        return self.frame_subsampling.factor
+
+    def build(self, input_shape: Any = None) -> None:
+        self.frame_subsampling.build((None, None, self.num_features))
+        self.to_labels.build((None, None, self.encoder.hidden_dim))
+        self.built = True
+
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        features, mask = _unpack(inputs, self.num_features)
+        x = self.frame_subsampling(self._normalized(features), padding_mask=mask)
+        given = {"features": x}
+        if mask is not None:
+            mask = given["padding_mask"] = mask[:, :: self.subsampling]
+        x = self.to_labels(self.encoder(given, training=training))
+        log_probs = ops.log_softmax(ops.cast(x, "float32"), axis=-1)
+        return log_probs if mask is None else certain_blanks(log_probs, mask)
+
+    def _normalized(self, features):
+        x = ops.cast(features, "float32")
+        if self.feature_mean is not None:
+            x = x - np.array(self.feature_mean, "float32")
+        if self.feature_std is not None:
+            x = x / np.array(self.feature_std, "float32")
+        return ops.cast(x, self.compute_dtype)
+
+    def transcribe(self, features: Sequence[Any], num_beams: int | None = None) -> list[np.ndarray]:
+        """Returns the labels of recordings.
+
+        One after the other and without compiling, which for a few of them takes longer. For many, `predict` gives the
+        log-probabilities of batches.
+
+        Args:
+            features: float arrays (T, F), one each, of any lengths but 0.
+            num_beams: of `ctc_beam_search`. None: the likeliest label of each frame, `ctc_greedy`.
+
+        Returns:
+            List of int32 arrays (U,), ids from 1 to V.
+
+        Raises:
+            ValueError: for features of another shape.
+        """
+        found = []
+        for recording in features:
+            recording = np.asarray(recording, "float32")
+            if recording.ndim != 2 or not recording.size or recording.shape[1] != self.num_features:
+                raise ValueError(
+                    f"`features` must be arrays (frames, {self.num_features}), none of them empty. "
+                    f"Received: shape {recording.shape}."
+                )
+            log_probs = ops.convert_to_numpy(self(recording[None], training=False))
+            if num_beams is None:
+                (ids,) = ops.convert_to_numpy(ctc_greedy(log_probs))
+                found.append(ids[ids > 0])
+            else:
+                found.append(ctc_beam_search(log_probs[0], num_beams)[0].ids)
+        return found
+
+    def with_attention(self, attention: Sequence[Any]) -> "SpeechRecognizer":
+        """Returns a recognizer with the weights of this one and attention of another kind.
+
+        What trained with dense attention is so approximated, as by clustered attention (Vyas et al. 2020, table 1).
+
+        Args:
+            attention: the parts, as `Backbone` takes them, with the weights of those that they replace.
+
+        Raises:
+            ValueError: for attention whose weights have other names or shapes.
+        """
+        config = self.get_config()
+        settings = {**self.encoder.get_config(), "attention": attention}
+        other = type(self)(**{**config, "encoder": Backbone.from_config(settings)})
+        mine, theirs = ([(each.name, tuple(each.shape)) for each in model.trainable_weights] for model in (self, other))
+        if mine != theirs:
+            differing = sorted(set(theirs) ^ set(mine)) or "another order"
+            raise ValueError(f"`attention` must have the weights of the model. Received: others, {differing}.")
+        for target, source in zip(other.trainable_weights, self.trainable_weights, strict=True):
+            target.assign(source)
+        return other
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        batch, length = (input_shape["features"] if isinstance(input_shape, dict) else input_shape)[:2]
+        length = None if length is None else -(-length // self.subsampling)
+        return (batch, length, self.vocabulary_size + 1)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        return None
+
+    def get_config(self) -> Config:
+        names = ("vocabulary_size", "num_features", "subsampling", "feature_mean", "feature_std")
+        return {
+            **self.base_config(),
+            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            **{name: getattr(self, name) for name in names},
+        }
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "SpeechRecognizer":
+        return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
+
+
+def _check_encoder(encoder, num_features, subsampling):
+    if not isinstance(encoder, Backbone) or encoder.causal or encoder.vocabulary_size is not None:
+        raise ValueError(
+            f"`encoder` must be a `Backbone` with causal=False and vocabulary_size=None. Received: encoder={encoder!r}."
+        )
+    if subsampling == 1 and num_features not in (None, encoder.embedding_dim):
+        raise ValueError(
+            "`num_features` must be the `embedding_dim` of the encoder where no frames are joined. "
+            f"Received: num_features={num_features}, embedding_dim={encoder.embedding_dim}."
+        )
+
+
+def _checked(name, values, count):
+    """Returns numbers as a list, one for each feature; None for None."""
+    if values is None:
+        return None
+    values = [float(value) for value in np.asarray(values, "float64").reshape(-1)]
+    if len(values) != count or not np.isfinite(values).all():
+        raise ValueError(f"`{name}` must be {count} finite numbers, one for each feature. Received: {len(values)}.")
+    return values
+
+
+def _unpack(inputs, num_features):
+    """Returns the features and the padding mask, or None."""
+    if isinstance(inputs, dict) and (INPUTS[0] not in inputs or set(inputs) - set(INPUTS)):
+        raise ValueError(
+            f"`inputs` must have the key {INPUTS[0]!r} and may have {INPUTS[1]!r}. Received: keys {sorted(inputs)}."
+        )
+    features, mask = (inputs[INPUTS[0]], inputs.get(INPUTS[1])) if isinstance(inputs, dict) else (inputs, None)
+    sizes = tuple(features.shape)
+    if len(sizes) != 3 or sizes[2] != num_features:
+        raise ValueError(f"`features` must have the shape (batch, frames, {num_features}). Received: shape {sizes}.")
+    return features, None if mask is None else ops.cast(mask, "bool")

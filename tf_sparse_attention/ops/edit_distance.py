@@ -1,0 +1,52 @@
+"""The edit distance of sequences, exactly."""
+
+from keras import ops
+
+from tf_sparse_attention.types import Tensor
+
+BEYOND = 2**20  # more than any distance
+
+
+def edit_distance(references: Tensor, hypotheses: Tensor) -> Tensor:
+    """Returns the fewest insertions, deletions and substitutions between two sequences (Levenshtein 1966).
+
+    Diagonal by diagonal of the table of all prefixes, O(U (U + W)) for each row.
+
+    Args:
+        references: int (B, U), 0 for padding on the right; or (B, U, K), tokens that are K numbers, of which the first
+            is 0 for padding.
+        hypotheses: int (B, W) or (B, W, K), likewise.
+
+    Returns:
+        int32 (B,).
+    """
+    references, hypotheses = (
+        x if len(x.shape) == 3 else x[..., None] for x in (ops.cast(x, "int32") for x in (references, hypotheses))
+    )
+    lengths = [ops.sum(ops.cast(x[..., 0] != 0, "int32"), axis=-1) for x in (references, hypotheses)]
+    num_references, num_hypotheses = ops.shape(references)[1], ops.shape(hypotheses)[1]
+    number = ops.arange(num_references + 1)  # entry i of a diagonal: the first i tokens of the reference
+    is_last = number[None, :] == lengths[0][:, None]  # (B, U + 1)
+    last_diagonal = lengths[0] + lengths[1]
+
+    def step(carry, diagonal):
+        before, two_before, found = carry
+        # Of hypotheses the first `diagonal` - i tokens, of which the last is compared.
+        position = ops.clip(diagonal - number[1:] - 1, 0, ops.maximum(num_hypotheses - 1, 0))
+        compared = ops.take(hypotheses, position, axis=1)  # (B, U, K)
+        differs = ops.cast(ops.any(references != compared, axis=-1), "int32")
+        shifted = before[:, :-1] + 1
+        substituted = two_before[:, :-1] + differs
+        longer = ops.minimum(ops.minimum(before[:, 1:] + 1, shifted), substituted)
+        now = ops.concatenate([before[:, :1] + 1, longer], axis=1)
+        here = ops.sum(ops.where(is_last, now, 0), axis=-1)
+        found = ops.where(last_diagonal == diagonal, here, found)
+        return (now, before, found), None
+
+    rows = ops.zeros_like(lengths[0])
+    start = rows[:, None] + ops.where(number == 0, 0, BEYOND)
+    if isinstance(num_hypotheses, int) and num_hypotheses == 0:
+        return lengths[0]
+    diagonals = ops.arange(1, num_references + num_hypotheses + 1)
+    (_, _, found), _ = ops.scan(step, (start, rows[:, None] + ops.full_like(start, BEYOND), rows), diagonals)
+    return found

@@ -1,0 +1,46 @@
+"""Words as numbers, of rows of characters."""
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.types import Tensor
+
+# Primes below 2^15.5, so that a product with another residue fits into int32.
+MODULI = (46337, 46327, 46309, 46307)
+FACTORS = (31337, 27644, 17389, 40009)
+
+
+def split_words(labels: Tensor, separator: int) -> Tensor:
+    """Returns the words of rows, each as numbers that tell it from others: its length and a hash of 62 bits.
+
+    The hash is four polynomials of the characters modulo primes; two other words agree in it by chance once in 4e18.
+
+    Args:
+        labels: int (B, U) characters, positive, with 0 for padding on the right.
+        separator: the character between words. Several in a row, and those at the ends, make no empty words.
+
+    Returns:
+        int32 (B, U, 5), words on the left: the length first, which is 0 for padding.
+    """
+    labels = ops.cast(labels, "int32")
+    inside = ops.logical_and(labels != separator, labels != 0)
+    width = ops.shape(labels)[1]
+
+    def step(carry, column):
+        length, hashes = carry
+        label, is_inside = column
+        moduli, factors = np.array(MODULI, "int32"), np.array(FACTORS, "int32")
+        following = (hashes * factors + label[:, None]) % moduli
+        length = ops.where(is_inside, length + 1, 0)
+        hashes = ops.where(is_inside[:, None], following, 0)
+        return (length, hashes), (length, hashes)
+
+    start = ops.zeros_like(labels[:, 0]) if labels.shape[1] != 0 else ops.sum(labels, axis=1)
+    start = (start, start[:, None] + ops.zeros((len(MODULI),), "int32"))
+    columns = (ops.transpose(labels % min(MODULI)), ops.transpose(inside))
+    lengths, hashes = ops.scan(step, start, columns)[1]  # (U, B), (U, B, 4)
+    words = ops.concatenate([ops.transpose(lengths)[..., None], ops.transpose(hashes, (1, 0, 2))], axis=-1)
+    ends = ops.logical_and(inside, ops.logical_not(ops.pad(inside[:, 1:], [[0, 0], [0, 1]])))
+    position = ops.arange(width)[None, :]
+    order = ops.argsort(ops.where(ends, position, position + width), axis=-1)
+    return ops.take_along_axis(ops.where(ends[..., None], words, 0), order[..., None], axis=1)

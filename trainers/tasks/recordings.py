@@ -1,0 +1,60 @@
+"""Finds the recordings that are to be transcribed: of a file, or of a split."""
+
+import itertools
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import tf_sparse_attention as tsa
+from tf_sparse_attention.data.sources.wav_folder import read_mono
+
+SUFFIXES = (".wav", ".npz")
+
+
+def find_recordings(task: Any, what: str, count: int) -> Iterator[tuple[str, np.ndarray, str | None]]:
+    """Yields names, features (T, F) and transcripts, None where they are unknown.
+
+    Args:
+        task: a `trainers.tasks.speech.Task`.
+        what: a file NAME.wav or NAME.npz, or the name of a split.
+        count: recordings at most, of a split.
+    """
+    if what.lower().endswith(SUFFIXES):
+        for name, features in read_recordings(what, task.known["features"]):
+            yield name, features, None
+        return
+    store = task.open_store(what)
+    for number in range(min(count, store.num_utterances)):
+        yield f"{what}[{number}]", store.features(number), store.transcript(store.label_ids(number))
+
+
+def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields names and features (T, F) of the recordings in a file.
+
+    Args:
+        path: NAME.wav, where features are made of sound; or NAME.npz with the array "features" (T, F), and with several
+            recordings "offsets", where each begins and the last ends; "scale" as in `FeatureFile`.
+        description: how features are made, see `SpeechSource`.
+
+    Raises:
+        ValueError: for another file, or sound where the model reads features of another kind.
+    """
+    file = pathlib.Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"`prompt` must be an existing file NAME.wav or NAME.npz, or a split. Received: {path}.")
+    if file.suffix.lower() == ".wav":
+        if "sample_rate" not in description:
+            raise ValueError(f"`prompt` must be a file of features, which the model was trained on. Received: {path}.")
+        yield file.name, np.asarray(tsa.data.LogMel(**description)(read_mono(file, description["sample_rate"])))
+        return
+    with np.load(file) as arrays:
+        if "features" not in arrays:
+            raise ValueError(f"`prompt` must be a file with the array `features`. Received: {path}.")
+        features, scale = arrays["features"].astype("float32"), arrays.get("scale")
+        offsets = arrays["offsets"] if "offsets" in arrays else np.array([0, len(features)])
+    if scale is not None:
+        features = scale[0] + (scale[1] - scale[0]) * features / 255
+    for number, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        yield f"{file.name}[{number}]", features[begin:end]
