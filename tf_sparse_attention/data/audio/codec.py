@@ -44,7 +44,7 @@ class AudioCodec:
     >>> codec.encode(np.array([-32768, 0, 1000, 32767], np.int16))
     array([  1, 129, 178, 256], dtype=int32)
     >>> codec.decode([1, 129, 178, 256])
-    array([-32768,      3,   1027,  32767], dtype=int16)
+    array([-32768,      3,    978,  32767], dtype=int16)
     """
 
     pad_id = start_id = end_id = 0

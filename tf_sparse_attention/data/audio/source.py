@@ -121,7 +121,7 @@ def open_audio(
 
     Example:
 
-    >>> source = open_audio(path="recordings", sample_rate=8000)
+    >>> source = open_audio(path="recordings", data_dir="/tmp/data")
     >>> store = open_token_store(source, AudioCodec(source.sample_rate), "train")
     """
     if (tfds is None) == (path is None):
