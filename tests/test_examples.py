@@ -12,6 +12,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import small
+from trainers.tasks.audio_samples import write_wav
 
 pytestmark = pytest.mark.pages
 PARTS = (tsa.patterns, tsa.layers, tsa.models, tsa.optimizers, tsa.data, tsa.generation, tsa.analysis, tsa.convert)
@@ -62,7 +63,7 @@ def examples():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder that examples run in: texts, pairs, pictures, speech, SentencePiece, a small published checkpoint."""
+    """Folder that examples run in: texts, pairs, pictures, sound, speech, SentencePiece, a small checkpoint."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "books").mkdir()
     for number in range(3):  # a file for each split
@@ -72,6 +73,8 @@ def folder(tmp_path_factory):
     (folder / "pictures" / "train").mkdir(parents=True)
     for number, picture in enumerate(pictures):
         keras.utils.save_img(folder / "pictures" / "train" / f"{number}.png", picture, scale=False)
+    (folder / "recordings" / "train").mkdir(parents=True)
+    write_wav(folder / "recordings" / "train" / "0.wav", np.arange(100, dtype="int16"), 8000)
     np.savez(folder / "speech.npz", **SPEECH)
     (folder / "reviews.jsonl").write_text('{"text": "fine", "label": "good", "split": "train"}\n' * 5, encoding="utf-8")
     lines = iter([f"Text number {number}." for number in (1, 2, 3)] * 20)

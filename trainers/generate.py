@@ -15,6 +15,9 @@ The run of an image model draws images, into a PNG of all of them, WORKDIR/sampl
 completes the lower halves of images of a split: WORKDIR/completions.png. That of a classifier prints the labels of the
 prompt with their probabilities.
 
+The run of a model of sound writes WAV files, WORKDIR/samples.wav or samples_0.wav and so on; it continues that of
+--prompt_file=FILE.wav.
+
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """
 

@@ -13,6 +13,7 @@ import tf_sparse_attention as tsa
 from trainers.configs import (
     all_attention_enwik8,
     answer,
+    audio,
     base,
     books,
     classify,
@@ -35,6 +36,7 @@ FOLDER = Path(base.__file__).parent
 CONFIGURATIONS = (
     "all_attention_enwik8",
     "answer",
+    "audio",
     "books",
     "classify",
     "clustered_text",
@@ -49,6 +51,7 @@ CONFIGURATIONS = (
 )
 ALL = [
     *(("answer", (variant,)) for variant in answer.VARIANTS),
+    *(("audio", (variant,)) for variant in audio.VARIANTS),
     *(("books", (variant,)) for variant in books.VARIANTS),
     *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
     *(("classify", (variant,)) for variant in classify.VARIANTS),
@@ -70,6 +73,7 @@ SMALL = [
     *(("sparse_transformer_enwik8", (variant,)) for variant in ("tiny", "tiny_strided")),
     ("all_attention_enwik8", ("tiny",)),
     ("answer", ("small",)),
+    *(("audio", (variant,)) for variant in audio.SMALL),
     *(("speech", (variant,)) for variant in speech.KINDS),
     ("translate_documents", ("mixed",)),
     *(("classify", (variant,)) for variant in classify.VARIANTS),
@@ -95,9 +99,16 @@ def num_weights(name, arguments):
         return make_classifier(config, vocabulary_size=258, num_classes=20).count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()
+    if config.task == "audio":
+        return audio_task(config).make_model().count_params()
     if config.task == "speech":
         return SpeechTask(config, PHONES).make_model().count_params()
     return components.make_model(config, vocabulary_size=258).count_params()
+
+
+def audio_task(config):
+    config.data.path = "sounds.npz"
+    return registry.make_task(config).__class__(config, tsa.data.AudioCodec(config.data.sample_rate or 8000))
 
 
 def image_task(config):
@@ -172,6 +183,21 @@ def test_a_published_model_of_images_has_the_positions_of_its_images(preset):
     assert config.data.sequence_length == model.backbone.max_length == tsa.models.PRESETS[preset]["sequence_length"]
 
 
+def test_the_shallow_model_of_music_has_the_published_width_and_positions():
+    config, whole = load("audio", ("music_shallow",)), load("audio", ("music",))
+    backbone = audio_task(config).make_model().backbone
+    published = tsa.models.PRESETS["sparse_transformer_music"]
+    assert (backbone.num_layers, backbone.hidden_dim) == (2, published["arguments"]["hidden_dim"])
+    assert config.data.sequence_length == backbone.max_length == published["sequence_length"]
+    assert whole.model.preset == config.model.preset and whole.model.num_layers is None
+    assert backbone.get_config()["remat"]
+
+
+def test_models_of_sound_differ_in_their_heads_alone():
+    counts = [num_weights("audio", (variant,)) for variant in audio.SMALL]
+    assert max(counts) / min(counts) < 1.01
+
+
 def test_models_of_images_differ_in_their_heads_alone():
     counts = [num_weights("images", (variant,)) for variant in images.VARIANTS]
     assert max(counts) / min(counts) < 1.01
@@ -212,6 +238,7 @@ def test_two_configurations_do_not_share_their_parts():
     ("name", "message"),
     [
         ("answer", "small, encoder, published"),
+        ("audio", "small, routed, music, music_shallow"),
         ("books", "mixed, local"),
         ("classify", "full, clustered, improved, local, mixed"),
         ("demo", "mixed, local, tiny"),

@@ -20,7 +20,7 @@ from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers.configs import images as images_config
 from trainers.shared import callbacks, sampling, scoring, strategy, training, workdir
-from trainers.tasks import image_samples, image_scores, registry
+from trainers.tasks import byte_samples, image_samples, image_scores, registry
 from trainers.tasks.parts import Request
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ def test_what_is_given_of_blocks_ends_before_the_lower_half():
 
 
 def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
-    monkeypatch.setattr(image_samples, "CHUNK", 5)
+    monkeypatch.setattr(byte_samples, "CHUNK", 5)
 
     def stop(samples):
         if samples[0]["num_tokens"] == 5:
@@ -208,7 +208,7 @@ def test_beams_find_an_image(painter):
 
 
 def test_beams_find_no_more_than_one_image(painter):
-    with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beams, which find one image\. Received: 2\."):
+    with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beams, which find one sample\. Received: 2\."):
         image_samples.generate(painter, None, Request(num_samples=2, settings={"num_beams": 2}))
 
 

@@ -192,7 +192,12 @@ def test_a_folder_of_sounds_has_error_rates_of_characters_and_words(make_config,
 def test_what_speech_lacks_or_does_not_have_is_refused(make_config, tmp_path):
     for section, name, value, message in [
         ("model", "attention", [], r"`config\.model\.attention` must be given for task=speech"),
-        ("model", "memory_length", 8, r"`config\.model\.memory_length` must be unset for task=speech\. Received: 8"),
+        (
+            "model",
+            "memory_length",
+            8,
+            r"`config\.model\.memory_length` must be unset for task=speech\. Received: memory_length=8",
+        ),
         ("model", "causal", True, r"`config\.model\.causal` must be False for task=speech\. Received: causal=True"),
         ("model", "subsampling", 3, r"`factor` must be one of"),
     ]:

@@ -1,5 +1,6 @@
-"""Data: tokenizers, TFDS sources, token stores and batches of text; images as sequences of bytes."""
+"""Data: tokenizers, TFDS sources, token stores and batches of text; images and sound as sequences of bytes."""
 
+from tf_sparse_attention.data.audio import AudioCodec, AudioSource, open_audio
 from tf_sparse_attention.data.batches import (
     FeatureMasks,
     LabeledBuckets,
@@ -54,6 +55,8 @@ from tf_sparse_attention.data.tokenizers import (
 )
 
 __all__ = [
+    "AudioCodec",
+    "AudioSource",
     "ByteTokenizer",
     "FeatureMasks",
     "ImageBatches",
@@ -84,6 +87,7 @@ __all__ = [
     "evaluation_segments",
     "image_evaluation_batches",
     "load_documents",
+    "open_audio",
     "open_images",
     "open_labeled",
     "open_pairs",

@@ -59,12 +59,13 @@ def _data():
         "image_order": "raster",  # of image: raster, or blocks, one after the other
         "image_block": (),  # of image: rows and columns of a block of the order blocks
         "use_flips": False,  # of image: whether half of the images are mirrored in training
+        # Of sound: samples a second of each recording. None: of audio, those of the data; of speech, 16,000.
+        "sample_rate": placeholder(int),
         "use_packing": True,  # documents in one window do not attend to each other
         "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target
-        "sequence_length": 1024,  # tokens in a window
+        "sequence_length": 1024,  # tokens in a window; of image: the bytes of one; of audio: samples
         "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
         "batch_size": 8,  # windows in a step, over all replicas
-        "sample_rate": 16_000,  # of speech as sound: samples a second
         "num_bands": 40,  # of speech as sound: mel bands of a frame
         "pre_emphasis": 0.97,  # of speech as sound
         "time_masks": 0.0,  # of speech: bands of time hidden in training, in every 1,000 frames

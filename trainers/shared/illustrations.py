@@ -1,7 +1,7 @@
 """What TensorBoard shows of a model beside figures: a sample of text, and pictures of routes and of spans."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -43,13 +43,12 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
     if not has_matplotlib():
         return
     if spans_in(model):
-        yield "spans", _drawn((5, 3), lambda axes: tsa.analysis.draw_spans(model, axes=axes))
+        yield "spans", drawn((5, 3), functools.partial(tsa.analysis.draw_spans, model))
     if _routes(model):
         routes = tsa.analysis.word_routes(model, tokenizer, " ".join(text.split()[:WORDS]))
         for layer in sorted({route.layer for route in routes.routes}):
             head = min(route.head for route in routes.routes if route.layer == layer)
-            draw = functools.partial(routes.draw, layer, head)
-            yield f"routes/layer_{layer}_head_{head}", _drawn((8, 3), lambda axes, draw=draw: draw(axes=axes))
+            yield f"routes/layer_{layer}_head_{head}", drawn((8, 3), functools.partial(routes.draw, layer, head))
 
 
 def _routes(model):
@@ -92,7 +91,7 @@ def cluster_pictures(report: tsa.analysis.Health) -> Iterator[tuple[str, np.ndar
             axes.set(xlabel="clusters, by size", ylabel="share of the tokens", ylim=(0, None))
             axes.legend(frameon=False)
 
-        yield f"clusters/{layer.split('/', 1)[-1]}", _drawn((5, 3), draw)
+        yield f"clusters/{layer.split('/', 1)[-1]}", drawn((5, 3), draw)
 
 
 def has_matplotlib() -> bool:
@@ -105,13 +104,13 @@ def has_matplotlib() -> bool:
     return True
 
 
-def _drawn(size, draw):
-    """Returns what a function draws into axes, as pixels."""
+def drawn(size: tuple[float, float], draw: Callable[..., Any]) -> np.ndarray:
+    """Returns what a function of `axes` draws, uint8 (height, width, 4); `size` is its width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    draw(figure.subplots())
+    draw(axes=figure.subplots())
     canvas.draw()
     return np.asarray(canvas.buffer_rgba()).copy()

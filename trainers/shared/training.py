@@ -198,4 +198,4 @@ class Run:
             for writer in outputs:
                 if shown.scalars:
                     writer.write(step, shown.scalars)
-                writer.show(step, shown.texts, shown.pictures)
+                writer.show(step, shown.texts, shown.pictures, shown.sounds)

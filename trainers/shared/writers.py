@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,14 @@ class Writer:
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Takes the figures of a report."""
 
-    def show(self, step: int, texts: Mapping[str, str], pictures: Mapping[str, np.ndarray]) -> None:
-        """Takes texts, and pictures uint8 (height, width, 4), by name."""
+    def show(
+        self,
+        step: int,
+        texts: Mapping[str, str],
+        pictures: Mapping[str, np.ndarray],
+        sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
+    ) -> None:
+        """Takes texts, pictures uint8 (height, width, 4), and sounds, int16 (T,) with their sample rate, by name."""
 
 
 class Bar(Writer):
@@ -165,7 +172,13 @@ class TensorBoard(Writer):
         for writer in self._writers.values():
             writer.flush()
 
-    def show(self, step: int, texts: Mapping[str, str], pictures: Mapping[str, np.ndarray]) -> None:
+    def show(
+        self,
+        step: int,
+        texts: Mapping[str, str],
+        pictures: Mapping[str, np.ndarray],
+        sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
+    ) -> None:
         import tensorflow as tf
 
         writer = self._writers["validation"]
@@ -175,6 +188,8 @@ class TensorBoard(Writer):
                 tf.summary.text(name, "".join(f"    {row}\n" for row in text.split("\n")))
             for name, picture in pictures.items():
                 tf.summary.image(name, picture[None])
+            for name, (samples, sample_rate) in sounds.items():
+                tf.summary.audio(name, (samples / 32768).astype(np.float32)[None, :, None], sample_rate)
         writer.flush()
 
 

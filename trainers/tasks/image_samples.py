@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention import checks
-from trainers.shared import sample_sources, sampling
+from trainers.shared import sampling
 from trainers.shared.files import atomic_file
+from trainers.tasks import byte_samples
 from trainers.tasks.parts import Generated, Request
 
 SAMPLES, COMPLETIONS = "samples.png", "completions.png"
 FOREIGN = ("prompt", "length")  # of a request
-CHUNK = 256  # bytes between two snapshots
 MARGIN = 2  # pixels around each image of a picture
 SMALLEST = 96  # pixels of a side of an image in a picture: smaller ones are magnified
 GREY, YELLOW, RED = 128, (255, 220, 0), (255, 0, 0)
@@ -63,15 +62,15 @@ def generate(
         KeyboardInterrupt: If it is interrupted before the first byte.
     """
     _check(request, images)
-    defaults = {name: value for name, value in painter.defaults.items() if name not in FOREIGN}
-    settings = request.settings if "num_beams" in request.settings else defaults | request.settings
+    settings = byte_samples.settings_of(request, painter.defaults)
 
     def snapshots(numbers):
         prompts = [np.zeros(0, np.int32)] * len(numbers)
         if images is not None:
             chosen = images[[number % len(images) for number in numbers]]
             prompts = list(painter.codec.encode(chosen)[:, : painter.num_given])
-        return _snapshots(painter, prompts, [request.seed + number for number in numbers], settings)
+        seeds = [request.seed + number for number in numbers]
+        return byte_samples.snapshots(painter.model, prompts, painter.codec.length, seeds, settings, "bits_per_dim")
 
     def write(samples):
         if request.path is not None:
@@ -83,39 +82,11 @@ def generate(
 
 
 def _check(request, images):
-    for name in FOREIGN:
-        value = getattr(request, name)
-        if value is not None:
-            raise ValueError(f"`{name}` must be unset for images. Received: {name}={value!r}.")
-    checks.check_count("num_samples", request.num_samples)
-    if images is None and "num_beams" in request.settings and request.num_samples > 1:
-        raise ValueError(f"`num_samples` must be 1 for beams, which find one image. Received: {request.num_samples}.")
+    byte_samples.check_request(request, "images", FOREIGN, ".png", begin_alike=images is None)
     if images is not None and request.num_samples > len(images):
         raise ValueError(
             f"`num_samples` must be at most the {len(images)} images to complete. Received: {request.num_samples}."
         )
-    if request.path is not None and not str(request.path).endswith(".png"):
-        raise ValueError(f"`output` must be a file NAME.png for images. Received: {request.path}.")
-    sampling.check_path(request.path)
-
-
-def _snapshots(painter, prompts, seeds, settings):
-    model, codec = painter.model, painter.codec
-    strategy = sample_sources.make_strategy(settings)
-    chunk = CHUNK if isinstance(strategy, tsa.generation.Sampling) else None
-    request = prompts, codec.length, strategy, seeds, None, codec.vocabulary_size, chunk
-    for rows in model.generator.iterate(*request):
-        yield [
-            {
-                "token_ids": row.token_ids,
-                "num_tokens": len(row.log_probs),
-                "log_prob": round(float(row.log_probs.sum()), 3),
-                "bits_per_dim": float(-row.log_probs.sum() / np.log(2) / max(len(row.log_probs), 1)),
-                "seed": seed,
-                **settings,
-            }
-            for row, seed in zip(rows, seeds, strict=True)
-        ]
 
 
 def as_picture(painter: Painter, samples: Sequence[dict[str, Any]], images: np.ndarray | None = None) -> np.ndarray:

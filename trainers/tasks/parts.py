@@ -26,18 +26,20 @@ class Shown(NamedTuple):
         scalars: numbers by name.
         texts: texts by name.
         pictures: uint8 arrays (height, width, 3 or 4) by name.
+        sounds: pairs of samples, int16 (T,), and samples a second by name. Default: none.
     """
 
     scalars: dict[str, float]
     texts: dict[str, str]
     pictures: dict[str, Any]
+    sounds: dict[str, Any] = {}  # noqa: RUF012  # never changed
 
 
 class Request(NamedTuple):
     """What a task is asked to generate; None stands for what the configuration of the run says.
 
     Attributes:
-        prompt: `bytes`, the text to continue or to translate.
+        prompt: `bytes`, the text to continue or to translate, or the WAV file to continue.
         complete: name of a split, the images of which are completed.
         num_samples: number of samples.
         length: maximum number of tokens to add.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.sources.wav_folder import read_wav
+from tf_sparse_attention.data.sources.wav_folder import read_mono
 
 SUFFIXES = (".wav", ".npz")
 
@@ -47,7 +47,7 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
     if file.suffix.lower() == ".wav":
         if "sample_rate" not in description:
             raise ValueError(f"`prompt` must be a file of features, which the model was trained on. Received: {path}.")
-        yield file.name, np.asarray(tsa.data.LogMel(**description)(read_wav(file, description["sample_rate"])))
+        yield file.name, np.asarray(tsa.data.LogMel(**description)(read_mono(file, description["sample_rate"])))
         return
     with np.load(file) as arrays:
         if "features" not in arrays:

@@ -17,6 +17,7 @@ from trainers.shared.files import write_json
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import recordings, speech_scores
 from trainers.tasks.parts import Generated, Request, TrainingData
+from trainers.tasks.settings import check_settings
 
 SPEECH = "speech.json"
 NUM_FRAMES = 100  # that an exported model is tried with
@@ -25,7 +26,11 @@ OF_ENCODER: tuple[str, ...] = ("num_layers", "hidden_dim", "intermediate_dim", "
 OF_ENCODER += ("attention", "embedding_dim", "dropout", "embedding_dropout", "activation_dropout")
 OF_ENCODER += ("layer_norm_epsilon", "remat")
 SOUND = ("sample_rate", "num_bands", "pre_emphasis")
-FOREIGN = ("preset", "start_from", "memory_length", "grid", "initialization", "cross_attention", "encoder_attention")
+# Settings that speech needs, and those that it does not have.
+NEEDED = {"model": ("num_layers", "hidden_dim", "attention")}
+FOREIGN: dict[str, tuple[str, ...]] = {
+    "model": ("preset", "start_from", "memory_length", "grid", "initialization", "cross_attention", "encoder_attention")
+}
 
 
 class Task:
@@ -64,8 +69,9 @@ class Task:
         """The data set that `config.data` names."""
         data = components.set_values(self.config.data)
         options = {name: data[name] for name in ("path", "tfds", "data_dir", "local_dir") if name in data}
+        sound = {name: data[name] for name in SOUND if name in data}
         is_features = str(options.get("path", "")).endswith(".npz")
-        return tsa.data.open_speech(**options, **({} if is_features else {name: data[name] for name in SOUND}))
+        return tsa.data.open_speech(**options, **({} if is_features else sound))
 
     @functools.cached_property
     def training_store(self) -> tsa.data.SpeechStore:
@@ -231,11 +237,6 @@ class Task:
 
 def _check(config):
     """Raises a `ValueError` for settings that speech lacks, or does not have."""
-    for name in ("num_layers", "hidden_dim", "attention"):
-        if not config.model[name]:
-            raise ValueError(f"`config.model.{name}` must be given for task=speech. Received: {config.model[name]!r}.")
-    for name in FOREIGN:
-        if config.model[name]:
-            raise ValueError(f"`config.model.{name}` must be unset for task=speech. Received: {config.model[name]!r}.")
+    check_settings(config, NEEDED, FOREIGN)
     if config.model.causal:
         raise ValueError("`config.model.causal` must be False for task=speech. Received: causal=True.")

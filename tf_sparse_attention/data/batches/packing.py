@@ -25,7 +25,8 @@ def pack_windows(
 
     Args:
         tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
-        end_id: the id that ends a document. Default 1.
+        end_id: the id that ends a document. Default 1. 0: documents, such as recordings, have padding between them,
+            which is not scored.
         use_packing: whether documents are separate sequences. If False the window is one sequence: there are no
             segments, and the input after a document's end is the end id itself. Default True.
         padded: whether there may be padding, so that a "padding_mask" is needed. Default True.

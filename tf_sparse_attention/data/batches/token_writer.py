@@ -15,16 +15,13 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 
 INCOMPLETE = ".incomplete-"
 # Incomplete folders of killed processes are removed after a day without writes.
 STALE_AFTER = 24 * 3600
 
 
-def open_token_store(
-    source: Any, tokenizer: Tokenizer, split: str, folder: str | os.PathLike | None = None
-) -> TokenStore:
+def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.PathLike | None = None) -> TokenStore:
     """Opens the token ids of a split, building them if they are not there yet.
 
     The name of a store comes from the source's fingerprint, the split and the tokenizer with its configuration: with
@@ -34,7 +31,7 @@ def open_token_store(
 
     Args:
         source: `TextSource`, or any object with `fingerprint` and `documents(split)`.
-        tokenizer: `ByteTokenizer` or another with its interface.
+        tokenizer: `ByteTokenizer` or another with its interface, or for sound an `AudioCodec`.
         split: name of the split.
         folder: folder of all stores, on a local disk; None is "token_stores" in the source's `data_dir`.
 

@@ -123,8 +123,9 @@ class TrainingBatches:
         if self.mask_rate:
             hidden = tf.numpy_function(self._hidden, [index], tf.bool, stateful=False)
             return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), self.store.end_id, self.use_packing)
-        # Windows wrap around the end of the stream, so only a stream shorter than a window is padded.
-        padded = self.store.num_tokens < self.sequence_length
+        # Windows wrap around the end of the stream, so only a stream shorter than a window is padded, and one of
+        # recordings, which have padding between them.
+        padded = self.store.num_tokens < self.sequence_length or self.store.end_id == 0
         return pack_windows(tokens, self.store.end_id, self.use_packing, padded)
 
     def _read(self, epoch, window):

@@ -2,22 +2,14 @@
 
 import os
 import pathlib
-import re
-import types
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.text_files import (
-    SPLITS,
-    TextFile,
-    content_digest,
-    fingerprint_files,
-    nonempty_splits,
-)
+from tf_sparse_attention.data.sources.media_files import MediaFolder, select
+from tf_sparse_attention.data.sources.text_files import content_digest
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
@@ -25,66 +17,28 @@ PREFIX = "x_"  # of the names of arrays
 
 
 class FolderReader:
-    """The PNG and JPEG files of a folder, with any folders in it; see `ImageSource`.
+    """The PNG and JPEG files of a folder, with any folders in it; see `ImageSource` and `MediaFolder`.
 
-    Folders named train, validation or test are the splits; otherwise the hash of each file's content decides (about
-    90/5/5, and equal files are never in two), see `text_files.nonempty_splits`. Channels are those of the file: 1 of a
-    grey one, 3, or 4 with transparency; colours of a palette are looked up. Other and hidden files are left out.
+    Channels are those of the file: 1 of a grey one, 3, or 4 with transparency; colours of a palette are looked up.
 
     Args:
         path: the folder.
 
     Raises:
-        ValueError: If there is no such folder, it holds no images, or fewer than 3 different ones to split.
+        ValueError: As `MediaFolder`.
     """
 
     shape = None
 
     def __init__(self, path: str | os.PathLike) -> None:
-        folder = pathlib.Path(path).expanduser().resolve()
-        if not folder.is_dir():
-            raise ValueError(f"`path` must be an existing folder of images, or a file NAME.npz. Received: path={path}.")
-        parts = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
-        files = {split: _list_images(folder, part) for split, part in (parts or {"": folder}).items()}
-        if not any(files.values()):
-            raise ValueError(f"`path` must hold files {', '.join(SUFFIXES)}. Received: path={path}, without any.")
-        if not parts:
-            _check_different(files[""], path)
-        self._files = {
-            split: found for split, found in (files if parts else nonempty_splits(files[""])).items() if found
-        }
-        self.name = re.sub("[^A-Za-z0-9]+", "_", folder.name).strip("_") or "images"
-        everything = [file for found in self._files.values() for file in found]
-        self.fingerprint = f"image_folder/{self.name}_{fingerprint_files(everything)}"
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
-        return tuple(self._files)
+        self._folder = MediaFolder(path, SUFFIXES, "images")
+        self.name, self.splits = self._folder.name, self._folder.splits
+        self.fingerprint = f"image_folder/{self.name}_{self._folder.fingerprint}"
 
     def read(self, split: str) -> Iterator[tuple[str, np.ndarray | str]]:
         """Yields the images of a split with the names of their files."""
-        for file in select(split, self._files):
+        for file in self._folder.files(split):
             yield file.name, read_image(file.read())
-
-
-def _list_images(folder, part):
-    """Returns the images in a part of a folder, `TextFile`s sorted by name."""
-    files = []
-    for path in part.rglob("*"):
-        relative = path.relative_to(folder)
-        if path.suffix.lower() in SUFFIXES and not any(name.startswith(".") for name in relative.parts):
-            files.append(TextFile(relative.as_posix(), path, content_digest(path.read_bytes())))
-    return sorted(files, key=lambda file: file.name)
-
-
-def _check_different(files, path):
-    different = len({file.digest for file in files})
-    if different < len(SPLITS):
-        raise ValueError(
-            "`path` must hold 3 different images or more, for training, validation and testing, or folders of these "
-            f"names. Received: path={path} with {different}."
-        )
 
 
 def read_image(content: bytes) -> np.ndarray | str:
@@ -140,24 +94,3 @@ class ArrayReader:
         """Yields the images of a split, with their numbers as names."""
         for number, image in enumerate(select(split, self._arrays)):
             yield f"image {number} of {split} of {self._path.name}", image
-
-
-def select(split: str, items: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:
-    """Returns the items of a split, or of a part of one, in the syntax of TFDS ("train[:90%]", "train+test").
-
-    Args:
-        split: the split.
-        items: those of each split.
-
-    Raises:
-        ValueError: If there is no such split.
-    """
-    sizes = {name: types.SimpleNamespace(name=name, num_examples=len(own)) for name, own in items.items()}
-    try:
-        parts = import_tfds().core.ReadInstruction.from_spec(split).to_absolute(sizes)
-    except (ValueError, KeyError, AssertionError) as error:
-        raise ValueError(
-            f"`split` must be one of {', '.join(items)}, or a part of one, such as train[:90%] and train[90%:]. "
-            f"Received: split={split}."
-        ) from error
-    return [item for part in parts for item in items[part.splitname][part.from_ : part.to]]

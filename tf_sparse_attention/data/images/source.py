@@ -14,6 +14,7 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.batches.token_writer import STALE_AFTER
 from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.media_files import without_odd
 from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
 from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
 from tf_sparse_attention.files import atomic_file
@@ -71,19 +72,12 @@ class ImageSource:
             ValueError: If there is no such split; at the end, if there was an image of another shape, or one that
                 cannot be read, with the name of the first and their number.
         """
-        odd, count, shape = [], 0, self.shape
-        for name, image in self._reader.read(split):
-            count += 1
-            wrong = image if isinstance(image, str) else "" if image.shape == shape else f"of {_words(image.shape)}"
-            if wrong:
-                odd.append(f"{name}, {wrong}")
-            elif not odd:
-                yield image
-        if odd:
-            raise ValueError(
-                f"`path` or `tfds` must hold images of {_words(shape)} alone. "
-                f"Received: {len(odd)} of {count} that are not, the first {odd[0]}."
-            )
+        shape = self.shape
+
+        def find_fault(image):
+            return None if image.shape == shape else f"of {_words(image.shape)}"
+
+        return without_odd(self._reader.read(split), find_fault, f"images of {_words(shape)}")
 
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
         """Returns the images of a split as an array on the disk, which is written on first use.

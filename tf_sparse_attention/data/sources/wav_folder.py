@@ -10,6 +10,7 @@ import numpy as np
 from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of, folder_of
 from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
+from tf_sparse_attention.data.sources.wav_file import read_wav
 
 
 class WavFolder:
@@ -67,11 +68,11 @@ class WavFolder:
             )
         for file in self._files[split]:
             text = file.with_suffix(".txt").read_text(encoding="utf-8")
-            features = np.asarray(self._log_mel(read_wav(file, self._log_mel.sample_rate)))
+            features = np.asarray(self._log_mel(read_mono(file, self._log_mel.sample_rate)))
             yield Utterance(str(file.relative_to(self._path)), features, characters_of(text))
 
 
-def read_wav(path: str | os.PathLike, sample_rate: int) -> np.ndarray:
+def read_mono(path: str | os.PathLike, sample_rate: int) -> np.ndarray:
     """Returns the samples of a WAV file, float32 (N,) in [-1, 1).
 
     Args:
@@ -81,25 +82,20 @@ def read_wav(path: str | os.PathLike, sample_rate: int) -> np.ndarray:
     Raises:
         ValueError: for a file of another kind, rate or number of channels, or without samples.
     """
-    import tensorflow as tf
-
-    content = pathlib.Path(path).read_bytes()
-    try:
-        samples, rate = tf.audio.decode_wav(content)
-    except tf.errors.InvalidArgumentError as error:
-        reason = error.message.strip().splitlines()[0]
-        raise ValueError(f"`path` must hold WAV files of 16 bits. Received: {path}: {reason}.") from error
-    if int(rate) != sample_rate:
+    found = read_wav(pathlib.Path(path).read_bytes())
+    if isinstance(found, str):
+        raise ValueError(f"`path` must hold WAV files of 16 bits. Received: {path}, {found}.")
+    samples, rate = found
+    if rate != sample_rate:
         raise ValueError(
             f"`sample_rate` must be that of the WAV files, which are not resampled. Received: sample_rate={sample_rate}"
-            f", {int(rate)} samples a second in {path}."
+            f", {rate} samples a second in {path}."
         )
-    if samples.shape[1] != 1 or not samples.shape[0]:
+    if samples.ndim != 1 or not len(samples):
         raise ValueError(
-            f"`path` must hold WAV files of one channel, with samples. Received: {path}, {samples.shape[1]} channels, "
-            f"{samples.shape[0]} samples."
+            f"`path` must hold WAV files of one channel, with samples. Received: {path} of the shape {samples.shape}."
         )
-    return np.asarray(samples)[:, 0]
+    return samples.astype("float32") / 32768
 
 
 def _check_transcript(file):

@@ -1,0 +1,263 @@
+"""Models of sound by the trainer: trained, resumed bit for bit, scored, played, and what is refused."""
+
+import functools
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.trainers.interrupted import SignalAt, arrays_of
+from tf_sparse_attention.data.sources.wav_file import read_wav
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.models.generator import Generator
+from trainers.configs import audio as audio_config
+from trainers.shared import callbacks, scoring, strategy, training, workdir
+from trainers.tasks import audio_samples, audio_scores, byte_samples, registry
+from trainers.tasks.parts import Request
+
+ROOT = Path(__file__).parents[2]
+RATE = 8000
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    random = np.random.default_rng(0)
+    return [random.integers(-9000, 9000, size=length).astype(np.int16) for length in (30, 17, 40, 23, 9)]
+
+
+@pytest.fixture(scope="module")
+def make_config(recordings, tmp_path_factory, data_dir):
+    path = tmp_path_factory.mktemp("arrays") / "sounds.npz"
+    offsets = np.cumsum([0, *map(len, recordings)])
+    is_test = np.array([False, False, False, True, True])
+    np.savez(path, audio=np.concatenate(recordings), offsets=offsets, sample_rate=RATE, is_test=is_test)
+
+    def make():
+        config = audio_config.get_config("routed")
+        config.data.update(path=str(path), data_dir=str(data_dir), sequence_length=16, batch_size=2)
+        config.data.update(train_split="train", validation_split="test")
+        config.model.update(num_layers=1, num_local_layers=0, hidden_dim=16, intermediate_dim=16, grid=[6, 8])
+        config.model.attention = [{**config.model.attention[0], "num_heads": 2, "key_dim": 8, "window": 8}]
+        config.train.update(num_steps=2, log_every=1, evaluate_every=2, checkpoint_every=2, illustrate=False)
+        config.train.update(deterministic=False, jit_compile=False)
+        config.generate.length = 6
+        return config
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, tmp_path_factory):
+    """The folder of a run, not to be changed but for what is written beside the model."""
+    folder = tmp_path_factory.mktemp("finished")
+    training.train(make_config(), folder)
+    return folder
+
+
+@pytest.fixture
+def player(finished):
+    """The model of the run, not compiled, which would take longer than the few samples of these tests."""
+    task, model = registry.load_task(finished), workdir.load_model(finished)
+    model._generator = Generator(model, run_eagerly=True)
+    return audio_samples.Player(model, task.codec, task.config.generate.to_dict())
+
+
+def nats_by_hand(folder, task, split):
+    """-log p of each sample, by the softmax of the logits of each piece of a recording by itself, in NumPy."""
+    store, model, nats = task.open_split(split), workdir.load_model(folder), []
+    stream = np.asarray(store.tokens, int)
+    for begin in range(0, len(stream), 16):
+        window = stream[begin : begin + 16]
+        ends = [*np.flatnonzero(window == 0), len(window)]
+        for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False):
+            if last > first:
+                ids = np.zeros((1, 16), "int32")  # in its place in the window, for the embedding of positions
+                ids[0, first + 1 : last] = window[first : last - 1]
+                segments = np.zeros((1, 16), "int32")
+                segments[0, first:last] = 1
+                logits = np.asarray(model({"token_ids": ids, "segment_ids": segments}), np.float64)[0, first:last]
+                log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+                nats += [-row[target] for row, target in zip(log_probs, window[first:last], strict=True)]
+    return np.array(nats)
+
+
+def test_every_sample_is_scored_once_given_those_before_it(finished, recordings):
+    task = registry.load_task(finished)
+    scores = task.evaluate(finished, "test")
+    nats = nats_by_hand(finished, task, "test")
+    assert (scores["recordings"], scores["bytes"]) == (2, 23 + 9) == (2, nats.size)
+    assert scores["nats"] == pytest.approx(nats.sum(), rel=1e-5)
+    assert scores["bits_per_byte"] == pytest.approx(nats.mean() / math.log(2), rel=1e-5)
+    assert json.loads((finished / "evaluation-test.json").read_text()) == scores
+    assert f"bits per byte         {scores['bits_per_byte']:.4f}" in task.as_text(scores)
+
+
+def test_validation_is_in_bits_per_byte(finished):
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if "validation/loss" in row]
+    nats = nats_by_hand(finished, registry.load_task(finished), "test").mean()
+    assert row["validation/loss"] == pytest.approx(nats, rel=1e-5)
+    assert row["validation/bits_per_byte"] == pytest.approx(nats / math.log(2), rel=1e-5)
+
+
+def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
+    task, predict, calls = registry.load_task(finished), scoring.Scorer.predict, []
+    expected = task.evaluate(finished, "train")
+
+    def stop_at_second(self, *arguments, **options):
+        calls.append(options["steps"])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return predict(self, *arguments, **options)
+
+    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=2))
+    monkeypatch.setattr(scoring.Scorer, "predict", stop_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        task.evaluate(finished, "train")
+    found = task.evaluate(finished, "train")
+    assert calls == [2, 1, 1]  # of 3 batches
+    assert found["bytes"] == expected["bytes"] == 87
+    assert found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
+
+
+@pytest.mark.full
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
+    config = make_config()
+    config.train.update(num_steps=7, evaluate_every=0)
+    folders = tmp_path / "whole", tmp_path / "stopped"
+    training.train(config, folders[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "StopOnSignal", SignalAt)
+        assert training.train(config, folders[1]).signal == signal.SIGTERM
+    training.train(config, folders[1])
+    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+
+
+def test_samples_are_written_as_the_model_generates_them(player, tmp_path):
+    path = tmp_path / "drawn.wav"
+    made = audio_samples.generate(player, Request(num_samples=2, seed=5, path=path))
+    rows = player.model.generator.generate([[]] * 2, 6, Sampling(temperature=1.0, top_p=1.0), [5, 6], None, 257)
+    for number, row in enumerate(rows):
+        found = read_wav((tmp_path / f"drawn_{number}.wav").read_bytes())
+        np.testing.assert_array_equal(found.samples, player.codec.decode(row.token_ids))
+        assert found.sample_rate == RATE and len(found.samples) == 6
+        assert made.samples[number]["bits_per_byte"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
+    assert made.path == tmp_path / "drawn_0.wav" and made.text.startswith("seed 5: ") and "drawn_1.wav" in made.text
+
+
+def test_a_continuation_begins_with_its_prompt(player, recordings, tmp_path):
+    audio_samples.write_wav(tmp_path / "start.wav", recordings[4], RATE)
+    request = Request(prompt=(tmp_path / "start.wav").read_bytes(), length=3, path=tmp_path / "drawn.wav")
+    (sample,) = audio_samples.generate(player, request).samples
+    assert sample["num_tokens"] == 3
+    found = read_wav((tmp_path / "drawn.wav").read_bytes()).samples
+    assert len(found) == 9 + 3
+    np.testing.assert_array_equal(found[:9], player.codec.decode(player.codec.encode(recordings[4])))
+
+
+def test_an_interruption_keeps_the_samples_so_far(player, tmp_path, monkeypatch):
+    monkeypatch.setattr(byte_samples, "CHUNK", 5)
+
+    def stop(samples):
+        if samples[0]["num_tokens"] == 5:
+            raise KeyboardInterrupt
+
+    made = audio_samples.generate(player, Request(path=tmp_path / "a.wav"), stop)
+    assert made.samples[0]["interrupted"] and len(read_wav((tmp_path / "a.wav").read_bytes()).samples) == 5
+
+
+def wav_of(rate, tmp_path):
+    audio_samples.write_wav(tmp_path / "odd.wav", np.zeros(4, np.int16), rate)
+    return (tmp_path / "odd.wav").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"complete": "test"}, r"`complete` must be unset for recordings\. Received: complete='test'"),
+        ({"prompt": b"hello"}, r"`prompt` must be a WAV file\. Received: one which cannot be read: "),
+        ({"prompt": 11025}, r"`prompt` must have 8000 samples a second, as .*Received: 11025\."),
+        ({"length": 0}, r"`length` must be a positive integer"),
+        ({"num_samples": 0}, r"`num_samples` must be a positive integer"),
+        ({"num_samples": 2, "settings": {"num_beams": 2}}, r"`num_samples` must be 1 for beams, which find one sample"),
+        ({"path": "samples.png"}, r"`output` must be a file NAME\.wav for recordings\. Received: samples\.png"),
+        ({"path": "no/such.wav"}, r"`output` must be a file in an existing folder"),
+    ],
+)
+def test_what_does_not_suit_sound_is_refused(player, tmp_path, request_, message):
+    if request_.get("prompt") == 11025:
+        request_ = {"prompt": wav_of(11025, tmp_path)}
+    with pytest.raises(ValueError, match=message):
+        audio_samples.generate(player, Request(**request_))
+
+
+def test_a_picture_has_a_waveform_and_a_spectrogram():
+    pytest.importorskip("matplotlib")
+    tone = (8000 * np.sin(2 * np.pi * 1000 * np.arange(4000) / RATE)).astype(np.int16)
+    picture = audio_samples.as_picture(tone, RATE)
+    assert picture.shape == (400, 800, 4) and picture.dtype == np.uint8
+    halves = picture[:200], picture[200:]
+    silent = audio_samples.as_picture(np.zeros(5, np.int16), RATE)  # shorter than a transform
+    assert all((half != other).any() for half, other in zip(halves, (silent[:200], silent[200:]), strict=True))
+
+
+def test_tensorboard_shows_and_plays_a_recording_and_a_sample(finished, player):
+    task = registry.load_task(finished)
+    execution = strategy.choose_devices(task.config).execution(False, 1)
+    store = task.open_split("test")
+    shown = audio_scores.Validation(task, player.model, store, execution).show()
+    assert set(shown.sounds) == {"recording", "sample"} and set(shown.pictures) <= {"recording", "sample"}
+    samples, rate = shown.sounds["recording"]
+    np.testing.assert_array_equal(samples, task.codec.decode(store.document(0)[:-1]))
+    assert rate == RATE and len(shown.sounds["sample"][0]) == 6
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "message"),
+    [
+        ("data", {"mask_rate": 0.1}, r"`config\.data\.mask_rate` must be unset for task=audio\. Received"),
+        ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=audio"),
+        ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=audio\. Received: causal=False"),
+        ("data", {"path": None}, r"`config\.data\.path` must be a folder of WAV .* for task=audio\. Received: neither"),
+        ("data", {"sample_rate": 16000}, r"of 16000 samples a second alone\. Received: 3 of 3 that are not, the first"),
+    ],
+)
+def test_settings_that_do_not_suit_sound_are_refused(make_config, tmp_path, section, settings, message):
+    config = make_config()
+    config[section].update(settings)
+    with pytest.raises(ValueError, match=message):
+        training.train(config, tmp_path)
+
+
+def test_recordings_of_another_rate_are_not_those_of_the_run(finished, make_config):
+    config = make_config()
+    config.data.sample_rate = 16000
+    with pytest.raises(ValueError, match=r"`config\.data` must have recordings as those of the checkpoint .*16000"):
+        registry.make_task(config).check(finished)
+    task = type(registry.load_task(finished))(config, tsa.data.AudioCodec(RATE))
+    with pytest.raises(
+        ValueError, match=r"must have recordings of 8000 samples a second, which .*Received: sounds of 16"
+    ):
+        task.open_split("test")
+    with pytest.raises(ValueError, match=r"`workdir` must not be a run of recordings: a SavedModel takes text\."):
+        registry.load_task(finished).export(finished, False, None)
+
+
+@pytest.mark.full
+def test_the_program_writes_and_continues_sound(finished, recordings, tmp_path):
+    audio_samples.write_wav(tmp_path / "start.wav", recordings[4], RATE)
+    for arguments, names in (
+        (["--num_samples=2"], ["samples_0.wav", "samples_1.wav"]),
+        ([f"--prompt_file={tmp_path / 'start.wav'}"], ["samples.wav"]),
+    ):
+        command = [sys.executable, "-m", "trainers.generate", f"--workdir={finished}", *arguments]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.startswith("seed 0: ") and "Written to" in result.stderr
+        assert all((finished / name).exists() for name in names)
