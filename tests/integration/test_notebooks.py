@@ -19,6 +19,16 @@ TINY = {
     "4_published_checkpoint": {"LENGTH": 96, "MAX_LENGTH": 120},
     "2_generate_and_look": {**SIZES, "MODEL": None, "MAX_LENGTH": 30},
     "3_dense_model_made_sparse": {"PRESET": None, "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
+    "5_images": {**SIZES, "TFDS": None, "SIZE": 8},
+    "6_speech": {**SIZES, "TFDS": None, "SPLITS": ("train", "test"), "RECORDINGS": 8, "LENGTH": 400},
+    "7_translation": {
+        **SIZES,
+        "TFDS": None,
+        "FIELDS": ("english", "invented"),
+        "DOCUMENTS": 40,
+        "VOCABULARY": 100,
+        "LENGTH": 64,
+    },
 }
 
 

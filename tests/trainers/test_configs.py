@@ -25,6 +25,7 @@ from trainers.configs import (
     sparse_transformer_enwik8,
     speech,
     translate_documents,
+    wikitext103,
 )
 from trainers.shared import components
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
@@ -48,6 +49,7 @@ CONFIGURATIONS = (
     "sparse_transformer_enwik8",
     "speech",
     "translate_documents",
+    "wikitext103",
 )
 ALL = [
     *(("answer", (variant,)) for variant in answer.VARIANTS),
@@ -63,6 +65,7 @@ ALL = [
     *(("images", (variant,)) for variant in images.VARIANTS),
     *(("images_published", (preset,)) for preset in images_published.SIZES),
     *(("enwik8", (preset,)) for preset in enwik8.SEQUENCE_LENGTHS),
+    *(("wikitext103", (preset,)) for preset in wikitext103.SEQUENCE_LENGTHS),
     *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
 ]
 SMALL = [
@@ -150,7 +153,9 @@ def test_a_small_model_can_be_built(name, arguments):
     assert 100_000 < num_weights(name, arguments) < 5_000_000
 
 
-@pytest.mark.parametrize(("name", "preset"), [(name, *given) for name, given in ALL if name in ("enwik8", "pg19")])
+@pytest.mark.parametrize(
+    ("name", "preset"), [(name, *given) for name, given in ALL if name in ("enwik8", "pg19", "wikitext103")]
+)
 def test_a_published_size_can_be_built_with_one_layer(name, preset):
     config = load(name, (preset,))
     config.model.num_layers = 1
@@ -250,6 +255,7 @@ def test_two_configurations_do_not_share_their_parts():
         ("translate_documents", "mixed, local"),
         ("images", "mixed, local, local_2d, strided, top_k"),
         ("images_published", "cifar10_local_cluster, cifar10_local1d"),
+        ("wikitext103", "wikitext103_local_cluster4k, wikitext103_local_cluster1k, wikitext103_local4k"),
     ],
 )
 def test_an_unknown_variant_is_an_error(name, message):

@@ -1,9 +1,10 @@
 """Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
-And what decoding keeps of a text, what a pixel looks at, how clusters and spans are used, what each head is worth, and
-what attention costs.
+And what decoding keeps of a text, what queries and pixels look at, how clusters and spans are used, what each head is
+worth, and what attention costs.
 """
 
+from tf_sparse_attention.analysis.attention_weights import attention_weights
 from tf_sparse_attention.analysis.cache_sizes import CacheSize, CacheSizes, cache_sizes
 from tf_sparse_attention.analysis.causality import (
     CausalityError,
@@ -41,6 +42,7 @@ __all__ = [
     "WordRoute",
     "WordRoutes",
     "assert_causal",
+    "attention_weights",
     "cache_sizes",
     "causality_report",
     "cost",

@@ -1,0 +1,108 @@
+"""docs/coverage.md: all presets stand in its tables, its commands name what there is, its figures stand elsewhere."""
+
+import importlib
+import pathlib
+import re
+from typing import NamedTuple
+
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.pages import DOCS, ROOT, links
+from trainers.configs import speech
+from trainers.shared import config_files
+from trainers.shared.overrides import overridable_settings
+
+pytestmark = pytest.mark.pages
+
+TEXT = (DOCS / "coverage.md").read_text(encoding="utf-8")
+HEADING = "| system | preset | flags | the paper | run here | what differs |"
+PRESETS = {**tsa.models.PRESETS, **tsa.models.TRANSLATION_PRESETS}
+FIGURE = re.compile(r"\d+\.\d+")
+HEADER = re.compile(r"header of `(\w+)\.py`")
+
+
+class Row(NamedTuple):
+    """A row of the tables."""
+
+    system: str
+    preset: str
+    flags: str
+    paper: str
+    here: str
+    differs: str
+
+
+def rows():
+    tables = [block for block in TEXT.split("\n\n") if block.startswith(HEADING)]
+    lines = [line for table in tables for line in table.splitlines()[2:]]
+    return [Row(*(cell.strip() for cell in line.strip("|").split(" | "))) for line in lines]
+
+
+ROWS = rows()
+TRAINED = [row for row in ROWS if row.flags.startswith("`--config=")]
+
+
+def names(cell):
+    return re.findall(r"`([^`]*)`", cell)
+
+
+def configuration_of(row):
+    """Returns the configuration that the flags of a row name, as `ml_collections.config_flags` would."""
+    name, _, variant = re.match(r"`--config=([\w:]+)", row.flags)[1].partition(":")
+    path = pathlib.Path(config_files.find(name))
+    assert path.is_file()
+    return importlib.import_module(f"trainers.configs.{path.stem}").get_config(*([variant] if variant else []))
+
+
+def test_there_are_tables_of_five_papers():
+    assert TEXT.count(HEADING) == len(re.findall("^## ", TEXT, re.MULTILINE)) == 5
+
+
+def test_every_preset_of_the_library_stands_in_a_table_and_no_other():
+    assert {name for row in ROWS for name in names(row.preset)} == set(PRESETS)
+
+
+def test_a_row_without_a_preset_says_so():
+    assert {row.preset for row in ROWS if not names(row.preset)} == {"none"}
+    assert {row.flags for row in ROWS if row not in TRAINED} == {"none"}
+
+
+@pytest.mark.parametrize("row", TRAINED, ids=lambda row: row.system)
+def test_the_flags_of_a_row_name_a_configuration_and_settings_that_it_has(row):
+    config = configuration_of(row).lock()
+    for section, name in re.findall(r"--config\.(\w+)\.(\w+)=", row.flags):
+        assert name in config[section], f"{section}.{name}"
+
+
+@pytest.mark.parametrize("row", [row for row in TRAINED if row.preset != "none"], ids=lambda row: row.system)
+def test_the_configuration_of_a_row_has_its_preset(row):
+    (preset,) = names(row.preset)
+    if preset in tsa.models.TRANSLATION_PRESETS:  # the trainer has a small model of that kind
+        assert "the preset is for Python" in row.differs
+    else:
+        config = configuration_of(row)
+        assert config.model.preset == preset
+        assert config.data.sequence_length == PRESETS[preset]["sequence_length"]
+
+
+def test_a_preset_that_no_configuration_has_is_for_python():
+    without = [row for row in ROWS if row.flags == "none" and names(row.preset)]
+    assert without and all("the preset is for Python" in row.differs for row in without)
+
+
+def test_settings_of_an_evaluation_can_be_set_there():
+    settings = overridable_settings()
+    found = re.findall(r"`trainers\.evaluate` with `--config\.(\w+)\.(\w+)=(\w+)`", TEXT)
+    assert found and all(name in settings[section] for section, name, _ in found)
+    variants = {value for _, name, value in found if name == "evaluation_attention"}
+    assert variants <= {*speech.KINDS}
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if FIGURE.search(row.here)], ids=lambda row: row.system)
+def test_a_figure_of_a_run_stands_where_the_row_says(row):
+    sources = [ROOT / "trainers" / "configs" / f"{name}.py" for name in HEADER.findall(row.here)]
+    sources += [DOCS / path for path, _ in links(row.here)]
+    assert sources
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    assert all(re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", text) for figure in FIGURE.findall(row.here))
