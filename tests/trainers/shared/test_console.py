@@ -80,7 +80,7 @@ except SystemExit as end:
     assert said.endswith("ended with 0 and nothing\n")
     assert "Flags:\n" in said and "  130  ended by Ctrl-C" in said
     if name == "train":
-        assert re.search(r"--config.data.sequence_length +\[64\] tokens in a window\n", said)
+        assert re.search(r"--config.data.sequence_length +\[64\] tokens in a window; of image:", said)
 
 
 def test_every_setting_has_a_meaning():
