@@ -40,7 +40,7 @@ def step_of(subject, mode, backward):
 
 def _upstream(first):
     """Returns the gradient of the output, which has the shape of the first argument."""
-    return np.random.default_rng(7).standard_normal(first.shape, dtype="float32")
+    return np.random.default_rng(7).standard_normal(first.shape, dtype="float32").astype(first.dtype)
 
 
 def _tensorflow_step(subject, mode, backward):
@@ -76,7 +76,8 @@ def _tensorflow_step(subject, mode, backward):
     return Step(prepare, run)
 
 
-def _jax_step(subject, backward):
+def jax_program(subject, backward):
+    """Returns a lowered JAX program of a subject and the arrays that it is called with; `backward` as in `step_of`."""
     import jax
     import jax.numpy as jnp
 
@@ -93,12 +94,18 @@ def _jax_step(subject, backward):
         (output, loss), pull = jax.vjp(differentiated, *arguments[: subject.num_differentiated])
         return output, pull((upstream, jnp.ones_like(loss)))
 
-    compiled = jax.jit(forward_and_backward if backward else forward).lower(*arguments)
+    return jax.jit(forward_and_backward if backward else forward).lower(*arguments), arguments
+
+
+def _jax_step(subject, backward):
+    import jax
+
+    lowered, arguments = jax_program(subject, backward)
     ready = []
 
     def prepare():
         if not ready:
-            ready.append(compiled.compile())
+            ready.append(lowered.compile())
 
     def run():
         prepare()

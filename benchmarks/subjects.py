@@ -19,12 +19,13 @@ from tf_sparse_attention.ops import kmeans
 
 
 class Sizes(NamedTuple):
-    """The problem: one sequence, causal. `span` is the window and the cluster size; clusters grow with the length."""
+    """The problem, causal. `span` is the window and the cluster size; clusters grow with the length."""
 
     length: int
     num_heads: int = 8
     head_dim: int = 64
     span: int = 256
+    batch_size: int = 1
 
     @property
     def num_clusters(self):
@@ -32,7 +33,7 @@ class Sizes(NamedTuple):
 
     @property
     def heads(self):
-        return 1, self.num_heads, self.length, self.head_dim
+        return self.batch_size, self.num_heads, self.length, self.head_dim
 
 
 class Subject(NamedTuple):
@@ -105,7 +106,7 @@ def core_subject(name, sizes, remat=False, seed=0):
 
 
 def heads_of(sizes, seed=0):
-    """Returns queries, keys and values, standard normal float32 (1, N, T, H)."""
+    """Returns queries, keys and values, standard normal float32 (B, N, T, H)."""
     draw = np.random.default_rng(seed)
     return [draw.standard_normal(sizes.heads, dtype="float32") for _ in range(3)]
 

@@ -1,0 +1,179 @@
+"""Time and memory of causal attention on a GPU: `KERAS_BACKEND=jax python -m benchmarks.gpu`.
+
+The cores of `benchmarks.attention`, in bfloat16 unless told otherwise, beside the fused kernels of cuDNN through
+`jax.nn.dot_product_attention`: dense and causal, and with the same window of 256 as our local core. Rows of a batch
+share a number of tokens, so that every length is as much work for local attention. Times are the clock's, of calls that
+are waited for, the median of rounds in which every program runs once. Memory is what the compiled program takes beside
+its arguments. With `--torch` PyTorch's attention and public packages are measured too, in a process of their own: see
+`benchmarks.gpu_torch`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+CASES = ("local", "nearest", "nearest, separate keys", "successors", "top_k", "lsh", "strided", "fixed")
+DENSE, WINDOW = "cuDNN dense", "cuDNN window"
+LENGTHS = [2048, 8192, 32768]
+PASSES = ("forward", "both")
+
+
+class Program(NamedTuple):
+    """A compiled program: what it is of, its bytes beside the arguments, and a call that waits for its end."""
+
+    case: str
+    length: int
+    name: str
+    num_bytes: int
+    run: Any
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Returns the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="default: %(default)s")
+    parser.add_argument("--cases", nargs="+", choices=[*CASES, DENSE, WINDOW], default=[*CASES, DENSE, WINDOW])
+    parser.add_argument("--tokens", type=int, default=32768, help="of a batch, at least one row (default: %(default)s)")
+    parser.add_argument("--dtype", default="bfloat16", help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=20, help="rounds of timing (default: %(default)s)")
+    parser.add_argument("--torch", action="store_true", help="measure PyTorch's too")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
+    return parser.parse_args(argv)
+
+
+def subject_of(case: str, length: int, options: argparse.Namespace) -> Any:
+    """Returns the `subjects.Subject` of a case."""
+    from benchmarks import subjects
+
+    sizes = subjects.Sizes(length, batch_size=max(options.tokens // length, 1))
+    if case in CASES:
+        subject = subjects.core_subject(case, sizes)
+    else:
+        heads = tuple(x.swapaxes(1, 2).copy() for x in subjects.heads_of(sizes))  # heads last
+        subject = subjects.Subject(fused(sizes.span if case == WINDOW else None), heads, 3)
+    return subject._replace(arguments=tuple(_cast(x, options.dtype) for x in subject.arguments))
+
+
+def _cast(x, dtype):
+    import jax.numpy as jnp
+
+    return x.astype(jnp.dtype(dtype))
+
+
+def fused(window: int | None) -> Any:
+    """Returns cuDNN's causal attention of heads, dense or with a window."""
+    import jax
+
+    options = {} if window is None else {"local_window_size": (window - 1, 0)}
+
+    def attend(query, key, value):
+        output = jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation="cudnn", **options)
+        return output, 0.0
+
+    return attend
+
+
+def compiled(wanted: tuple[str, int, str], options: argparse.Namespace) -> Program | str:
+    """Returns the compiled program of a case, a length and a pass, or why there is none."""
+    import jax
+
+    from benchmarks import steps
+
+    case, length, name = wanted
+    try:
+        lowered, arguments = steps.jax_program(subject_of(case, length, options), name == "both")
+        program = lowered.compile()
+        found = program.memory_analysis()
+        num_bytes = found.temp_size_in_bytes + found.output_size_in_bytes
+        run = lambda: jax.block_until_ready(program(*arguments))  # noqa: E731
+        run()
+    except Exception as error:  # a kernel that the device or the release lacks: told in the table's place
+        return f"{case}, {length}, {name}: {str(error).splitlines()[0][:300]}"
+    return Program(case, length, name, num_bytes, run)
+
+
+def median_seconds(runs: list[Any], repeats: int) -> list[float]:
+    """Returns the median seconds of some calls, each of which runs once in a round."""
+    found: list[list[float]] = [[] for _ in runs]
+    for _ in range(repeats):
+        for run, seconds in zip(runs, found, strict=True):
+            start = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - start)
+    return [statistics.median(seconds) for seconds in found]
+
+
+def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns a dictionary for every program: "case", "length", "pass", "seconds" and "bytes"."""
+    rows = []
+    for length in options.lengths:  # programs of a length are compiled side by side, and then run alone
+        wanted = [(case, length, name) for case in options.cases for name in PASSES]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            found = list(threads.map(lambda one: compiled(one, options), wanted))
+        for line in (one for one in found if isinstance(one, str)):
+            print(f"left out: {line}", file=sys.stderr, flush=True)
+        programs = [one for one in found if not isinstance(one, str)]
+        seconds = median_seconds([one.run for one in programs], options.repeats)
+        for one, taken in zip(programs, seconds, strict=True):
+            row = {"case": one.case, "length": length, "pass": one.name, "seconds": taken, "bytes": one.num_bytes}
+            rows.append(row)
+        print(table([row for row in rows if row["length"] == length]), file=sys.stderr, flush=True)
+    return rows
+
+
+def torch_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns the rows of `benchmarks.gpu_torch`, from a process of its own."""
+    arguments = ["--tokens", str(options.tokens), "--dtype", options.dtype, "--repeats", str(options.repeats)]
+    arguments += ["--lengths", *map(str, options.lengths)]
+    process = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_torch", *arguments], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Returns the rows as a Markdown table: milliseconds, how much of dense attention's time that is, megabytes."""
+    dense = {(row["length"], row["pass"]): row["seconds"] for row in rows if row["case"] == DENSE}
+    lines = [
+        "| length | attention | forward, ms | of dense | both, ms | of dense | memory of both, MB |",
+        "|---" * 7 + "|",
+    ]
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault((row["length"], row["case"]), {})[row["pass"]] = row
+    for (length, case), passes in sorted(found.items(), key=lambda item: item[0][0]):
+        cells = [str(length), case]
+        for name in PASSES:
+            seconds, least = passes.get(name, {}).get("seconds"), dense.get((length, name))
+            cells.append("" if seconds is None else f"{1000 * seconds:.2f}")
+            cells.append("" if seconds is None or least is None else f"{seconds / least:.2f}")
+        num_bytes = passes.get("both", {}).get("bytes")
+        cells.append("" if num_bytes is None else f"{num_bytes / 1e6:.0f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures and prints the table."""
+    options = parse(argv)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # memory is left to other processes
+    import jax
+
+    rows = rows_of(options) + (torch_rows(options) if options.torch else [])
+    batch = ", ".join(f"{max(options.tokens // length, 1)} x {length}" for length in options.lengths)
+    device = jax.devices()[0].device_kind
+    print(f"attention cores, causal, 8 heads of 64, {options.dtype}, rows x tokens: {batch}; {device}")
+    print(table(rows))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"device": device, "dtype": options.dtype, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Kinds of heads on images, in as many weights and as much time: `python -m benchmarks.images --path=NAME.npz`.
+
+Trains the variants of `trainers/configs/images.py` on the images `x_train` of the file, half of them mirrored, for a
+number of seconds each, compiling not counted, and prints the bits per dimension of other images, every byte once given
+those before it. The learning rate falls with the time that has passed, as a cosine does, so that each kind ends its
+schedule. On a GPU: `KERAS_BACKEND=jax python -m benchmarks.images --batch_size=20 --dtype=mixed_bfloat16`; nothing of
+TensorFlow is needed there. A run that is done is in the file of results and is not done again.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+import tf_sparse_attention as tsa
+from trainers.configs import images
+from trainers.shared import components
+
+ROUND = 25  # steps between two values of the learning rate
+
+
+class Timed(keras.callbacks.Callback):
+    """Lets the learning rate fall with time, and ends the training when it is over.
+
+    Args:
+        peak: the highest learning rate.
+        warmup_steps: steps of linear growth before it.
+        seconds: of training, from the end of the first round on, which compiles.
+    """
+
+    def __init__(self, peak: float, warmup_steps: int, seconds: float) -> None:
+        super().__init__()
+        self.peak, self.warmup_steps, self.seconds = peak, warmup_steps, seconds
+        self.started, self.steps, self.taken = math.inf, 0, 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Sets the learning rate of the round."""
+        if epoch == 1:
+            self.started = time.perf_counter()
+        passed = max(time.perf_counter() - self.started, 0.0) if epoch else 0.0
+        share = min(passed / self.seconds, 1.0)
+        warm = min((self.steps + ROUND) / self.warmup_steps, 1.0)
+        self.model.optimizer.learning_rate = self.peak * warm * (1 + math.cos(math.pi * share)) / 2
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Counts the steps of the round and stops in time."""
+        self.steps += ROUND
+        self.taken = time.perf_counter() - self.started if epoch else 0.0
+        self.model.stop_training = self.taken >= self.seconds
+
+
+def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+    """Returns batches of images without an end, each image once an epoch and mirrored every other time."""
+    draw = np.random.default_rng(seed)
+    order = itertools.chain.from_iterable(draw.permutation(len(pictures)) for _ in itertools.count())
+    while True:
+        chosen = pictures[list(itertools.islice(order, batch_size))]
+        flipped = draw.random((batch_size, 1, 1, 1)) < 0.5
+        yield in_and_out(codec.encode(np.where(flipped, chosen[:, :, ::-1], chosen)))
+
+
+def in_and_out(ids: np.ndarray) -> tuple[Any, Any]:
+    """Returns inputs and targets of a language model."""
+    return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids
+
+
+def train(variant: str, seed: int, data: dict[str, np.ndarray], options: argparse.Namespace) -> dict[str, Any]:
+    """Returns what there is to say of a variant that was trained from a seed."""
+    config = images.get_config(variant)
+    config.seed, config.train.dtype = seed, options.dtype
+    codec = tsa.data.ImageCodec(*data["train"].shape[1:])
+    model: Any = components.make_model(config, codec.vocabulary_size)
+    settings = components.set_values(config.optimizer)
+    name, peak, warmup_steps = (settings.pop(key) for key in ("name", "learning_rate", "warmup_steps"))
+    settings.pop("schedule")
+    model.compile(components.OPTIMIZERS[name](peak, **settings), tsa.models.language_model_loss())
+    timed = Timed(peak, warmup_steps, options.seconds)
+    batches = endless(data["train"], codec, options.batch_size, seed)
+    many = 10**9
+    history = model.fit(batches, steps_per_epoch=ROUND, epochs=many, callbacks=[timed], verbose=0).history["loss"]
+    inputs, targets = in_and_out(codec.encode(data["other"]))
+    nats = model.evaluate(inputs, targets, batch_size=options.batch_size, verbose=0)
+    return {
+        "variant": variant,
+        "seed": seed,
+        "bits_per_dim": nats / math.log(2),
+        "training_bits": statistics.mean(history[-4:]) / math.log(2),
+        "weights": model.count_params(),
+        "steps": timed.steps,
+        "seconds": round(timed.taken, 1),
+        "batch_size": options.batch_size,
+        "dtype": options.dtype,
+        "device": device_kind(),
+    }
+
+
+def device_kind() -> str:
+    """Returns the name of the device on JAX, of the backend on others."""
+    if keras.backend.backend() != "jax":
+        return keras.backend.backend()
+    import jax
+
+    return jax.devices()[0].device_kind
+
+
+def read_images(path: str) -> dict[str, np.ndarray]:
+    """Returns the images of a file to train with, `x_train`, and others, `x_heldout`, or else `x_test`."""
+    with np.load(path) as file:
+        other = next((name for name in ("x_heldout", "x_test") if name in file), None)
+        if "x_train" not in file or other is None:
+            raise ValueError(
+                f"`path` must have arrays x_train and x_heldout or x_test. Received: {path} with {file.files}."
+            )
+        return {"train": file["x_train"], "other": file[other]}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Returns the results as a Markdown table, a row a variant: mean over the seeds and their spread."""
+    lines = ["| heads | bits per dimension | of training | weights | steps | seconds | seeds |", "|---" * 7 + "|"]
+    for variant in images.VARIANTS:
+        found = [row for row in rows if row["variant"] == variant]
+        if not found:
+            continue
+        bits = [row["bits_per_dim"] for row in found]
+        mean = {name: statistics.mean(row[name] for row in found) for name in ("training_bits", "steps", "seconds")}
+        score = f"{statistics.mean(bits):.3f} ({max(bits) - min(bits):.3f})"
+        cells = [variant, score, f"{mean['training_bits']:.3f}", f"{found[0]['weights']:,}", f"{mean['steps']:.0f}"]
+        lines.append("| " + " | ".join([*cells, f"{mean['seconds']:.0f}", str(len(found))]) + " |")
+    return "\n".join(lines)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Returns the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--path", required=True, help="a file NAME.npz of arrays x_train and x_heldout or x_test")
+    parser.add_argument("--seconds", type=float, default=3600, help="of training each (default: %(default)s)")
+    parser.add_argument("--variants", nargs="+", choices=list(images.VARIANTS), default=list(images.VARIANTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="default: %(default)s")
+    parser.add_argument("--batch_size", type=int, default=2, help="images in a step (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="a dtype policy of Keras (default: %(default)s)")
+    parser.add_argument("--results", help="a file of JSON lines; runs that are in it are not done again")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Trains what is not done yet and prints the table."""
+    options = parse(argv)
+    data, file = read_images(options.path), options.results and pathlib.Path(options.results)
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
+    for seed, variant in itertools.product(options.seeds, options.variants):
+        if any((row["seed"], row["variant"]) == (seed, variant) for row in rows):
+            continue
+        rows.append(train(variant, seed, data, options))
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        if file:
+            with file.open("a") as lines:
+                lines.write(json.dumps(rows[-1]) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
