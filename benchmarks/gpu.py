@@ -159,6 +159,23 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def shares(rows: list[dict[str, Any]]) -> str:
+    """Returns the rows as a Markdown table of shares of the time of dense attention, forward and both passes."""
+    lengths = sorted({row["length"] for row in rows})
+    seconds = {(row["case"], row["length"], row["pass"]): row["seconds"] for row in rows}
+    num_bytes = {row["case"]: row["bytes"] for row in rows if row["pass"] == "both"}
+    titles = [f"{length:,}: {name}" for length in lengths for name in PASSES]
+    lines = ["| " + " | ".join(["attention", *titles, "MB"]) + " |", "|---" * (len(titles) + 2) + "|"]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        cells = [case]
+        for length, name in ((length, name) for length in lengths for name in PASSES):
+            own, dense = seconds.get((case, length, name)), seconds.get((DENSE, length, name))
+            cells.append("" if own is None or dense is None else f"{own / dense:.2f}")
+        cells.append(f"{num_bytes[case] / 1e6:,.0f}" if case in num_bytes else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measures and prints the table."""
     options = parse(argv)
@@ -170,6 +187,8 @@ def main(argv: list[str] | None = None) -> None:
     device = jax.devices()[0].device_kind
     print(f"attention cores, causal, 8 heads of 64, {options.dtype}, rows x tokens: {batch}; {device}")
     print(table(rows))
+    print("\nas shares of the time of cuDNN's dense attention, and the memory of both passes")
+    print(shares(rows))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"device": device, "dtype": options.dtype, "rows": rows}, file, indent=1)

@@ -1,0 +1,44 @@
+"""The tables of `python -m benchmarks.gpu`, and its programs on JAX where there is a device."""
+
+import json
+
+import pytest
+
+from benchmarks import gpu
+
+ROWS = [
+    {"case": "local", "length": 2048, "pass": "forward", "seconds": 0.001, "bytes": 1e6},
+    {"case": "local", "length": 2048, "pass": "both", "seconds": 0.003, "bytes": 2e6},
+    {"case": gpu.DENSE, "length": 2048, "pass": "forward", "seconds": 0.002, "bytes": 3e6},
+    {"case": gpu.DENSE, "length": 2048, "pass": "both", "seconds": 0.012, "bytes": 4e6},
+]
+
+
+def test_a_row_has_milliseconds_shares_of_dense_attention_and_the_memory_of_both_passes():
+    assert gpu.table(ROWS).splitlines()[2:] == [
+        "| 2048 | local | 1.00 | 0.50 | 3.00 | 0.25 | 2 |",
+        "| 2048 | cuDNN dense | 2.00 | 1.00 | 12.00 | 1.00 | 4 |",
+    ]
+
+
+def test_what_was_not_measured_stays_empty():
+    assert gpu.table(ROWS[:1]).splitlines()[2:] == ["| 2048 | local | 1.00 |  |  |  |  |"]
+    assert gpu.shares(ROWS[:3]).splitlines()[2:] == ["| local | 0.50 |  | 2 |", "| cuDNN dense | 1.00 |  |  |"]
+
+
+def test_seconds_are_the_median_of_rounds_in_which_every_program_runs_once():
+    order = []
+    first, second = gpu.median_seconds([lambda: order.append("a"), lambda: order.append("b")], 3)
+    assert "".join(order) == "ababab" and 0 < first < 1 and 0 < second < 1
+
+
+@pytest.mark.full
+def test_programs_are_measured_on_jax_and_missing_kernels_are_told(run_python, tmp_path):
+    arguments = ["--lengths", "512", "--tokens", "512", "--repeats", "2", "--cases", "local", gpu.WINDOW]
+    path = str(tmp_path / "found.json")
+    code = f"from benchmarks import gpu; gpu.main({[*arguments, '--json', path]})"
+    said = run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)["rows"]
+    assert [(row["case"], row["pass"]) for row in rows] == [("local", "forward"), ("local", "both")]
+    assert "| 512 | local |" in said and gpu.WINDOW not in said
