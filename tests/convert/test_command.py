@@ -90,6 +90,7 @@ def test_help_and_wrong_commands_need_no_backend(arguments, status):
     assert not re.search(r"\| (keras|tensorflow)$", process.stderr, re.MULTILINE)
 
 
+@pytest.mark.full
 def test_it_runs_by_the_name_of_the_library_too():
     process = run_program("tf_sparse_attention.convert", "--help")
     assert process.returncode == 0 and "miniature" in process.stdout

@@ -169,6 +169,7 @@ def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     assert np.isfinite(log_probs).all()
 
 
+@pytest.mark.full
 def test_other_weights_make_other_programs():
     model = make_model([LOCAL])
     before = model.generate([5], 10, "greedy", stop_token_ids=None)

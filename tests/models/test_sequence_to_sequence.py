@@ -144,6 +144,7 @@ def test_a_beam_search_finds_the_likeliest_target(eager):
     assert_close(log_probs[0].mean(), means.max(), NEAR)
 
 
+@pytest.mark.full
 def test_compiled_generation_of_text_serves_sources_of_other_lengths():
     keras.utils.set_random_seed(3)
     tokenizer = ByteTokenizer()

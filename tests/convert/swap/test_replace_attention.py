@@ -133,6 +133,7 @@ def test_models_inside_models_are_replaced_too(tmp_path):
     assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
 
 
+@pytest.mark.full
 def test_a_sequential_model_of_blocks_is_replaced_saved_and_trained(tmp_path):
     layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(30, 16), Block(), keras.layers.Dense(30)]
     model = randomized(keras.Sequential(layers))
