@@ -71,6 +71,10 @@ quality: $(READY) ## Train small models of several kinds of heads on real text a
 quality-full: $(READY) ## The whole study, in hours; TEXTS="--text=books=FOLDER --text=wiki_xml=FILE"
 	$(RUN) -m benchmarks.quality --set=full $(TEXTS)
 
+.PHONY: tasks
+tasks: $(READY) ## Train, kill, resume, evaluate, sample from and export a small model of every task (15 minutes)
+	$(RUN) -m benchmarks.tasks --workdir=$(RUNS)/tasks
+
 .PHONY: test
 test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
 	$(PYTEST) $(ARGS)

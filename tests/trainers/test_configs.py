@@ -24,6 +24,7 @@ from trainers.configs import (
     images_published,
     sparse_transformer_enwik8,
     speech,
+    toys,
     translate_documents,
     wikitext103,
 )
@@ -48,6 +49,7 @@ CONFIGURATIONS = (
     "pg19",
     "sparse_transformer_enwik8",
     "speech",
+    "toys",
     "translate_documents",
     "wikitext103",
 )
@@ -61,6 +63,7 @@ ALL = [
     *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
     *(("demo", (variant,)) for variant in demo.VARIANTS),
     *(("speech", (variant,)) for variant in speech.VARIANTS),
+    *(("toys", (task,)) for task in toys.DATA),
     *(("translate_documents", (variant,)) for variant in translate_documents.VARIANTS),
     *(("images", (variant,)) for variant in images.VARIANTS),
     *(("images_published", (preset,)) for preset in images_published.SIZES),

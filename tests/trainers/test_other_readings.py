@@ -8,6 +8,7 @@ import pytest
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.shared import callbacks, evaluation, sample_sources, sampling, training, workdir
 from trainers.shared.checkpoints import Checkpoints
+from trainers.tasks import registry
 
 SPAN = {"layer": "AllAttention", "num_heads": 1, "key_dim": 8, "num_persistent": 4, "window": 32, "dropout": 0.1}
 SPAN |= {"adaptive_span": {"ramp": 2, "loss": 1e-3, "initial": 0.3}, "position": "relative"}
@@ -64,6 +65,7 @@ def test_an_evaluation_with_memory_scores_every_token(trained):
 
 
 def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
+    tiny_config.task = "masked"
     tiny_config.data.update(mask_rate=0.2, use_packing=False)
     tiny_config.model.causal = False
     tiny_config.train.update(num_steps=2, evaluate_every=0)
@@ -80,3 +82,17 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     assert f"{result['tokens']} hidden tokens alone" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to generate text"):
         sampling.generate(sample_sources.from_run(tmp_path), length=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, r"`config\.data\.mask_rate` must be given for task=masked\. Received: mask_rate=0\.0"),
+        ({"mask_rate": 0.1}, r"`config\.model\.causal` must be unset for task=masked\. Received: causal=True"),
+    ],
+)
+def test_a_task_of_hidden_tokens_has_some_and_sees_both_sides(tiny_config, changes, message):
+    tiny_config.task = "masked"
+    tiny_config.data.update(changes)
+    with pytest.raises(ValueError, match=message):
+        registry.make_task(tiny_config)

@@ -33,6 +33,7 @@ def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
+    config.task = "masked"
     config.data.update(sequence_length=512, batch_size=8, use_packing=False, mask_rate=0.15)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, causal=False, tie_embeddings=True)
     config.model.update(grid=[32, 16])

@@ -22,7 +22,7 @@ from typing import Any
 import ml_collections
 
 # The module of each task.
-NAMES = ("language_model", "translate", "answer", "image", "audio", "speech", "classify")
+NAMES = ("language_model", "masked", "translate", "answer", "image", "audio", "speech", "classify")
 
 
 def make_task(config: ml_collections.ConfigDict) -> Any:

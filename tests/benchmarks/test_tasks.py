@@ -1,0 +1,70 @@
+"""Every task at toy size: its data are made up once, the task opens them, and the table adds up."""
+
+import json
+
+import pytest
+
+from benchmarks.tasks import __main__ as program
+from benchmarks.tasks import made
+from trainers.configs import toys
+from trainers.tasks import registry
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    made.write_all(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "zero"), (19, "nineteen"), (40, "forty"), (300, "three hundred"), (342, "three hundred forty-two")],
+)
+def test_numbers_are_said_in_words(number, words):
+    assert made.in_words(number) == words
+
+
+def test_data_are_the_same_every_time_and_what_is_there_stays(folder, tmp_path):
+    (tmp_path / "pairs.jsonl").write_text("mine")
+    made.write_all(tmp_path)
+    assert (tmp_path / "pairs.jsonl").read_text() == "mine"
+    for name in ("labeled.jsonl", "spoken/test/000.wav", "text/train/007.txt"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_an_answer_is_the_passage_of_what_is_asked_for(folder):
+    for line in (folder / "questions.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        thing = row["question"].removeprefix("And the ").removesuffix("?")
+        assert row["answer"] in row["passages"] and thing in row["answer"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("task", toys.DATA)
+def test_a_task_opens_its_data(task, folder):
+    config = toys.get_config(task)
+    config.data.update(path=str(folder / config.data.path.removeprefix(f"{toys.FOLDER}/")), data_dir=str(folder))
+    data = registry.make_task(config).open_data()
+    assert data.tokens_per_step > 0 and next(iter(data.batches.dataset(num_steps=1))) is not None
+
+
+def test_the_table_has_the_seconds_of_each_program_and_of_all():
+    said = program.table({"image": {"train": 60.0, "evaluate": 6.0}, "masked": {"train": 24.0}}).splitlines()
+    assert said[1].split() == ["image", "60", "6"] and said[2].split() == ["masked", "24"]
+    assert said[-1] == "1.5 minutes in all"
+
+
+@pytest.mark.full
+def test_a_program_that_fails_ends_all_with_what_it_said(tmp_path):
+    with pytest.raises(SystemExit, match=r"`workdir` must be"):
+        program.program("evaluate", tmp_path / "missing")
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("task", toys.DATA)
+def test_a_task_is_trained_killed_resumed_scored_generates_and_is_exported(task, tmp_path, capsys):
+    program.main([f"--workdir={tmp_path}", "--tasks", task])
+    said = capsys.readouterr().out
+    assert f"{task}: trained, killed after a checkpoint and resumed" in said
+    assert ("loaded in a process without the library" in said) == (task not in program.CANNOT_WRITE)

@@ -1,0 +1,16 @@
+"""The task of hidden tokens: a model that sees both sides guesses the tokens of a text that it cannot see."""
+
+from typing import Any
+
+import ml_collections
+
+from trainers.tasks import language_model
+from trainers.tasks.settings import check_settings
+
+
+class Task(language_model.Task):
+    """Masked language models; see `trainers.tasks.registry`. They have the scores of language models."""
+
+    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
+        check_settings(config, {"data": ("mask_rate",)}, {"model": ("causal", "memory_length")})
+        super().__init__(config, tokenizer)
