@@ -78,12 +78,9 @@ def test_the_flags_of_a_row_name_a_configuration_and_settings_that_it_has(row):
 @pytest.mark.parametrize("row", [row for row in TRAINED if row.preset != "none"], ids=lambda row: row.system)
 def test_the_configuration_of_a_row_has_its_preset(row):
     (preset,) = names(row.preset)
-    if preset in tsa.models.TRANSLATION_PRESETS:  # the trainer has a small model of that kind
-        assert "the preset is for Python" in row.differs
-    else:
-        config = configuration_of(row)
-        assert config.model.preset == preset
-        assert config.data.sequence_length == PRESETS[preset]["sequence_length"]
+    config = configuration_of(row)
+    assert config.model.preset == preset
+    assert config.data.sequence_length == PRESETS[preset]["sequence_length"]
 
 
 def test_a_preset_that_no_configuration_has_is_for_python():

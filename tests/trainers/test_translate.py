@@ -172,6 +172,23 @@ def test_a_prompt_is_the_source_and_the_sample_its_translation(finished, tmp_pat
     assert sample["text"] == model.generate([source], 5, tokenizer=tokenizer)[0] and sample["prompt"] == "eins zwei"
 
 
+@pytest.mark.full
+def test_a_preset_has_sizes_and_heads_that_settings_replace(make_config):
+    config = translate_documents.get_config(translate_documents.PRESET)
+    config.data = make_config().data
+    config.model.update(num_layers=2, num_local_layers=1, hidden_dim=16, intermediate_dim=16, share_embeddings=False)
+    model = registry.make_task(config).make_model()
+    assert len(model.encoder.blocks) == len(model.backbone.blocks) == 2 and model.encoder.vocabulary_size == 258
+    routed = [part.selection for part in model.backbone.blocks[1].attention.parts if hasattr(part, "selection")]
+    assert routed == ["nearest"]
+    with pytest.raises(ValueError, match=r"`name` must be one of \['translate_local_cluster4k'\]"):
+        config.model.preset = "pg19_local8k"
+        registry.make_task(config).make_model()
+    with pytest.raises(ValueError, match=r"`config\.model\.num_encoder_layers` must be unset for task=translate"):
+        config.model.num_encoder_layers = 2
+        registry.make_task(config)
+
+
 def test_what_a_translation_lacks_or_does_not_have_is_refused(finished, make_config, tmp_path):
     for section, name, value, message in [
         ("data", "source_field", None, r"`config\.data\.source_field` must be given for task=translate"),
@@ -187,7 +204,7 @@ def test_what_a_translation_lacks_or_does_not_have_is_refused(finished, make_con
     config.task = "translation"
     with pytest.raises(
         ValueError,
-        match=r"`config\.task` must be one of language_model, translate, .*Received: task=translation\.",
+        match=r"`config\.task` must be one of language_model, masked, .*Received: task=translation\.",
     ):
         training.train(config, tmp_path / "task")
     with pytest.raises(ValueError, match=r"`workdir` must be the run of a language model here\. Received: one of a S"):

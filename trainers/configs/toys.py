@@ -8,6 +8,8 @@ Time:      TIME
 Score:     SCORE
 """
 
+from typing import Any
+
 import ml_collections
 
 from trainers.configs import base
@@ -19,7 +21,7 @@ ROUTED = {"layer": "RoutingAttention", "num_clusters": 4, "cluster_size": 32, "e
 CAUSAL = [LOCAL, {**ROUTED, "use_successor_values": True}]
 BOTH_SIDES = [LOCAL, {**ROUTED, "selection": "nearest"}]
 DENSE = [{"layer": "DenseAttention", **HEADS}]
-DATA = {
+DATA: dict[str, dict[str, Any]] = {
     "language_model": {"path": "text", "sequence_length": 256},
     "masked": {"path": "text", "sequence_length": 256, "mask_rate": 0.15, "use_packing": False},
     "translate": {"path": "pairs.jsonl", "source_field": "words", "target_field": "digits", "sequence_length": 64},

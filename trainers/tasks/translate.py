@@ -16,16 +16,25 @@ NEEDED = {
 }
 FOREIGN = {
     "data": ("mask_rate", "text_feature"),
-    "model": ("preset", "start_from", "memory_length", "grid", "initialization"),
+    "model": ("start_from", "memory_length", "grid", "initialization"),
 }
+# A preset has the sizes, and heads of its own on both sides.
+WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
 
 
 class Task(PairTask):
     """Translation, with one tokenizer for sources and targets; see `trainers.tasks.registry`."""
 
     def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
-        check_settings(config, NEEDED, FOREIGN)
+        check_settings(config, NEEDED if config.model.preset is None else {"data": NEEDED["data"]}, FOREIGN)
+        if config.model.preset is not None:
+            check_settings(config, {}, WITH_PRESET)
         super().__init__(config, tokenizer)
+
+    @property
+    def has_encoder(self) -> bool:
+        """True: a preset of a translator has one too."""
+        return True
 
     def scores_of(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Returns BLEU and chrF from 0 to 100, each text one segment, and those of the sources left as they are.
