@@ -27,7 +27,12 @@ DATA: dict[str, dict[str, Any]] = {
     "translate": {"path": "pairs.jsonl", "source_field": "words", "target_field": "digits", "sequence_length": 64},
     "answer": {"path": "questions.jsonl", "source_field": "question+passages", "target_field": "answer"},
     "image": {"path": "images.npz", "sequence_length": 192, "image_shape": (8, 8, 3)},
-    "audio": {"path": "sounds.npz", "sequence_length": 512},
+    "audio": {
+        "path": "sounds.npz",
+        "sequence_length": 512,
+        "train_split": "train[:90%]",
+        "validation_split": "train[90%:]",
+    },
     "speech": {"path": "spoken", "sequence_length": 256, "sample_rate": 8000, "num_bands": 20},
     "classify": {"path": "labeled.jsonl", "sequence_length": 64},
 }
