@@ -21,7 +21,9 @@ READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 PYTEST = XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q
 DEMO := trainers/configs/demo.py
-DEMO_LOCAL_SCORE := 1.57 # bits per byte, of two seeds: docs/quality.md
+# Bits per byte, of two seeds: docs/quality.md. The text is this Python's own library, so another Python has other scores.
+DEMO_SCORE := 1.28
+DEMO_LOCAL_SCORE := 1.57
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -50,7 +52,8 @@ $(RUNS)/demo.subwords: | $(READY)
 demo: $(READY) $(RUNS)/demo.subwords ## Train, evaluate, sample from and export a routing language model (10 minutes on 2 cores)
 	$(RUN) -m trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
 	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo --split=test
-	@echo "With local heads only, in as many weights and steps: $(strip $(DEMO_LOCAL_SCORE)) bits per byte (make demo-compare)"
+	@echo "On the library of CPython 3.11.7 it has $(strip $(DEMO_SCORE)) bits per byte, and with local heads only, in as many"
+	@echo "weights and steps, $(strip $(DEMO_LOCAL_SCORE)); \`make demo-compare\` measures both on the library of this Python."
 	$(RUN) -m trainers.generate --workdir=$(RUNS)/demo
 	$(RUN) -m trainers.export --workdir=$(RUNS)/demo
 
