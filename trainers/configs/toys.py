@@ -58,6 +58,8 @@ def get_config(variant: str = "language_model") -> ml_collections.ConfigDict:
     config.train.update(num_steps=steps, log_every=50, evaluate_every=steps, checkpoint_every=50, jit_compile=False)
     config.train.evaluation_windows = 16
     config.generate.length = 64
+    if variant in ("image", "audio"):
+        config.generate.top_p = 1.0  # else a likely ground is all there is
     if variant in ("translate", "answer"):
         config.train.generated_targets, config.generate.temperature = 16, 0.0
     return config
