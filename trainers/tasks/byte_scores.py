@@ -98,9 +98,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """
     config, source = task.config, task.source
     data = task.open_split(split)
-    trained_on = workdir.load_source(folder)["fingerprint"]
-    other = None if source.fingerprint == trained_on else source.name.replace("/", "-")
-    path = workdir.evaluation_path(folder, split, other)
+    path = workdir.evaluation_path(folder, split, source)
     sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
     identity = [source.fingerprint, split, workdir.model_version(folder), sizes]
     partial = ResumableSums(path.with_suffix(".partial.json"), identity)

@@ -134,9 +134,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
     config, source = task.config, task.source
     buckets = task.open_buckets(split)
-    trained_on = workdir.load_source(folder)["fingerprint"]
-    other = None if source.fingerprint == trained_on else source.name.replace("/", "-")
-    path = workdir.evaluation_path(folder, split, other)
+    path = workdir.evaluation_path(folder, split, source)
     sizes = [buckets.batch_size, buckets.max_length]
     identity = [source.fingerprint, split, workdir.model_version(folder), *sizes]
     partial = ResumableSums(path.with_suffix(".partial.json"), identity)

@@ -82,7 +82,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
     config, pairs = task.config, task.pairs
     devices = strategy.choose_devices(config)
-    path = workdir.evaluation_path(folder, split, None)
+    path = workdir.evaluation_path(folder, split, pairs)
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         validation = Validation(task, workdir.load_model(folder), task.open_buckets(split), execution)
@@ -111,7 +111,7 @@ def _generate(validation, folder, split, identity):
     pairs = pairs if wanted < 0 else pairs[np.linspace(0, len(pairs) - 1, min(wanted, len(pairs))).astype("int64")]
     if not len(pairs):
         return {}
-    path = workdir.generated_path(folder, split)
+    path = workdir.generated_path(folder, split, task.pairs)
     settings = task.config.train.generated_beams, task.config.generate.length
     made = generated_targets.GeneratedTargets(path, [*identity, *settings])
     lines = made.complete(task, validation.model, validation.buckets, pairs)

@@ -150,7 +150,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
     config, source = task.config, task.source
     devices, kind = strategy.choose_devices(config), config.train.evaluation_attention
-    path = workdir.evaluation_path(folder, split, None if kind is None else f"with_{kind}")
+    path = workdir.evaluation_path(folder, split, source, None if kind is None else f"with_{kind}")
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         model, buckets = workdir.load_model(folder), task.open_buckets(split)
