@@ -46,13 +46,10 @@ class Validation:
 
     def sums(self, devices: Any, use_source: bool, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, float]:
         """Returns the nats and the tokens of all targets; `options` as for `scoring.sum_batches`."""
-        make = functools.partial(self._batches, use_source)
+        make = functools.partial(self.buckets.evaluation_batches, use_source)
         return scoring.sum_batches(
             self._scorer, devices, make, self.buckets.num_batches, callbacks=callbacks, **options
         )
-
-    def _batches(self, use_source, first, count, **shard):
-        return self.buckets.evaluation_batches(use_source, first, count, **shard)
 
     @functools.cached_property
     def num_bytes(self) -> int:

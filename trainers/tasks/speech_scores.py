@@ -1,6 +1,5 @@
 """The scores of recognition: nats a label, and error rates of greedy decoding and of beams."""
 
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
-from tf_sparse_attention.models import Model
 from tf_sparse_attention.ops.ctc import ctc_loss
 from tf_sparse_attention.ops.edit_distance import edit_distance
 from tf_sparse_attention.ops.words import split_words
@@ -25,18 +23,19 @@ SUMS = ("nats", "edits", "labels", "word_edits", "words")
 WIDEST = 1200  # of a picture, in pixels
 
 
-class SpeechScorer(Model):
-    """What is summed over recordings: `predict` returns float32 (recordings, 5), a column for each of `SUMS`.
+class SpeechScorer(scoring.Scorer):
+    """The `SUMS` of each recording.
 
     Args:
         model: a `SpeechRecognizer`.
         separator: id of the label between words. None: there are no words, and their columns are 0.
     """
 
+    columns = SUMS
+
     def __init__(self, model: Any, separator: int | None) -> None:
-        super().__init__(name="scorer")
-        self.model, self.separator = model, separator
-        self.built = True
+        super().__init__(model)
+        self.separator = separator
 
     def call(self, inputs: dict[str, Any]) -> Any:
         inputs = dict(inputs)
@@ -84,9 +83,8 @@ class Validation:
 
     def sums(self, devices: Any, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, float]:
         """Returns the `SUMS` of all recordings; `options` as for `scoring.sum_batches`."""
-        make = functools.partial(_batches, self.buckets)
-        count = self.buckets.num_batches
-        return scoring.sum_batches(self._scorer, devices, make, count, callbacks=callbacks, names=SUMS, **options)
+        make, count = self.buckets.evaluation_batches, self.buckets.num_batches
+        return scoring.sum_batches(self._scorer, devices, make, count, callbacks=callbacks, **options)
 
     def rates(self, sums: dict[str, float]) -> dict[str, float]:
         """Returns the scores by name."""
@@ -126,10 +124,6 @@ class Validation:
             texts[f"example_{place}/transcript"] = self.task.as_labels(ids[ids > 0])
             pictures[f"example_{place}"] = picture_of(features, log_probs[0])
         return Shown({}, texts, pictures)
-
-
-def _batches(buckets, first, count, **shard):
-    return buckets.evaluation_batches(first, count, **shard)
 
 
 def picture_of(features: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
