@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.data import AudioCodec, ImageCodec
 from tf_sparse_attention.export.generation import MAX_ROWS, bucket
 from tf_sparse_attention.export.saved_model import check_causal
 from tf_sparse_attention.generation import row_keys
@@ -16,7 +17,12 @@ SETTINGS = {"temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}
 
 
 def check_byte_model(
-    model: LanguageModel, codec: Any, kind: type, batch_size: int, jit_compile: bool, weight_dtype: str | None
+    model: LanguageModel,
+    codec: Any,
+    kind: type[AudioCodec | ImageCodec],
+    batch_size: int,
+    jit_compile: bool,
+    weight_dtype: str | None,
 ) -> None:
     """Raises a `ValueError` unless the model has the ids of a codec of this kind, and the settings are right."""
     check_causal(model)
