@@ -71,7 +71,7 @@ def test_no_prompts_give_no_texts(served):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_length": 3}, "`max_length` must be at least 1 and the tokens of each prompt. Received:.*3"),
+        ({"max_length": 3}, "`max_length` must be at least 1 and the length of each prompt. Received:.*3"),
         ({"max_length": 2**17}, "`max_length` must be at most 65536. Received:.*131072"),
         ({"temperature": -1.0}, "`temperature` must be a number of at least 0. Received:.*-1"),
         ({"temperature": math.nan}, "`temperature` must be a number of at least 0. Received:.*nan"),

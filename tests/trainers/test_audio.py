@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -245,8 +246,21 @@ def test_recordings_of_another_rate_are_not_those_of_the_run(finished, make_conf
         ValueError, match=r"must have recordings of 8000 samples a second, which .*Received: sounds of 16"
     ):
         task.open_split("test")
-    with pytest.raises(ValueError, match=r"`workdir` must not be a run of recordings: a SavedModel takes text\."):
-        registry.load_task(finished).export(finished, False, None)
+
+
+@pytest.mark.full
+def test_the_exported_model_scores_silence_where_the_library_is_not(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    task = registry.load_task(folder)
+    result = task.export(folder, jit_compile=False, weight_dtype=None)
+    assert Path(result["path"]) == folder / "saved_model"
+    assert result["proof"] == f"silence of 800 samples has {result['bits_per_byte']:.4f} bits per byte"
+    ids, model, nats = np.full((1, 800), task.codec.encode(np.int16(0)), np.int32), workdir.load_model(folder), 0.0
+    for begin in range(0, 800, 16):
+        targets = ids[0, begin : begin + 16]
+        logits = np.asarray(model(np.array([[0, *targets[:-1]]], np.int32)), np.float64)[0]
+        nats += (np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(16), targets]).sum()
+    assert result["nats"] == pytest.approx(nats, rel=1e-5)
 
 
 @pytest.mark.full

@@ -94,7 +94,7 @@ def test_validation_has_the_scores_of_its_split(finished, lines):
 
 @pytest.mark.full
 def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task, predict, calls = registry.load_task(finished), class_scores.Scorer.predict, []
+    task, predict, calls = registry.load_task(finished), class_scores.ClassScorer.predict, []
     expected = task.evaluate(finished, "test")
 
     def stop_at_second(self, *arguments, **options):
@@ -103,13 +103,21 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
             raise KeyboardInterrupt
         return predict(self, *arguments, **options)
 
-    monkeypatch.setattr(scoring, "BATCHES_PER_SAVE", 1)
-    monkeypatch.setattr(class_scores.Scorer, "predict", stop_at_second)
+    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=1))
+    monkeypatch.setattr(class_scores.ClassScorer, "predict", stop_at_second)
     with pytest.raises(KeyboardInterrupt):
         task.evaluate(finished, "test")
     found = task.evaluate(finished, "test")
     assert found["confusion"] == expected["confusion"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     assert not list(finished.glob("*.partial.json"))
+
+
+def test_rows_that_fill_a_batch_are_in_no_total(finished):
+    scorer = class_scores.ClassScorer(workdir.load_model(finished))
+    rows = np.array([[1, 0.5, 2, 0], [0, 9, 0, 0], [1, 0.25, 2, 0], [1, 0.25, 1, 1]])
+    totals = scorer.totals(rows)
+    assert totals["nats"] == 1 and totals["confusion"].tolist() == [[0, 0, 0], [0, 1, 0], [2, 0, 0]]
+    assert scorer.totals(rows[:0])["confusion"].tolist() == [[0] * 3] * 3
 
 
 def test_f1_counts_classes_without_texts_as_nothing():

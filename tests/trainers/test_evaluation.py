@@ -182,7 +182,7 @@ def test_pg19_is_scored_by_its_name_offline(run, small_pg19, tmp_path):
     assert result["data"] == "pg19/0.1.1"
     assert result["words"] == sum(len(text.split()) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
-    assert workdir.evaluation_path(run, "test", "pg19-0.1.1").exists()
+    assert (run / "evaluation-pg19-0.1.1-test.json").exists()
 
 
 def test_overlapping_windows_score_every_token_once_with_more_to_see(run):

@@ -9,7 +9,7 @@ import pytest
 from tests.data.sources.test_speech import tone, write_wav
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import speech
-from trainers.shared import callbacks, training, workdir
+from trainers.shared import callbacks, overrides, training, workdir
 from trainers.tasks import registry, speech_scores
 from trainers.tasks.parts import Request
 from trainers.tasks.speech_scores import picture_of
@@ -83,6 +83,18 @@ def test_an_evaluation_scores_every_recording_once_and_by_beams(finished, path):
     counts = task.open_buckets("train").left_out
     assert (counts["empty"], counts["too_long"]) == (1, 1)
     assert "left out: 1 empty, 1 too long" in task.as_text({**scores, "left_out": counts})
+
+
+@pytest.mark.full
+def test_scores_of_another_file_are_beside_those_of_the_run(finished, path, tmp_path):
+    task, wanted = registry.load_task(finished[0]), overrides.overridable_settings()
+    own = task.evaluate(finished[0], "test")
+    arrays = dict(np.load(path))
+    np.savez(tmp_path / "other.npz", **{**arrays, "features": arrays["features"] + 1})
+    wanted.data.path = str(tmp_path / "other.npz")
+    found = task.evaluate(finished[0], "test", wanted)
+    assert found["path"] == str(finished[0] / "evaluation-other-test.json") and found["nats"] != own["nats"]
+    assert json.loads((finished[0] / "evaluation-test.json").read_text()) == own
 
 
 def test_a_work_folder_keeps_labels_and_normalization(finished, make_config, tmp_path, path):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,6 +107,20 @@ def test_every_target_is_scored_once(finished, path, scores):
     assert "without the source" in registry.load_task(finished[0]).as_text(scores)
     train = registry.load_task(finished[0]).evaluate(finished[0], "train")
     assert (train["pairs"], train["left_out"]) == (15, 1)
+
+
+@pytest.mark.full
+def test_scores_of_another_file_are_beside_those_of_the_run(finished, scores, path, tmp_path):
+    wanted = overrides.overridable_settings()
+    wanted.data.path, wanted.train.generated_targets, wanted.generate.length = str(tmp_path / "other.jsonl"), 1, 3
+    lines = [json.loads(line) for line in path.read_text().splitlines()][-2:]
+    (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    files = [finished[0] / name for name in ("evaluation-test.json", "generated-test.jsonl")]
+    before = [file.read_bytes() for file in files]
+    found = registry.load_task(finished[0]).evaluate(finished[0], "test", wanted)
+    assert found["pairs"] == 2 and [file.read_bytes() for file in files] == before
+    assert Path(found["path"]).name.startswith("evaluation-json_lines-other_")
+    assert Path(found["generated_path"]).name.startswith("generated-json_lines-other_")
 
 
 def test_translations_are_written_and_scored_beside_sources_left_as_they_are(finished, scores):

@@ -1,5 +1,6 @@
 """Models written for others to run, without this library."""
 
+from tf_sparse_attention.export.audio import export_audio
 from tf_sparse_attention.export.classifier import export_classifier
 from tf_sparse_attention.export.images import export_images
 from tf_sparse_attention.export.litert import export_litert
@@ -10,6 +11,7 @@ from tf_sparse_attention.export.span_answerer import export_span_answerer
 from tf_sparse_attention.export.speech import export_speech
 
 __all__ = [
+    "export_audio",
     "export_classifier",
     "export_images",
     "export_litert",

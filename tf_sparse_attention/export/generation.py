@@ -118,7 +118,7 @@ def assertions(
     """Returns the checks of the inputs of `generate`: prompts by name, with their lengths (B,), and the settings."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     of_lengths = (
-        (max_length >= longest, "`max_length` must be at least 1 and the tokens of each prompt.", max_length),
+        (max_length >= longest, "`max_length` must be at least 1 and the length of each prompt.", max_length),
         (max_length <= max_tokens, f"`max_length` must be at most {max_tokens}.", max_length),
     )
     return checks_of(of_lengths) + setting_assertions(name, tf.size(lengths), temperature, top_p)
@@ -130,6 +130,16 @@ def setting_assertions(name: str, num_rows: Tensor, temperature: Tensor, top_p: 
         (num_rows <= MAX_ROWS, f"`{name}` must have at most {MAX_ROWS} rows.", num_rows),
         ((temperature >= 0) & (temperature < math.inf), "`temperature` must be a number of at least 0.", temperature),
         ((top_p > 0) & (top_p <= 1), "`top_p` must be a number in (0, 1].", top_p),
+    )
+    return checks_of(conditions)
+
+
+def length_assertions(name: str, lengths: Tensor, rows: Tensor, least: int) -> list[tf.Operation]:
+    """Returns the checks of an input by name, the lengths (B,), from `least`, of rows (B, T, ...) padded to T."""
+    right = tf.reduce_all((lengths >= least) & (lengths <= tf.shape(rows)[1]))
+    conditions = (
+        (tf.size(lengths) == tf.shape(rows)[0], f"`{name}` must have a number for each row.", tf.size(lengths)),
+        (right, f"`{name}` must be numbers from {least} to the length of the rows.", lengths),
     )
     return checks_of(conditions)
 

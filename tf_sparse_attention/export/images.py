@@ -6,21 +6,15 @@ import pathlib
 
 import tensorflow as tf
 
-from tf_sparse_attention import checks
 from tf_sparse_attention.data import ImageCodec
-from tf_sparse_attention.export.generation import MAX_ROWS, bucket, checks_of, decoding_loop, setting_assertions
-from tf_sparse_attention.export.image_readme import make_image_readme
-from tf_sparse_attention.export.saved_model import check_causal, checked_path, write_module
+from tf_sparse_attention.export.byte_functions import SETTINGS, check_byte_model, draw_rows, scalars
+from tf_sparse_attention.export.byte_readmes import make_image_readme
+from tf_sparse_attention.export.generation import checks_of, decoding_loop, setting_assertions
+from tf_sparse_attention.export.saved_model import checked_path, write_module
 from tf_sparse_attention.export.scoring import window_nats
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.export.windows import sum_over_windows
-from tf_sparse_attention.generation import row_keys
 from tf_sparse_attention.models import LanguageModel
-
-SETTINGS = [
-    tf.TensorSpec((), dtype, name)
-    for name, dtype in {"num_rows": tf.int32, "temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}.items()
-]
 
 
 def export_images(
@@ -64,11 +58,8 @@ def export_images(
         >>> settings = {"num_rows": 16, "temperature": 1.0, "top_p": 1.0, "seed": 0}
         >>> generate(images=images, **{name: tf.constant(x) for name, x in settings.items()})["drawn"]
     """
-    check_causal(model)
-    _check_codec(codec, model)
-    checks.check_count("batch_size", batch_size)
-    checks.check_switch("jit_compile", jit_compile)
-    checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
+    check_byte_model(model, codec, ImageCodec, batch_size, jit_compile, weight_dtype)
+    _check_positions(codec, model)
     folder = checked_path(path)
     served = tf.Module(name="image_model")
     served.weights = weights = Weights(model, weight_dtype)
@@ -78,18 +69,12 @@ def export_images(
     return folder
 
 
-def _check_codec(codec, model):
-    if not isinstance(codec, ImageCodec):
-        raise ValueError(f"`codec` must be an `ImageCodec`. Received: {codec!r}.")
-    backbone = model.backbone
-    if backbone.vocabulary_size < codec.vocabulary_size:
-        raise ValueError(
-            f"`model` must have the {codec.vocabulary_size} ids of the codec. Received: {backbone.vocabulary_size}."
-        )
-    if backbone.max_length is not None and backbone.max_length < codec.length:
+def _check_positions(codec, model):
+    positions = model.backbone.max_length
+    if positions is not None and positions < codec.length:
         raise ValueError(
             f"`codec` must be of images that the model has positions for. Received: images of {codec.length} bytes, a "
-            f"model of {backbone.max_length} positions."
+            f"model of {positions} positions."
         )
 
 
@@ -118,13 +103,11 @@ def _generate_function(model, codec, weights, jit_compile):
         count = tf.shape(images)[0]
         inside = (num_rows >= 0) & (num_rows <= codec.height)
         of_rows = ((inside, f"`num_rows` must be in [0, {codec.height}], the rows of an image.", num_rows),)
-        with tf.control_dependencies(checks_of(of_rows) + setting_assertions("images", count, temperature, top_p)):
-            size, given = bucket(count, 1, MAX_ROWS), tf.gather(ids_above, tf.clip_by_value(num_rows, 0, codec.height))
-        exists = tf.range(size) < count  # rows that pad the batch are finished from the start
-        lengths, limits = (tf.where(exists, number, 0) for number in (given, codec.length))
-        buffer = tf.pad(codec.encode(images), [[0, size - count], [0, 0]])
-        prompts = buffer[:, : bucket(given, 64, codec.length)]
-        rows = loop(prompts, buffer, lengths, limits, row_keys(seed, size), temperature, top_p)
-        return {"drawn": codec.decode(rows[0][:count]), "log_prob": rows[2][:count]}
+        assertions = checks_of(of_rows) + setting_assertions("images", count, temperature, top_p)
+        given = tf.fill([count], tf.gather(ids_above, tf.clip_by_value(num_rows, 0, codec.height)))
+        settings = temperature, top_p, seed
+        ids, log_prob = draw_rows(loop, codec.encode(images), given, codec.length, codec.length, settings, assertions)
+        return {"drawn": codec.decode(ids), "log_prob": log_prob}
 
-    return tf.function(generate, input_signature=[_images(codec), *SETTINGS], autograph=False)
+    inputs = scalars({"num_rows": tf.int32, **SETTINGS})
+    return tf.function(generate, input_signature=[_images(codec), *inputs], autograph=False)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data import LogMel
-from tf_sparse_attention.export.generation import checks_of
+from tf_sparse_attention.export.generation import checks_of, length_assertions
 from tf_sparse_attention.export.saved_model import checked_path, write_module
 from tf_sparse_attention.export.speech_readme import make_speech_readme
 from tf_sparse_attention.export.token_functions import check_kind
@@ -115,17 +115,6 @@ class _Transcriber:
         }
 
 
-def _inside(name, counts, array, most, what):
-    """Returns the checks of the sizes of rows that are padded to the length of an array (B, N, ...)."""
-    count, length = tf.shape(counts)[0], tf.shape(array)[1]
-    right = tf.reduce_all((counts > 0) & (counts <= length))
-    same = (count == tf.shape(array)[0], f"`{name}` must have a number for each row.", count)
-    conditions = [same, (right, f"`{name}` must be numbers from 1 to the length of the rows.", counts)]
-    if most is not None:
-        conditions.append((length <= most, f"`{what}` must have at most {most} frames.", length))
-    return checks_of(conditions)
-
-
 def _features_function(transcriber):
     model = transcriber.model
     specs = [
@@ -136,7 +125,11 @@ def _features_function(transcriber):
     most = None if positions is None else positions * model.subsampling
 
     def transcribe(features, num_frames):
-        with tf.control_dependencies(_inside("num_frames", num_frames, features, most, "features")):
+        assertions = length_assertions("num_frames", num_frames, features, 1)
+        if most is not None:
+            length = tf.shape(features)[1]
+            assertions += checks_of(((length <= most, f"`features` must have at most {most} frames.", length),))
+        with tf.control_dependencies(assertions):
             num_frames = tf.identity(num_frames)
         return transcriber(features, num_frames)
 
@@ -147,7 +140,7 @@ def _sound_function(transcriber, log_mel):
     specs = [tf.TensorSpec((None, None), tf.float32, "samples"), tf.TensorSpec((None,), tf.int32, "num_samples")]
 
     def transcribe_sound(samples, num_samples):
-        with tf.control_dependencies(_inside("num_samples", num_samples, samples, None, "samples")):
+        with tf.control_dependencies(length_assertions("num_samples", num_samples, samples, 1)):
             num_samples = tf.identity(num_samples)
         return transcriber(log_mel(samples, num_samples), log_mel.num_frames(num_samples))
 

@@ -36,15 +36,12 @@ def evaluate(
     Raises:
         ValueError: If there is no trained model, or a setting is wrong.
     """
-    config = workdir.load_config(folder)
-    trained_on = workdir.load_source(folder)["fingerprint"]
-    config = with_overrides(config, overrides or overridable_settings())
+    config = with_overrides(workdir.load_config(folder), overrides or overridable_settings())
     source = components.make_text_source(config)
     tokenizer = workdir.load_tokenizer(folder)
     store = tsa.data.open_token_store(source, tokenizer, split)
     sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
-    other_text = None if source.fingerprint == trained_on else source.name.replace("/", "-")
-    path = workdir.evaluation_path(folder, split, other_text)
+    path = workdir.evaluation_path(folder, split, source)
     identity = [source.fingerprint, split, sizes, workdir.model_version(folder)]
     sums = ResumableSums(path.with_suffix(".partial.json"), identity)
     devices = strategy.choose_devices(config)

@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -18,16 +18,37 @@ BATCHES_PER_SAVE = 128
 
 
 class Scorer(Model):
-    """Nats of the targets of each window, and how many targets: what `predict` returns is float32 (windows, 2).
+    """Base of what scores each row of a batch: `predict` returns float32 (rows, columns).
+
+    A subclass has `columns`, their names, and `call`, whose inputs are those of the model with "targets" and "weights".
 
     Args:
-        model: language model that takes its targets as inputs and returns their nats.
+        model: the model.
     """
+
+    columns: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: Any) -> None:
         super().__init__(name="scorer")
         self.model = model
         self.built = True
+
+    def totals(self, rows: np.ndarray) -> dict[str, Any]:
+        """Returns what is summed over all rows, numbers or arrays by name, of some, float64 (rows, columns), or none.
+
+        By default the sum of each column.
+        """
+        return dict(zip(self.columns, rows.sum(axis=0), strict=True))
+
+
+class TokenScorer(Scorer):
+    """Nats of the targets of each window, and how many targets.
+
+    Args:
+        model: language model that takes its targets as inputs and returns their nats.
+    """
+
+    columns = ("nats", "tokens")
 
     def call(self, inputs: dict[str, Any]) -> Any:
         inputs = dict(inputs)
@@ -36,15 +57,15 @@ class Scorer(Model):
         return ops.stack([ops.sum(ops.cast(nats, "float32") * weights, axis=-1), ops.sum(weights, axis=-1)], axis=-1)
 
 
-def make_scorer(model: keras.Model, execution: dict[str, Any], batch_size: int) -> Scorer:
-    """Returns a compiled `Scorer`.
+def make_scorer(model: keras.Model, execution: dict[str, Any], batch_size: int) -> TokenScorer:
+    """Returns a compiled `TokenScorer`.
 
     Args:
         model: language model; one with segment memory reads the text as consecutive segments.
         batch_size: windows in a batch.
         execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
-    scorer = Scorer(StatefulModel(model, batch_size) if model.backbone.memory_length else model)
+    scorer = TokenScorer(StatefulModel(model, batch_size) if model.backbone.memory_length else model)
     scorer.compile(**execution)
     return scorer
 
@@ -135,37 +156,41 @@ def sum_batches(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     partial: Any = None,
     progress: Callable[[int], Any] | None = None,
-    names: Sequence[str] = ("nats", "tokens"),
-) -> dict[str, float]:
-    """Returns the sums over all batches, by name, and the "seconds" that they took.
+) -> dict[str, Any]:
+    """Returns the totals of all batches, by name, and the "seconds" that they took: plain data.
 
     Args:
-        scorer: from `make_scorer`, or another model whose `predict` returns a column for each name.
+        scorer: a compiled `Scorer`.
         devices: from `strategy.choose_devices`.
-        make: function of `first` and `count`, numbers of batches, and of a shard's arguments, that returns a
+        make: function of the number of the first batch and of how many, and of a shard's arguments, that returns a
             `tf.data.Dataset` of `(inputs, targets, weights)`.
         num_batches: of all.
         chunk: batches after which the sums are saved.
         callbacks, partial, progress: as for `score`.
-        names: of what is summed.
     """
     shown = None if progress is None else progress(num_batches)
     first, sums = (0, None) if partial is None else partial.load()
-    sums = dict.fromkeys((*names, "seconds"), 0.0) if sums is None else sums
+    if sums is None:
+        sums = _added({}, {**scorer.totals(np.zeros((0, len(scorer.columns)))), "seconds": 0.0})
     callbacks = [*callbacks, *([] if shown is None else [shown])]
     while first < num_batches:
         begin, count = time.perf_counter(), min(chunk, num_batches - first)
-        part = functools.partial(make, first=first, count=count)
+        part = functools.partial(make, first, count)
         batches = devices.distribute(lambda part=part, **shard: part(**shard).map(_as_inputs))
         if shown is not None:
             shown.begin(first)
         result = scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks)
-        added = [*np.asarray(result, np.float64).sum(axis=0).tolist(), time.perf_counter() - begin]
-        sums = {name: sums[name] + value for name, value in zip(sums, added, strict=True)}
+        totals = scorer.totals(np.asarray(result, np.float64))
+        sums = _added(sums, {**totals, "seconds": time.perf_counter() - begin})
         first += count
         if partial is not None:
             partial.save(first, sums)
     return sums
+
+
+def _added(sums, totals):
+    """Returns sums, plain data, with further ones."""
+    return {name: np.add(sums.get(name, 0), total).tolist() for name, total in totals.items()}
 
 
 def _as_inputs(inputs, targets, weights):

@@ -47,17 +47,29 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
     return folder
 
 
-def evaluation_path(workdir: str | os.PathLike, split: str, text: str | None = None) -> pathlib.Path:
-    """Returns the file for the metrics of a split; its name has that of the text if it is not the run's own."""
-    name = "-".join(["evaluation", *([text] if text else []), split])
-    return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.json"
+def evaluation_path(workdir: str | os.PathLike, split: str, source: Any, variant: str | None = None) -> pathlib.Path:
+    """Returns the file for the scores of a split.
+
+    Args:
+        workdir: the work folder.
+        split: name of the split.
+        source: the `TextSource`, or what else has a name and a fingerprint, of the split. The name of the file has its
+            name if the run is trained on another one.
+        variant: what else the name has, of a model that is evaluated in another way than it was trained. None: nothing.
+    """
+    return _result_path(workdir, "evaluation", split, source, variant, "json")
 
 
-def generated_path(workdir: str | os.PathLike, split: str) -> pathlib.Path:
-    """Returns the file for what a model generates of a split, JSON lines."""
-    return evaluation_path(workdir, split).with_name(
-        evaluation_path(workdir, split).name.replace("evaluation", "generated", 1).replace(".json", ".jsonl")
-    )
+def generated_path(workdir: str | os.PathLike, split: str, source: Any) -> pathlib.Path:
+    """Returns the file for what a model generates of a split, JSON lines; see `evaluation_path`."""
+    return _result_path(workdir, "generated", split, source, None, "jsonl")
+
+
+def _result_path(workdir, kind, split, source, variant, suffix):
+    is_own = source.fingerprint == load_source(workdir)["fingerprint"]
+    parts = kind, None if is_own else source.name.replace("/", "-"), variant, split
+    name = "-".join(part for part in parts if part is not None)
+    return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.{suffix}"
 
 
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:

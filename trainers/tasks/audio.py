@@ -2,12 +2,14 @@
 
 import functools
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from absl import logging
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.export import export_audio
 from trainers.shared import components, workdir
 from trainers.tasks import audio_samples, audio_scores
 from trainers.tasks.byte_task import ByteTask
@@ -56,6 +58,18 @@ class Task(ByteTask):
         logging.info("%s: %d recordings, %.0f seconds to train on", source.name, store.num_documents, seconds)
         batches = components.make_batches(self.config, store)
         return TrainingData(source, source.fingerprint, batches, data.batch_size * data.sequence_length)
+
+    def write_saved_model(
+        self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None
+    ) -> pathlib.Path:
+        """Writes what `export_audio` does."""
+        sizes = self.config.data.sequence_length, self.config.data.batch_size
+        return export_audio(model, path, self.codec, *sizes, jit_compile, weight_dtype)
+
+    def plain_item(self) -> tuple[str, dict[str, Any]]:
+        """Returns a tenth of a second of silence."""
+        count = max(1, self.codec.sample_rate // 10)
+        return f"silence of {count} samples", {"samples": [[0] * count], "num_samples": [count]}
 
     def generate(
         self,

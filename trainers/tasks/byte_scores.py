@@ -17,6 +17,8 @@ from trainers.shared.overrides import WINDOW_SETTINGS
 from trainers.shared.resumable_sums import Progress, ResumableSums
 from trainers.tasks.parts import Shown
 
+LABELS = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"}  # of metrics
+
 
 class Validation:
     """Base of what scores the validation split and shows what a model is like.
@@ -96,9 +98,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """
     config, source = task.config, task.source
     data = task.open_split(split)
-    trained_on = workdir.load_source(folder)["fingerprint"]
-    other = None if source.fingerprint == trained_on else source.name.replace("/", "-")
-    path = workdir.evaluation_path(folder, split, other)
+    path = workdir.evaluation_path(folder, split, source)
     sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
     identity = [source.fingerprint, split, workdir.model_version(folder), sizes]
     partial = ResumableSums(path.with_suffix(".partial.json"), identity)
@@ -131,12 +131,11 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
 
 def as_text(scores: dict[str, Any], items: str, kind: type[Validation]) -> str:
     """Returns scores as text, a line each; `items` is what they are of, `kind` the class that has their metric."""
-    label = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"}[kind.metric]
     rows = [
         (items, f"{scores['data']}, {scores['split']}: {scores[items]}"),
         *([("note", f"heads look ahead: no likelihood of the {items}")] if scores.get("looks_ahead") else []),
         ("bytes", str(scores["bytes"])),
-        (label, f"{scores[kind.metric]:.4f}"),
+        (LABELS[kind.metric], f"{scores[kind.metric]:.4f}"),
         ("seconds", f"{scores['seconds']:.1f}"),
     ]
     return "\n".join(f"{name:<22}{value}" for name, value in rows)

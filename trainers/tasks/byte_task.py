@@ -1,13 +1,14 @@
 """What tasks of bytes that are no text have in common: images and sound, and a codec kept in the work folder."""
 
 import os
+import pathlib
 from typing import Any, ClassVar, Self
 
 import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, evaluation, workdir
+from trainers.shared import components, evaluation, exporting, workdir
 from trainers.shared.files import write_json
 from trainers.shared.overrides import overridable_settings
 from trainers.tasks import byte_scores
@@ -21,7 +22,8 @@ class ByteTask:
 
     A subclass has `items`, what errors call them; `codec_class`; `foreign`, the settings that it does not have, by
     section; `found_in`, what `config.data.path` may be; `scores_class`, a `byte_scores.Validation`; `source`;
-    `make_codec()`, that of the data; and `open_split(split)`, what is scored of it.
+    `make_codec()`, that of the data; `open_split(split)`, what is scored of it; and for the export `write_saved_model`
+    and `plain_item()`.
 
     Args:
         config: the `ml_collections.ConfigDict` of the run.
@@ -124,8 +126,21 @@ class ByteTask:
         return byte_scores.as_text(scores, self.items, self.scores_class)
 
     def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Raises a `ValueError`: a SavedModel has a tokenizer of text."""
-        raise ValueError(
-            f"`workdir` must not be a run of {self.items}: a SavedModel takes text. Load its model with "
-            f"`keras.models.load_model`, which needs this library. Received: workdir={folder}."
-        )
+        """Writes the SavedModel of a work folder into it, and scores something plain with it."""
+        saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
+        path = self.write_saved_model(workdir.load_model(folder), saved_model, jit_compile, weight_dtype)
+        plain, inputs = self.plain_item()
+        found = exporting.run_alone(path, "score", inputs)
+        metric = self.scores_class.metric
+        proof = f"{plain} has {found[metric]:.4f} {byte_scores.LABELS[metric]}"
+        return {"path": str(path), **found, "proof": proof}
+
+    def write_saved_model(
+        self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None
+    ) -> pathlib.Path:
+        """Writes a SavedModel of a model of the run, with a signature `score`, and returns its path."""
+        raise NotImplementedError
+
+    def plain_item(self) -> tuple[str, dict[str, Any]]:
+        """Returns what an exported model is tried with, in words and as the inputs of `score`, plain data."""
+        raise NotImplementedError

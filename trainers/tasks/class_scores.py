@@ -1,8 +1,6 @@
 """The scores of a classifier, every text once: accuracy, macro F1 and the loss."""
 
-import functools
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-import tf_sparse_attention as tsa
 from trainers.shared import scoring, strategy, workdir
 from trainers.shared.files import write_json
 from trainers.shared.resumable_sums import Progress, ResumableSums
@@ -19,25 +16,29 @@ from trainers.tasks.parts import Shown
 NUM_SHOWN, SHOWN_CHARACTERS = 4, 400  # texts of TensorBoard, and of each
 
 
-class Scorer(tsa.models.Model):
-    """What `predict` returns of each row: weight, nats, the true class and the predicted one, float32 (B, 4).
+class ClassScorer(scoring.Scorer):
+    """The weight of each row, its nats, the true class and the predicted one.
 
     Args:
         model: a `SequenceClassifier`.
     """
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(name="class_scorer")
-        self.model = model
-        self.built = True
+    columns = ("weights", "nats", "classes", "predictions")
 
     def call(self, inputs: dict[str, Any]) -> Any:
         inputs = dict(inputs)
-        classes, weights = inputs.pop("classes"), inputs.pop("weights")
+        classes, weights = inputs.pop("targets"), inputs.pop("weights")
         logits = self.model(inputs, training=False)
         nats = keras.losses.sparse_categorical_crossentropy(classes, logits, from_logits=True)
         columns = weights, nats, classes, ops.argmax(logits, axis=-1)
         return ops.stack([ops.cast(column, "float32") for column in columns], axis=-1)
+
+    def totals(self, rows: np.ndarray) -> dict[str, Any]:
+        """Returns "nats" of all texts, and "confusion", int (C, C), their numbers by true and predicted class."""
+        texts = rows[rows[:, 0] > 0]  # without rows that fill a batch
+        confusion = np.zeros([self.model.num_classes] * 2, int)
+        np.add.at(confusion, tuple(texts[:, 2:].astype(int).T), 1)
+        return {"nats": texts[:, 1].sum(), "confusion": confusion}
 
 
 class Validation:
@@ -52,7 +53,7 @@ class Validation:
 
     def __init__(self, task: Any, model: Any, buckets: Any, execution: dict[str, Any]) -> None:
         self.task, self.model, self.buckets = task, model, buckets
-        self._scorer = Scorer(model)
+        self._scorer = ClassScorer(model)
         self._scorer.compile(**execution)
 
     def score(self, devices: Any, callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, float]:
@@ -60,31 +61,10 @@ class Validation:
         sums = self.sums(devices, callbacks)
         return figures(sums["nats"], np.array(sums["confusion"]))
 
-    def sums(
-        self, devices: Any, callbacks: Sequence[Any] = (), partial: Any = None, progress: Any = None
-    ) -> dict[str, Any]:
-        """Returns "nats" of all texts, "confusion", their numbers by true and predicted class, lists, and "seconds".
-
-        Args:
-            devices, callbacks, partial, progress: as for `scoring.score`.
-        """
-        num_batches, num_classes = self.buckets.num_batches, self.model.num_classes
-        shown = None if progress is None else progress(num_batches)
-        callbacks = [*callbacks, *([] if shown is None else [shown])]
-        first, sums = (0, None) if partial is None else partial.load()
-        sums = {"nats": 0.0, "confusion": np.zeros([num_classes] * 2, int).tolist(), "seconds": 0.0} | (sums or {})
-        while first < num_batches:
-            begin, count = time.perf_counter(), min(scoring.BATCHES_PER_SAVE, num_batches - first)
-            make = functools.partial(self.buckets.evaluation_batches, first, count)
-            batches = devices.distribute(lambda make=make, **shard: make(**shard).map(_as_inputs))
-            if shown is not None:
-                shown.begin(first)
-            rows = np.asarray(self._scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks), np.float64)
-            sums = _added(sums, rows[rows[:, 0] > 0], time.perf_counter() - begin)
-            first += count
-            if partial is not None:
-                partial.save(first, sums)
-        return sums
+    def sums(self, devices: Any, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, Any]:
+        """Returns the totals of all texts, see `ClassScorer`; `options` as for `scoring.sum_batches`."""
+        make, count = self.buckets.evaluation_batches, self.buckets.num_batches
+        return scoring.sum_batches(self._scorer, devices, make, count, callbacks=callbacks, **options)
 
     def show(self) -> Shown:
         """Returns some texts with the class that the model says they have and the one they have."""
@@ -99,21 +79,6 @@ class Validation:
             head = f"predicted {predicted} ({probabilities.max():.2f}), true {true}"
             texts[f"example_{place}"] = f"{head}\n\n{tokenizer.detokenize(document[:-1])[:SHOWN_CHARACTERS]}"
         return Shown({}, texts, {})
-
-
-def _as_inputs(inputs, classes, weights):
-    return ({**inputs, "classes": classes, "weights": weights},)
-
-
-def _added(sums, rows, seconds):
-    """Returns sums with those of more texts, rows (texts, 4)."""
-    confusion = np.array(sums["confusion"])
-    np.add.at(confusion, tuple(rows[:, 2:].astype(int).T), 1)
-    return {
-        "nats": sums["nats"] + float(rows[:, 1].sum()),
-        "confusion": confusion.tolist(),
-        "seconds": sums["seconds"] + seconds,
-    }
 
 
 def figures(nats: float, confusion: np.ndarray) -> dict[str, float]:
@@ -134,9 +99,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
     config, source = task.config, task.source
     buckets = task.open_buckets(split)
-    trained_on = workdir.load_source(folder)["fingerprint"]
-    other = None if source.fingerprint == trained_on else source.name.replace("/", "-")
-    path = workdir.evaluation_path(folder, split, other)
+    path = workdir.evaluation_path(folder, split, source)
     sizes = [buckets.batch_size, buckets.max_length]
     identity = [source.fingerprint, split, workdir.model_version(folder), *sizes]
     partial = ResumableSums(path.with_suffix(".partial.json"), identity)
@@ -146,7 +109,8 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
         model: Any = workdir.load_model(folder)
         model.shrink_windows()
         validation = Validation(task, model, buckets, execution)
-        sums = validation.sums(devices, (), partial if devices.is_single_process else None, Progress)
+        resumable = partial if devices.is_single_process else None
+        sums = validation.sums(devices, partial=resumable, progress=Progress)
     confusion = np.array(sums["confusion"])
     result = {
         "split": split,

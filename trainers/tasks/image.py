@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.export import export_images
-from trainers.shared import exporting, workdir
+from trainers.shared import workdir
 from trainers.tasks import image_samples, image_scores
 from trainers.tasks.byte_task import ByteTask
 from trainers.tasks.parts import Generated, Request, TrainingData
@@ -91,15 +92,16 @@ class Task(ByteTask):
             )
         return model
 
-    def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Writes the SavedModel of a work folder into it, see `export_images`, and scores a grey image with it."""
-        saved_model, codec = workdir.open_workdir(folder) / exporting.SAVED_MODEL, self.codec
-        model: Any = workdir.load_model(folder)
-        path = export_images(model, saved_model, codec, self.config.data.batch_size, jit_compile, weight_dtype)
-        grey = np.full((1, *codec.shape), image_samples.GREY, np.uint8)
-        found = exporting.run_alone(path, "score", {"images": grey.tolist()})
-        proof = f"a grey image has {found['bits_per_dim']:.4f} bits per dimension"
-        return {"path": str(path), **found, "proof": proof}
+    def write_saved_model(
+        self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None
+    ) -> pathlib.Path:
+        """Writes what `export_images` does."""
+        return export_images(model, path, self.codec, self.config.data.batch_size, jit_compile, weight_dtype)
+
+    def plain_item(self) -> tuple[str, dict[str, Any]]:
+        """Returns a grey image."""
+        grey = np.full((1, *self.codec.shape), image_samples.GREY, np.uint8)
+        return "a grey image", {"images": grey.tolist()}
 
     def generate(
         self,

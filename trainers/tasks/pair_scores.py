@@ -46,13 +46,10 @@ class Validation:
 
     def sums(self, devices: Any, use_source: bool, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, float]:
         """Returns the nats and the tokens of all targets; `options` as for `scoring.sum_batches`."""
-        make = functools.partial(self._batches, use_source)
+        make = functools.partial(self.buckets.evaluation_batches, use_source)
         return scoring.sum_batches(
             self._scorer, devices, make, self.buckets.num_batches, callbacks=callbacks, **options
         )
-
-    def _batches(self, use_source, first, count, **shard):
-        return self.buckets.evaluation_batches(use_source, first, count, **shard)
 
     @functools.cached_property
     def num_bytes(self) -> int:
@@ -82,7 +79,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
     config, pairs = task.config, task.pairs
     devices = strategy.choose_devices(config)
-    path = workdir.evaluation_path(folder, split, None)
+    path = workdir.evaluation_path(folder, split, pairs)
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         validation = Validation(task, workdir.load_model(folder), task.open_buckets(split), execution)
@@ -111,7 +108,7 @@ def _generate(validation, folder, split, identity):
     pairs = pairs if wanted < 0 else pairs[np.linspace(0, len(pairs) - 1, min(wanted, len(pairs))).astype("int64")]
     if not len(pairs):
         return {}
-    path = workdir.generated_path(folder, split)
+    path = workdir.generated_path(folder, split, task.pairs)
     settings = task.config.train.generated_beams, task.config.generate.length
     made = generated_targets.GeneratedTargets(path, [*identity, *settings])
     lines = made.complete(task, validation.model, validation.buckets, pairs)

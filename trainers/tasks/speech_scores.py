@@ -1,6 +1,5 @@
 """The scores of recognition: nats a label, and error rates of greedy decoding and of beams."""
 
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
-from tf_sparse_attention.models import Model
 from tf_sparse_attention.ops.ctc import ctc_loss
 from tf_sparse_attention.ops.edit_distance import edit_distance
 from tf_sparse_attention.ops.words import split_words
@@ -25,18 +23,19 @@ SUMS = ("nats", "edits", "labels", "word_edits", "words")
 WIDEST = 1200  # of a picture, in pixels
 
 
-class SpeechScorer(Model):
-    """What is summed over recordings: `predict` returns float32 (recordings, 5), a column for each of `SUMS`.
+class SpeechScorer(scoring.Scorer):
+    """The `SUMS` of each recording.
 
     Args:
         model: a `SpeechRecognizer`.
         separator: id of the label between words. None: there are no words, and their columns are 0.
     """
 
+    columns = SUMS
+
     def __init__(self, model: Any, separator: int | None) -> None:
-        super().__init__(name="scorer")
-        self.model, self.separator = model, separator
-        self.built = True
+        super().__init__(model)
+        self.separator = separator
 
     def call(self, inputs: dict[str, Any]) -> Any:
         inputs = dict(inputs)
@@ -84,9 +83,8 @@ class Validation:
 
     def sums(self, devices: Any, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, float]:
         """Returns the `SUMS` of all recordings; `options` as for `scoring.sum_batches`."""
-        make = functools.partial(_batches, self.buckets)
-        count = self.buckets.num_batches
-        return scoring.sum_batches(self._scorer, devices, make, count, callbacks=callbacks, names=SUMS, **options)
+        make, count = self.buckets.evaluation_batches, self.buckets.num_batches
+        return scoring.sum_batches(self._scorer, devices, make, count, callbacks=callbacks, **options)
 
     def rates(self, sums: dict[str, float]) -> dict[str, float]:
         """Returns the scores by name."""
@@ -128,10 +126,6 @@ class Validation:
         return Shown({}, texts, pictures)
 
 
-def _batches(buckets, first, count, **shard):
-    return buckets.evaluation_batches(first, count, **shard)
-
-
 def picture_of(features: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
     """Returns a picture, uint8 (height, width, 3): features (T, F), and below the posteriors of labels (T', V + 1).
 
@@ -150,7 +144,7 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
     config, source = task.config, task.source
     devices, kind = strategy.choose_devices(config), config.train.evaluation_attention
-    path = workdir.evaluation_path(folder, split, None if kind is None else f"with_{kind}")
+    path = workdir.evaluation_path(folder, split, source, None if kind is None else f"with_{kind}")
     with devices.scope():
         execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         model, buckets = workdir.load_model(folder), task.open_buckets(split)

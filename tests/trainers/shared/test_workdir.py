@@ -1,5 +1,7 @@
 """Files of a work folder that are not what was written there."""
 
+from typing import NamedTuple
+
 import pytest
 
 from trainers.configs import base
@@ -22,3 +24,28 @@ def test_a_model_that_was_cut_off_is_named(tmp_path):
     (tmp_path / "model.keras").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(ValueError, match=r"`workdir` must be a file .* Received: .*model.keras, which is 16 bytes"):
         workdir.load_model(tmp_path)
+
+
+class Source(NamedTuple):
+    name: str
+    fingerprint: str
+
+
+@pytest.mark.parametrize(
+    ("source", "variant", "expected"),
+    [
+        (Source("books", "1"), None, "evaluation-test_1_.json"),
+        (Source("books", "1"), "with_full", "evaluation-with_full-test_1_.json"),
+        (Source("books", "2"), None, "evaluation-books-test_1_.json"),
+        (Source("pg19/0.1.1", "3"), "with_full", "evaluation-pg19-0.1.1-with_full-test_1_.json"),
+    ],
+)
+def test_scores_of_other_data_have_a_file_of_their_own(tmp_path, source, variant, expected):
+    workdir.save_source(tmp_path, Source("books", "1"))
+    assert workdir.evaluation_path(tmp_path, "test[:1]", source, variant) == tmp_path / expected
+
+
+def test_what_is_generated_of_other_data_has_a_file_of_its_own(tmp_path):
+    workdir.save_source(tmp_path, Source("books", "1"))
+    names = [workdir.generated_path(tmp_path, "test", Source("books", number)).name for number in "12"]
+    assert names == ["generated-test.jsonl", "generated-books-test.jsonl"]

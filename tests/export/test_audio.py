@@ -1,0 +1,134 @@
+"""SavedModels of sound: scores and drawn samples are those of the model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.export.serving import LOCAL
+from tf_sparse_attention.data import AudioCodec, ImageCodec
+from tf_sparse_attention.export import export_audio
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.generator import Generator
+
+CODEC = AudioCodec(sample_rate=100)
+WINDOW = 8
+LENGTHS = [19, 0, 8]
+SAMPLES = np.random.default_rng(0).integers(-9000, 9000, size=(3, 20), dtype=np.int16)
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(3)
+    sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
+    model = LanguageModel(Backbone(257, attention=[LOCAL], embedding={"grid": (16, 6)}, **sizes))
+    model._generator = Generator(model, run_eagerly=True)
+    return model
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "player"
+    return export_audio(model, path, CODEC, WINDOW, batch_size=2, jit_compile=False)
+
+
+@pytest.fixture(scope="module")
+def served(exported):
+    return tf.saved_model.load(exported).signatures
+
+
+def score(served, samples, num_samples):
+    found = served["score"](samples=tf.constant(samples), num_samples=tf.constant(num_samples, tf.int32))
+    return {name: x.numpy() for name, x in found.items()}
+
+
+def draw(served, samples, num_samples, **settings):
+    given = {"num_samples": np.asarray(num_samples, np.int32), "max_length": 12, "temperature": 1.0, "top_p": 0.9}
+    inputs = {name: tf.constant(value) for name, value in {**given, "seed": 5, **settings}.items()}
+    return {name: x.numpy() for name, x in served["generate"](samples=tf.constant(samples), **inputs).items()}
+
+
+def nats_by_hand(model, samples):
+    """The nats of all samples, each window by itself."""
+    ids, nats = CODEC.encode(samples), 0.0
+    for begin in range(0, len(ids), WINDOW):
+        window = ids[begin : begin + WINDOW]
+        log_probs = keras.ops.log_softmax(model(np.array([[0, *window[:-1]]], "int32"))[0])
+        nats -= keras.ops.convert_to_numpy(log_probs)[np.arange(len(window)), window].sum()
+    return nats
+
+
+@pytest.mark.parametrize("count", [3, 1, 0])
+def test_scores_are_the_nats_of_all_samples(model, served, count):
+    found = score(served, SAMPLES[:count], LENGTHS[:count])
+    nats = [nats_by_hand(model, row[:length]) for row, length in zip(SAMPLES, LENGTHS, strict=True)][:count]
+    np.testing.assert_allclose(found["nats"], nats, rtol=1e-5)
+    np.testing.assert_allclose(found["bits_per_byte"], nats / np.log(2) / np.maximum(LENGTHS[:count], 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [[9, 0, 4], pytest.param([0, 0, 0], marks=pytest.mark.full)])
+def test_sound_goes_on_as_the_model_draws_it(model, served, lengths):
+    prompts = [CODEC.encode(row)[:length] for row, length in zip(SAMPLES, lengths, strict=True)]
+    rows = model.generator.generate(prompts, 12, Sampling(top_p=0.9), 5, None, 257)
+    found = draw(served, SAMPLES, lengths)
+    np.testing.assert_array_equal(found["drawn"], CODEC.decode(np.stack([row.token_ids for row in rows])))
+    np.testing.assert_allclose(found["log_prob"], [row.log_probs.sum() for row in rows], atol=1e-3)
+    np.testing.assert_array_equal(draw(served, SAMPLES[:1], lengths[:1])["drawn"], found["drawn"][:1])
+
+
+def test_sound_is_drawn_of_rows_without_samples(served):
+    found = draw(served, np.zeros((2, 0), np.int16), [0, 0])
+    assert found["drawn"].shape == (2, 12) and found["drawn"].dtype == np.int16
+    np.testing.assert_array_equal(found["drawn"], draw(served, SAMPLES[:2], [0, 0])["drawn"])
+    assert draw(served, np.zeros((0, 0), np.int16), [])["drawn"].shape == (0, 12)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "settings", "message"),
+    [
+        ([3, 3], {}, r"`num_samples` must have a number for each row\. Received:.*2"),
+        ([3, 3, 21], {}, r"`num_samples` must be numbers from 0 to the length of the rows"),
+        ([-1, 3, 3], {}, r"`num_samples` must be numbers from 0 to the length of the rows"),
+        ([3, 3, 13], {}, r"`max_length` must be at least 1 and the length of each prompt\. Received:.*12"),
+        ([3, 3, 3], {"max_length": 97}, r"`max_length` must be at most 96"),
+        ([3, 3, 3], {"top_p": 0.0}, r"`top_p` must be a number in \(0, 1\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(served, lengths, settings, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        draw(served, SAMPLES, lengths, **settings)
+
+
+def test_scores_of_lengths_that_do_not_fit_are_refused(served):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`num_samples` must be numbers from 0 to the length"):
+        score(served, SAMPLES, [1, 2, 21])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"codec": ImageCodec(4, 2)}, r"`codec` must be an `AudioCodec`\. Received: <"),
+        ({"sequence_length": 97}, r"`sequence_length` must be at most the 96 positions of the model\. Received: .*97"),
+        ({"batch_size": 0}, r"`batch_size` must be a positive integer"),
+        ({"weight_dtype": "int4"}, r"`weight_dtype` must be"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(model, tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        export_audio(**{"model": model, "path": tmp_path / "x", "codec": CODEC, "sequence_length": 8, **arguments})
+
+
+def test_the_readme_names_every_input_and_output(exported, served):
+    readme = (exported / "README.md").read_text(encoding="utf-8")
+    for function in served.values():
+        for name in [*function.structured_input_signature[1], *function.structured_outputs]:
+            assert f"| `{name}` |" in readme
+
+
+def test_the_example_of_the_readme_runs(exported, monkeypatch, capsys):
+    example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(exported.parent)
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("[") == 2
+    assert (exported.parent / "drawn.wav").stat().st_size == 44 + 2 * 50
