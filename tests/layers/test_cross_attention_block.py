@@ -177,6 +177,13 @@ def prefilled_from(other, kind="heads"):
             "`cross_attention` of a causal block must be one in which no query depends on others",
         ),
         (
+            lambda: TransformerBlock(
+                LocalAttention(2, 4, window=3),
+                cross_attention=LocalAttention(2, 4, window=3, use_successor_values=True),
+            ),
+            "`cross_attention` must not have the values of successors",
+        ),
+        (
             lambda: TransformerBlock(routed(selection="top_keys"), causal=True),
             "`causal` must be False with RoutingAttention as it is made here, which cannot hide later positions",
         ),

@@ -81,6 +81,43 @@ def test_the_loss_is_the_mean_over_labels_and_padding_rows_do_not_count():
     assert abs(loss - sum(rows) / np.sum(LABELS > 0)) < 1e-4
 
 
+def test_the_loss_is_the_mean_over_labels_of_rows_that_have_fewer_than_one_each():
+    log_probs = to_numpy(make()(FEATURES))
+    one = float(CTCLoss()(LABELS[1:2], log_probs[1:2]))
+    none = [float(CTCLoss()(LABELS[3:], log_probs[row : row + 1])) for row in (0, 2, 3)]
+    labels = LABELS[[3, 1, 3, 3]]
+    assert abs(float(CTCLoss()(labels, log_probs)) - (one + sum(none))) < 1e-4
+    assert abs(float(CTCLoss()(labels, log_probs, np.array([0, 1, 0, 0]))) - one) < 1e-4
+    assert abs(float(CTCLoss()(LABELS, log_probs, np.array([0, 1, 0, 0]))) - one) < 1e-4
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a graph of TensorFlow")
+def test_a_row_whose_labels_have_no_place_makes_the_loss_infinite_and_no_gradient_wrong():
+    import tensorflow as tf
+
+    labels = np.array([[1, 2, 2, 3], [4, 4, 4, 0], [5, 0, 0, 0], [0, 0, 0, 0]])  # 5 frames for the second, of 5
+
+    @tf.function(autograph=False)
+    def loss_and_gradient(log_probs, labels, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(log_probs)
+            loss = CTCLoss()(labels, log_probs, weights)
+        return loss, tape.gradient(loss, log_probs)
+
+    model = make()
+    log_probs, fewer = (
+        model({"features": FEATURES, "padding_mask": np.arange(37) < LENGTHS[:, None] - n}) for n in (0, 4)
+    )
+    weights, others = np.ones(4, "float32"), np.array([1, 0, 1, 1], "float32")
+    assert np.isfinite(loss_and_gradient(log_probs, labels, weights)[0])
+    loss, gradient = loss_and_gradient(fewer, labels, weights)
+    without, expected = loss_and_gradient(fewer, labels, others)
+    assert loss == np.inf and np.isfinite(without) and not gradient[1].numpy().any()
+    assert_close(gradient * 8 / 5, to_numpy(expected), 1e-6)  # the mean over 8 labels, and over 5
+    with pytest.raises(ValueError, match=r"need 5 frames, of which there are 4 in row 1\."):
+        CTCLoss()(labels, fewer)
+
+
 @pytest.mark.full
 def test_it_learns_what_it_is_shown():
     model = make(num_layers=1)
@@ -175,3 +212,10 @@ def test_what_does_not_fit_is_refused():
         ValueError, match=r"`y_true` must be labels that the frames can be aligned with: .* need 5 frames"
     ):
         CTCLoss()(np.array([[1, 1, 1]]), np.zeros((1, 4, 3)))
+    for labels, message in [
+        ([[1, -1]], r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: -1\."),
+        ([[3, 0]], r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: 3\."),
+        ([[1, 0, 2]], r"`y_true` must have padding, 0, on the right alone\."),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            CTCLoss()(np.array(labels), np.zeros((1, 4, 3)))

@@ -48,13 +48,13 @@ def test_frames_beyond_a_length_do_not_count():
     assert_close(to_numpy(ctc_loss(LABELS, LOG_PROBS, lengths)), expected, 1e-5)
 
 
-def gradient_of(labels, log_probs):
+def gradient_of(labels, log_probs, lengths=None):
     import tensorflow as tf
 
     x = tf.constant(log_probs)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        loss = tf.reduce_sum(ctc_loss(labels, x))
+        loss = tf.reduce_sum(ctc_loss(labels, x, lengths))
     return to_numpy(tape.gradient(loss, x))
 
 
@@ -78,6 +78,33 @@ def test_labels_that_no_frames_can_have_are_infinite_and_have_no_gradient():
     assert to_numpy(ctc_loss(labels, log_probs))[0] == np.inf
     gradient = gradient_of(labels, log_probs)
     assert not gradient[0].any() and gradient[1].any()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
+def test_frames_of_padding_hold_no_labels_and_leave_other_rows_as_they_are():
+    lengths = np.array([2, 2, 0, 4, 1, 2])  # of labels that need 3, 3, 0, 5, 1 and 3
+    found = to_numpy(ctc_loss(LABELS, LOG_PROBS, lengths))
+    assert np.isinf(found).tolist() == [True, True, False, True, False, True]
+    assert_close(found[[2, 4]], [0, loss_of_all_paths(LABELS[4], LOG_PROBS[4, :1])], 1e-5)
+    gradient = gradient_of(LABELS, LOG_PROBS, lengths)
+    assert not gradient[[0, 1, 2, 3, 5]].any() and not gradient[4, 1:].any()
+    assert_close(gradient[4:5], gradient_of(LABELS[4:5], LOG_PROBS[4:5], lengths[4:5]), 1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
+def test_probabilities_of_zero_are_paths_that_do_not_exist():
+    with np.errstate(divide="ignore"):
+        log_probs = np.log(np.array([[[0.5, 0.5, 0], [0, 1, 0], [0.25, 0, 0.75]]], "float32"))
+    labels = np.array([[1, 2]])
+    assert_close(to_numpy(ctc_loss(labels, log_probs)), [-np.log(0.75)], 1e-6)
+    assert_close(gradient_of(labels, log_probs), [[[-0.5, -0.5, 0], [0, -1, 0], [0, 0, -1]]], 1e-5)
+    assert to_numpy(ctc_loss(np.array([[2, 1]]), log_probs)) == [np.inf]
+
+
+@pytest.mark.parametrize("width", [0, 1])
+def test_rows_without_labels_are_blanks(width):
+    found = to_numpy(ctc_loss(np.zeros((6, width), "int32"), LOG_PROBS))
+    assert_close(found, -LOG_PROBS[..., 0].sum(axis=1), 1e-5)
 
 
 def test_a_long_row_is_that_of_keras():

@@ -2,7 +2,9 @@
 
 import hypothesis
 import hypothesis.strategies as st
+import keras
 import numpy as np
+import pytest
 
 from tests.draws import draws
 from tf_sparse_attention.ops.edit_distance import edit_distance
@@ -47,3 +49,22 @@ def test_words_are_equal_where_their_characters_are():
     kinds = [tuple(word) for word in words[:5]]
     assert kinds[0] == kinds[2] and len(set(kinds)) == 4
     assert (words[:, 1:] >= 0).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a graph of TensorFlow")
+def test_rows_whose_width_a_graph_does_not_know_have_the_same_words_and_distances():
+    import tensorflow as tf
+
+    unknown = tf.TensorSpec((None, None), tf.int32)
+
+    @tf.function(input_signature=[unknown, unknown], autograph=False)
+    def both(references, hypotheses):
+        words = [split_words(rows, 1) for rows in (references, hypotheses)]
+        return words[0], edit_distance(*words), edit_distance(references, hypotheses)
+
+    references = np.array([[2, 3, 1, 2, 3, 1, 4], [1, 5, 0, 0, 0, 0, 0]], "int32")
+    hypotheses = np.array([[2, 3, 1, 3, 2], [0, 0, 0, 0, 0]], "int32")
+    words, of_words, of_labels = both(references, hypotheses)
+    np.testing.assert_array_equal(words, split_words(references, 1))
+    assert of_words.numpy().tolist() == [2, 1] and of_labels.numpy().tolist() == [3, 2]
+    assert [x.numpy().tolist() for x in both(references, hypotheses[:, :0])[1:]] == [[3, 1], [7, 2]]

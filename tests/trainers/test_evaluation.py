@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from fnmatch import fnmatch
 
 import pytest
 from absl import flags
@@ -63,12 +64,13 @@ def test_another_text_replaces_all_settings_of_the_first_and_has_a_file_of_its_o
     (tmp_path / "test" / "poem.md").write_text("a rose is a rose\n" * 400)
     result = evaluation.evaluate(run, "test", changes(path=str(tmp_path), pattern="*.md", data_dir=str(tmp_path)))
     assert result["data"].startswith("text_folder/")
-    assert result["path"] == str(run / f"evaluation-{result['data'].replace('/', '-')}-test.json")
+    assert fnmatch(result["path"], str(run / f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"))
     assert result["words"] == 5 * 400
 
 
 def test_a_part_of_a_split_has_a_file_of_its_own(run):
-    assert evaluation.evaluate(run, "test[:1]", changes())["path"] == str(run / "evaluation-test_1_.json")
+    paths = [evaluation.evaluate(run, split, changes())["path"] for split in ("test[:1]", "test[1:2]")]
+    assert len(set(paths)) == 2 and fnmatch(paths[0], str(run / "evaluation-test_1_-????????.json"))
 
 
 def test_figures_are_readable(run):
@@ -132,7 +134,8 @@ def test_another_text_is_scored_after_that_of_the_training_is_gone(make_plain_co
     training.train(config, tmp_path / "run")
     shutil.rmtree(gone)
     result = evaluation.evaluate(tmp_path / "run", "test", changes(path=str(other)))
-    assert result["path"] == str(tmp_path / "run" / f"evaluation-{result['data'].replace('/', '-')}-test.json")
+    name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
+    assert fnmatch(result["path"], str(tmp_path / "run" / name))
     with pytest.raises(ValueError, match=r"`path` must be an existing folder or file\. Received: path=.*gone"):
         evaluation.evaluate(tmp_path / "run", "test")
 
@@ -142,7 +145,7 @@ def test_a_run_that_did_not_write_down_its_text_is_compared_with_the_text_itself
     (tmp_path / "older" / "source.json").unlink()
     assert workdir.load_source(tmp_path / "older") == workdir.load_source(run)
     result = evaluation.evaluate(tmp_path / "older", "test[:1]", changes())
-    assert result["path"] == str(tmp_path / "older" / "evaluation-test_1_.json")
+    assert fnmatch(result["path"], str(tmp_path / "older" / "evaluation-test_1_-????????.json"))
 
 
 def test_an_unknown_split_is_an_error(run):
@@ -160,7 +163,7 @@ def test_tiny_shakespeare_is_scored_by_its_name_offline(run, shared_data, tmp_pa
     result = evaluation.evaluate(run, "validation", changes(tfds="tiny_shakespeare", **where))
     assert result["data"] == "tiny_shakespeare/1.0.0"
     assert result["bytes"] == 55_770
-    assert (run / "evaluation-tiny_shakespeare-1.0.0-validation.json").exists()
+    assert fnmatch(result["path"], str(run / "evaluation-tiny_shakespeare-1.0.0-????????-validation.json"))
 
 
 @pytest.fixture
@@ -182,7 +185,7 @@ def test_pg19_is_scored_by_its_name_offline(run, small_pg19, tmp_path):
     assert result["data"] == "pg19/0.1.1"
     assert result["words"] == sum(len(text.split()) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
-    assert (run / "evaluation-pg19-0.1.1-test.json").exists()
+    assert fnmatch(result["path"], str(run / "evaluation-pg19-0.1.1-????????-test.json"))
 
 
 def test_overlapping_windows_score_every_token_once_with_more_to_see(run):

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.parts.integers import values_of
-from tf_sparse_attention.ops.ctc import ctc_loss, needed_frames
+from tf_sparse_attention.ops.ctc import ctc_loss, frames_with_labels, needed_frames
 from tf_sparse_attention.types import Tensor
 
 
@@ -15,8 +15,9 @@ class CTCLoss(keras.losses.Loss):
     """The mean of -log p over labels, in nats a label; p of a row is summed over all alignments with frames.
 
     Called with labels, int (B, U), 0 for padding on the right, and what a `SpeechRecognizer` returns, log-probabilities
-    (B, T, V + 1) with the blank first. Rows of the batch that are empty count nothing. In float32 whatever the dtype
-    policy; see `tf_sparse_attention.ops.ctc.ctc_loss`.
+    (B, T, V + 1) with the blank first. Rows of the batch that are empty count nothing, nor do those with a
+    `sample_weight` of 0; a batch without labels has the nats of its frames. In float32 whatever the dtype policy; see
+    `tf_sparse_attention.ops.ctc.ctc_loss`.
 
     Note: `keras.losses.CTC` is the sum for each row. The mean over labels is the same for rows of all lengths.
 
@@ -26,8 +27,10 @@ class CTCLoss(keras.losses.Loss):
         dtype: of the loss, default float32.
 
     Raises:
-        ValueError: in a call outside of a program, for labels that need more frames than there are. In a program their
-            loss is infinite and has no gradient.
+        ValueError: in a call outside of a program, for labels that need more frames than a row has without its padding,
+            that are no ids from 1 to V, or that have padding before others. In a program the loss of a row that needs
+            more frames is infinite, and so is that of its batch; the row has no gradient, that of the others stays as
+            it is.
 
     Example:
         >>> log_probs = ops.log_softmax(keras.random.normal((2, 10, 5)))
@@ -39,18 +42,35 @@ class CTCLoss(keras.losses.Loss):
     def __init__(self, name: str = "ctc", reduction: str = "sum_over_batch_size", dtype: Any = None) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        if sample_weight is not None:  # labels that do not count are none: infinity times 0 would be no number
+            counts = ops.reshape(ops.convert_to_tensor(sample_weight), (-1, 1)) != 0
+            y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
+        return super().__call__(y_true, y_pred, sample_weight)
+
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         labels = ops.cast(y_true, "int32")
-        _check_lengths(labels, y_pred.shape[1])
-        share = ops.mean(ops.sum(ops.cast(labels != 0, "float32"), axis=-1))  # labels of a row
-        return ctc_loss(labels, y_pred) / ops.maximum(share, 1)
+        _check_labels(labels, y_pred)
+        count = ops.sum(ops.cast(labels != 0, "float32"))
+        # Keras divides the sum by the rows.
+        return ctc_loss(labels, y_pred) * (ops.cast(ops.shape(labels)[0], "float32") / ops.maximum(count, 1))
 
 
-def _check_lengths(labels, num_frames):
-    """Raises a `ValueError` for labels that no frames can be aligned with, where they can be seen."""
-    known = values_of(needed_frames(labels))
-    if known is not None and num_frames is not None and known.size and known.max() > num_frames:
-        raise ValueError(
-            "`y_true` must be labels that the frames can be aligned with: one each, and a blank between equal "
-            f"ones in a row. Received: labels that need {known.max()} frames, of which there are {num_frames}."
-        )
+def _check_labels(labels, log_probs):
+    """Raises a `ValueError` for labels that are none, or that no frames can be aligned with, where they can be seen."""
+    known, num_ids = values_of(labels), log_probs.shape[-1]
+    if known is None:
+        return
+    wrong = known[(known < 0) | (known >= num_ids)]
+    if wrong.size:
+        raise ValueError(f"`y_true` must be ids from 1 to {num_ids - 1}, and 0 for padding. Received: {wrong[0]}.")
+    if ((known[:, :-1] == 0) & (known[:, 1:] != 0)).any():
+        raise ValueError("`y_true` must have padding, 0, on the right alone. Received: 0 before another label.")
+    needed, found = (values_of(count) for count in (needed_frames(labels), frames_with_labels(log_probs)))
+    if needed is None or found is None or not (needed > found).any():
+        return
+    row = int((needed > found).argmax())
+    raise ValueError(
+        "`y_true` must be labels that the frames can be aligned with: one each, and a blank between equal ones in a "
+        f"row. Received: labels that need {needed[row]} frames, of which there are {found[row]} in row {row}."
+    )

@@ -5,6 +5,7 @@ from keras import ops
 from tf_sparse_attention.types import Tensor
 
 IMPOSSIBLE = -1e30  # of states that no path reaches: finite, so that sums and differences of it are no NaN
+NEVER = -1e5  # log-probability of a label in a frame that does not exist; of half of it and less no path is made
 BLANK = 0
 
 
@@ -27,7 +28,8 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
 
     Returns:
         float32 (B,), in nats. 0 for a row without labels and frames; infinite, with no gradient, for labels that need
-        more frames than there are, see `needed_frames`.
+        more frames than there are, see `needed_frames`. Frames that are certainly blank, by `frame_lengths` or by
+        `certain_blanks`, are none.
     """
     labels, log_probs = ops.cast(labels, "int32"), ops.cast(log_probs, "float32")
     if frame_lengths is not None:
@@ -38,6 +40,7 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     states = _states(labels)  # (B, 2U + 1)
     skips = _can_skip(states)
     emitted = ops.take_along_axis(fixed, states[:, None, :], axis=2)  # (B, T, 2U + 1)
+    emitted = ops.where(emitted < NEVER / 2, IMPOSSIBLE, emitted)
     emitted = ops.transpose(emitted, (1, 0, 2))  # (T, B, 2U + 1)
     forward = _forward(emitted, skips)
     backward = _backward(emitted, skips, label_lengths)
@@ -49,8 +52,8 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     kinds = ops.one_hot(states, log_probs.shape[-1], dtype="float32")
     occupied = ops.stop_gradient(ops.einsum("TBS,BSV->BTV", shares, kinds))
     value = ops.stop_gradient(ops.where(possible, -total, float("inf")))
-    # Zero in value; its gradient is that of the loss.
-    linear = -ops.sum(occupied * log_probs, axis=(1, 2))
+    # Zero in value; its gradient is that of the loss. A probability of 0 has none, and a logarithm that is no number.
+    linear = -ops.sum(ops.where(occupied > 0, occupied * log_probs, 0), axis=(1, 2))
     return value + (linear - ops.stop_gradient(linear))
 
 
@@ -69,6 +72,15 @@ def needed_frames(labels: Tensor) -> Tensor:
     return ops.sum(ops.cast(exists, "int32"), axis=-1) + ops.sum(ops.cast(repeated, "int32"), axis=-1)
 
 
+def frames_with_labels(log_probs: Tensor) -> Tensor:
+    """Returns how many frames of each row are not certainly blank, as those of padding are: int32 (B,).
+
+    Args:
+        log_probs: float (B, T, V), the first of the blank.
+    """
+    return ops.sum(ops.cast(ops.max(log_probs[..., 1:], axis=-1) >= NEVER / 2, "int32"), axis=-1)
+
+
 def certain_blanks(log_probs: Tensor, exists: Tensor) -> Tensor:
     """Returns log-probabilities of which frames that do not exist are certainly blank, and so change nothing.
 
@@ -76,7 +88,7 @@ def certain_blanks(log_probs: Tensor, exists: Tensor) -> Tensor:
         log_probs: float (B, T, V), the first of the blank.
         exists: bool (B, T), False for padding.
     """
-    blank = ops.where(ops.arange(ops.shape(log_probs)[-1]) == BLANK, 0.0, -1e5)
+    blank = ops.where(ops.arange(ops.shape(log_probs)[-1]) == BLANK, 0.0, NEVER)
     return ops.where(exists[..., None], log_probs, ops.cast(blank, log_probs.dtype))
 
 
@@ -89,7 +101,7 @@ def _states(labels):
 
 def _can_skip(states):
     """Returns whether a state can follow the one two before it, (B, 2U + 1): a label another one."""
-    before = ops.pad(states[:, :-2], [[0, 0], [2, 0]])
+    before = ops.pad(states, [[0, 0], [2, 0]])[:, :-2]
     return ops.logical_and(states != BLANK, states != before)
 
 
@@ -98,8 +110,8 @@ def _forward(emitted, skips):
     start = ops.where(ops.arange(ops.shape(skips)[1]) == 0, 0.0, IMPOSSIBLE)
 
     def step(before, frame):
-        one = ops.pad(before[:, :-1], [[0, 0], [1, 0]], constant_values=IMPOSSIBLE)
-        two = ops.pad(before[:, :-2], [[0, 0], [2, 0]], constant_values=IMPOSSIBLE)
+        one = ops.pad(before, [[0, 0], [1, 0]], constant_values=IMPOSSIBLE)[:, :-1]
+        two = ops.pad(before, [[0, 0], [2, 0]], constant_values=IMPOSSIBLE)[:, :-2]
         now = _sum(before, one, ops.where(skips, two, IMPOSSIBLE)) + frame
         return now, now
 
@@ -113,9 +125,9 @@ def _backward(emitted, skips, label_lengths):
 
     def step(after, frame):
         here = after + frame
-        one = ops.pad(here[:, 1:], [[0, 0], [0, 1]], constant_values=IMPOSSIBLE)
+        one = ops.pad(here, [[0, 0], [0, 1]], constant_values=IMPOSSIBLE)[:, 1:]
         two = ops.where(skips, here, IMPOSSIBLE)
-        two = ops.pad(two[:, 2:], [[0, 0], [0, 2]], constant_values=IMPOSSIBLE)
+        two = ops.pad(two, [[0, 0], [0, 2]], constant_values=IMPOSSIBLE)[:, 2:]
         return _sum(here, one, two), after
 
     return ops.scan(step, ops.where(is_last, 0.0, IMPOSSIBLE), emitted, reverse=True)[1]

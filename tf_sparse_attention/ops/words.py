@@ -22,25 +22,29 @@ def split_words(labels: Tensor, separator: int) -> Tensor:
     Returns:
         int32 (B, U, 5), words on the left: the length first, which is 0 for padding.
     """
-    labels = ops.cast(labels, "int32")
+    given = ops.cast(labels, "int32")
+    # A further column, which is padding: a graph that does not know that there are none fails without any.
+    labels = ops.pad(given, [[0, 0], [0, 1]])
     inside = ops.logical_and(labels != separator, labels != 0)
     width = ops.shape(labels)[1]
 
-    def step(carry, column):
+    def step(carry, label):
         length, hashes = carry
-        label, is_inside = column
+        is_inside = label >= 0
         moduli, factors = np.array(MODULI, "int32"), np.array(FACTORS, "int32")
         following = (hashes * factors + label[:, None]) % moduli
         length = ops.where(is_inside, length + 1, 0)
         hashes = ops.where(is_inside[:, None], following, 0)
         return (length, hashes), (length, hashes)
 
-    start = ops.zeros_like(labels[:, 0]) if labels.shape[1] != 0 else ops.sum(labels, axis=1)
+    start = ops.zeros_like(labels[:, 0])
     start = (start, start[:, None] + ops.zeros((len(MODULI),), "int32"))
-    columns = (ops.transpose(labels % min(MODULI)), ops.transpose(inside))
+    # One tensor, -1 outside of words: of two Keras wants to know how long they are.
+    columns = ops.transpose(ops.where(inside, labels % min(MODULI), -1))
     lengths, hashes = ops.scan(step, start, columns)[1]  # (U, B), (U, B, 4)
     words = ops.concatenate([ops.transpose(lengths)[..., None], ops.transpose(hashes, (1, 0, 2))], axis=-1)
     ends = ops.logical_and(inside, ops.logical_not(ops.pad(inside[:, 1:], [[0, 0], [0, 1]])))
     position = ops.arange(width)[None, :]
     order = ops.argsort(ops.where(ends, position, position + width), axis=-1)
-    return ops.take_along_axis(ops.where(ends[..., None], words, 0), order[..., None], axis=1)
+    words = ops.take_along_axis(ops.where(ends[..., None], words, 0), order[..., None], axis=1)
+    return words[:, : ops.shape(given)[1]]

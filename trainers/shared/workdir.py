@@ -1,5 +1,6 @@
 """The files of a work folder, and functions that read and write them."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -54,7 +55,7 @@ def evaluation_path(workdir: str | os.PathLike, split: str, source: Any, variant
         workdir: the work folder.
         split: name of the split.
         source: the `TextSource`, or what else has a name and a fingerprint, of the split. The name of the file has its
-            name if the run is trained on another one.
+            name if the run is trained on another one, and digits of its fingerprint, since names may be equal.
         variant: what else the name has, of a model that is evaluated in another way than it was trained. None: nothing.
     """
     return _result_path(workdir, "evaluation", split, source, variant, "json")
@@ -67,9 +68,22 @@ def generated_path(workdir: str | os.PathLike, split: str, source: Any) -> pathl
 
 def _result_path(workdir, kind, split, source, variant, suffix):
     is_own = source.fingerprint == load_source(workdir)["fingerprint"]
-    parts = kind, None if is_own else source.name.replace("/", "-"), variant, split
+    of_source = None if is_own else f"{source.name.replace('/', '-')}-{_digits(source.fingerprint)}"
+    plain = _plain(split)
+    of_split = split if plain == split else f"{plain}-{_digits(split)}"  # "test[:1]" and "test[1:]" look alike
+    parts = kind, of_source, variant, of_split
     name = "-".join(part for part in parts if part is not None)
-    return open_workdir(workdir) / f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)}.{suffix}"
+    return open_workdir(workdir) / f"{_plain(name)}.{suffix}"
+
+
+def _plain(name):
+    """Returns what of a name can stand in that of a file."""
+    return re.sub("[^A-Za-z0-9_.-]+", "_", name)
+
+
+def _digits(text):
+    """Returns 8 digits that tell a text from others."""
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:

@@ -109,10 +109,14 @@ def test_padding_between_recordings_is_masked_in_training(folder, tmp_path):
         (as_wav(drawn(0)), r"train/deep/1\.wav, without samples"),
         (b"", r"train/deep/1\.wav, which cannot be read: it ends early"),
         (b"RIFF or so, but nothing", r"train/deep/1\.wav, which cannot be read: "),
+        (
+            as_wav(drawn(50))[:17] + b"\xff" * 3 + as_wav(drawn(50))[20:],
+            r"train/deep/1\.wav, which cannot be read: it ends",
+        ),
         (as_wav(drawn(50))[:100], r"train/deep/1\.wav, which cannot be read: 28 of its 50 samples are there"),
         (as_wav(np.arange(9), width=1), r"train/deep/1\.wav, which has 8 bits a sample, not 16"),
     ],
-    ids=["rate", "silent", "empty", "no_sound", "cut_off", "coarse"],
+    ids=["rate", "silent", "empty", "no_sound", "broken", "cut_off", "coarse"],
 )
 def test_an_odd_recording_is_told_and_nothing_is_written(folder, tmp_path, content, message):
     path, recordings = folder

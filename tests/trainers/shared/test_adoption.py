@@ -1,5 +1,7 @@
 """Models from elsewhere are evaluated, sampled from, exported and trained on as if they had been trained here."""
 
+from fnmatch import fnmatch
+
 import keras
 import numpy as np
 import pytest
@@ -36,7 +38,8 @@ def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert 4 < result["bits_per_byte"] < 10 and "looks_ahead" not in result
     # It was not trained on this text as far as anyone knows, so the name of the text is always said.
-    assert result["path"] == str(tmp_path / "run" / f"evaluation-{result['data'].replace('/', '-')}-test.json")
+    name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
+    assert fnmatch(result["path"], str(tmp_path / "run" / name))
     assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
     source = sample_sources.from_run(tmp_path / "run")
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than three tokens

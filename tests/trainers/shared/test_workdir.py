@@ -1,5 +1,6 @@
 """Files of a work folder that are not what was written there."""
 
+from fnmatch import fnmatch
 from typing import NamedTuple
 
 import pytest
@@ -34,18 +35,25 @@ class Source(NamedTuple):
 @pytest.mark.parametrize(
     ("source", "variant", "expected"),
     [
-        (Source("books", "1"), None, "evaluation-test_1_.json"),
-        (Source("books", "1"), "with_full", "evaluation-with_full-test_1_.json"),
-        (Source("books", "2"), None, "evaluation-books-test_1_.json"),
-        (Source("pg19/0.1.1", "3"), "with_full", "evaluation-pg19-0.1.1-with_full-test_1_.json"),
+        (Source("books", "1"), None, "evaluation-test.json"),
+        (Source("books", "1"), "with_full", "evaluation-with_full-test.json"),
+        (Source("books", "2"), None, "evaluation-books-????????-test.json"),
+        (Source("pg19/0.1.1", "3"), "with_full", "evaluation-pg19-0.1.1-????????-with_full-test.json"),
     ],
 )
 def test_scores_of_other_data_have_a_file_of_their_own(tmp_path, source, variant, expected):
     workdir.save_source(tmp_path, Source("books", "1"))
-    assert workdir.evaluation_path(tmp_path, "test[:1]", source, variant) == tmp_path / expected
+    assert fnmatch(workdir.evaluation_path(tmp_path, "test", source, variant), tmp_path / expected)
+
+
+def test_no_two_data_sets_of_a_name_and_no_two_parts_of_a_split_share_a_file(tmp_path):
+    workdir.save_source(tmp_path, Source("books", "1"))
+    parts = "test", "test[:1]", "test[1:]", "test[:50%]", "test[50%:]"
+    paths = {workdir.evaluation_path(tmp_path, part, Source("books", number)) for part in parts for number in "1234"}
+    assert len(paths) == len(parts) * 4
 
 
 def test_what_is_generated_of_other_data_has_a_file_of_its_own(tmp_path):
     workdir.save_source(tmp_path, Source("books", "1"))
     names = [workdir.generated_path(tmp_path, "test", Source("books", number)).name for number in "12"]
-    assert names == ["generated-test.jsonl", "generated-books-test.jsonl"]
+    assert names[0] == "generated-test.jsonl" and fnmatch(names[1], "generated-books-????????-test.jsonl")

@@ -25,7 +25,7 @@ def read_wav(content: bytes) -> Recording | str:
         with wave.open(io.BytesIO(content)) as file:
             width, channels, length = file.getsampwidth(), file.getnchannels(), file.getnframes()
             rate, found = file.getframerate(), file.readframes(length)
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, RuntimeError) as error:  # the last of a chunk that is longer than the file
         return f"which cannot be read: {str(error) or 'it ends early'}"
     if width != 2:
         return f"which has {8 * width} bits a sample, not 16"

@@ -43,6 +43,11 @@ def check_causal(attention: Attention, cross_attention: Attention | None, causal
             "positions. Received: causal=True."
         )
     across = parts_of(cross_attention)
+    if any(part.reads_successors for part in across):
+        raise ValueError(
+            "`cross_attention` must not have the values of successors, which are for self-attention alone. "
+            f"Received: cross_attention={cross_attention!r}."
+        )
     others = [part for part in across if part.cross_cache_unsupported_reason and not _is_published(part)]
     if causal and others:
         raise ValueError(
