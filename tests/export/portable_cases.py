@@ -1,14 +1,23 @@
 """Models of every pattern, and how far what LiteRT and ONNX Runtime answer is from Keras: for tests and the table."""
 
+import contextlib
+import io
+import pathlib
+import re
+import sys
+import types
 import warnings
 
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
 from keras import ops
 
 from tf_sparse_attention.export import export_litert, export_onnx
 from tf_sparse_attention.models import Backbone, LanguageModel
 
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "portable.md"
 LENGTH, ROWS, VOCABULARY = 21, 2, 30
 SIZES = {"batch_size": ROWS, "sequence_length": LENGTH, "max_length": LENGTH}
 HEADS = {"num_heads": 2, "key_dim": 4}
@@ -73,43 +82,69 @@ REFUSED = {
 }
 
 
+def needs(target):
+    """Skips a test where what a target needs is not installed."""
+    if target == "ONNX":
+        pytest.importorskip("tf2onnx", reason="needs tf2onnx, of the extra `onnx`")
+        pytest.importorskip("onnxruntime", reason="needs onnxruntime, of the extra `onnx`")
+
+
 def make(num_layers=2, intermediate_dim=24, **settings):
     """Returns a `LanguageModel` with weights that are all random."""
     keras.utils.set_random_seed(0)
     arguments = {"intermediate_dim": intermediate_dim, "seed": 0, **settings}
-    model = LanguageModel(Backbone(VOCABULARY, num_layers, 16, **arguments))
+    return randomized(LanguageModel(Backbone(VOCABULARY, num_layers, 16, **arguments)))
+
+
+def randomized(model):
+    """Returns a model with noise on all its weights, so that none of them does nothing."""
     for weight in model.trainable_weights:
         weight.assign(weight + 0.2 * keras.random.normal(weight.shape, seed=1))
     return model
 
 
-def export(target, model, folder, signatures):
+def export(target, model, folder, signatures=None, **sizes):
     """Writes a model for a target, "LiteRT" or "ONNX", and returns a function of name and inputs that runs it."""
+    settings = {**SIZES, **sizes, "signatures": signatures}
     if target == "LiteRT":
-        return run_litert(export_litert(model, folder / "model.tflite", **SIZES, signatures=signatures))
-    return run_onnx(export_onnx(model, folder / "model", **SIZES, signatures=signatures))
+        return RunLiteRT(export_litert(model, folder / "model.tflite", **settings))
+    return RunONNX(export_onnx(model, folder / "model", **settings))
 
 
-def run_litert(path):
-    import tensorflow as tf
+class RunLiteRT:
+    """Runs a file: called with the name of a signature and its inputs it returns the outputs, arrays by name."""
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
-        interpreter = tf.lite.Interpreter(str(path))
-    runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
-    return lambda name, inputs: runners[name](**inputs)
+    def __init__(self, path):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
+            interpreter = tf.lite.Interpreter(str(path))
+        self.runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
+
+    def __call__(self, name, inputs):
+        return self.runners[name](**inputs)
+
+    def zeros(self, name):
+        """Returns zeros for all inputs of a signature."""
+        details = self.runners[name].get_input_details()
+        return {key: np.zeros(each["shape"], each["dtype"]) for key, each in details.items()}
 
 
-def run_onnx(folder):
-    import onnxruntime
+class RunONNX:
+    """The same of the files in a folder."""
 
-    sessions = {path.stem: onnxruntime.InferenceSession(path) for path in folder.iterdir()}
+    def __init__(self, folder):
+        import onnxruntime
 
-    def run(name, inputs):
-        names = [output.name for output in sessions[name].get_outputs()]
-        return dict(zip(names, sessions[name].run(names, inputs), strict=True))
+        self.sessions = {path.stem: onnxruntime.InferenceSession(path) for path in folder.iterdir()}
 
-    return run
+    def __call__(self, name, inputs):
+        names = [output.name for output in self.sessions[name].get_outputs()]
+        return dict(zip(names, self.sessions[name].run(names, inputs), strict=True))
+
+    def zeros(self, name):
+        """Returns zeros for all inputs of a signature."""
+        dtypes = {"tensor(float)": "float32", "tensor(int32)": "int32", "tensor(bool)": "bool"}
+        return {each.name: np.zeros(each.shape, dtypes[each.type]) for each in self.sessions[name].get_inputs()}
 
 
 def random_ids():
@@ -154,6 +189,25 @@ def flat(cache, before=()):
             yield from flat(inner, (*before, name))
         else:
             yield "_".join((*before, name)), numbers(inner)
+
+
+def page_blocks():
+    """Returns the Python of docs/portable.md, block by block."""
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run_examples(text, folder, monkeypatch, **names):
+    """Runs examples of the page in a folder and returns what they print."""
+    module = types.ModuleType("ai_edge_litert.interpreter")  # the same class, in a package that may not be here
+    module.Interpreter = tf.lite.Interpreter
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", types.ModuleType("ai_edge_litert"))
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", module)
+    printed = io.StringIO()
+    monkeypatch.chdir(folder)
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
+        exec(text, names)
+    return printed.getvalue()
 
 
 def numbers(x):

@@ -1,12 +1,8 @@
 """LiteRT and ONNX: files answer as the model does, and what cannot be written is refused with the way out."""
 
-import contextlib
-import io
 import os
 import re
 import sys
-import types
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -20,16 +16,21 @@ from tests.export.portable_cases import (
     IMAGE,
     LENGTH,
     LOCAL,
+    PAGE,
     REFUSED,
     ROUTING,
     SIZES,
+    RunLiteRT,
     decode_error,
     export,
     make,
-    run_litert,
+    needs,
+    page_blocks,
+    run_examples,
     score_error,
 )
-from tf_sparse_attention.export import export_litert, export_onnx, litert, token_functions
+from tf_sparse_attention.export import export_litert, export_onnx, litert, portable_kinds, token_functions
+from tf_sparse_attention.export.portable_function import make_function
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 MIXED = "local and routing, three blocks"
@@ -37,13 +38,6 @@ TARGETS = ("LiteRT", "ONNX")
 TOLERANCE = 1e-4
 # What is not of this library: tf2onnx.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tf2onnx", "ignore::FutureWarning:tf2onnx")
-DOCS = Path(__file__).parents[2] / "docs" / "portable.md"
-
-
-def needs(target):
-    if target == "ONNX":
-        pytest.importorskip("tf2onnx", reason="needs tf2onnx, of the extra `onnx`")
-        pytest.importorskip("onnxruntime", reason="needs onnxruntime, of the extra `onnx`")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +53,7 @@ def small():
 @pytest.fixture(scope="module", params=TARGETS)
 def run(request, mixed, tmp_path_factory):
     needs(request.param)
-    return export(request.param, mixed, tmp_path_factory.mktemp("portable"), token_functions.SIGNATURES)
+    return export(request.param, mixed, tmp_path_factory.mktemp("portable"))
 
 
 def test_a_file_scores_as_the_model_does(mixed, run):
@@ -102,18 +96,9 @@ def test_a_litert_file_has_the_weights_once_and_no_other_operations_than_builtin
 
 def test_one_file_has_the_signatures_that_are_wanted(small, tmp_path):
     path = export_litert(small, tmp_path / "model.tflite", **SIZES, signatures=["score"])
-    assert score_error(small, run_litert(path)) < TOLERANCE
+    assert score_error(small, RunLiteRT(path)) < TOLERANCE
     with pytest.raises(KeyError):
-        run_litert(path)("decode", {})
-
-
-def run_examples(text, folder, monkeypatch, **names):
-    """Runs the examples of the page in a folder and returns what they print."""
-    printed = io.StringIO()
-    monkeypatch.chdir(folder)
-    with contextlib.redirect_stdout(printed):
-        exec(text, names)
-    return printed.getvalue()
+        RunLiteRT(path)("decode", {})
 
 
 @pytest.mark.pages
@@ -122,15 +107,10 @@ def test_the_examples_of_the_page_continue_and_score_as_the_model_does(number, t
     needs(TARGETS[number - 1])
     keras.utils.set_random_seed(4)
     model = LanguageModel(Backbone(120, 1, 16, [{**LOCAL, "position": "rotary"}, ROUTING], intermediate_dim=24))
-    module = types.ModuleType("ai_edge_litert.interpreter")  # the same class, in a package that may not be here
-    module.Interpreter = tf.lite.Interpreter
-    monkeypatch.setitem(sys.modules, "ai_edge_litert", types.ModuleType("ai_edge_litert"))
-    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", module)
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = page_blocks()
     made = "\n".join(line for line in blocks[0].splitlines() if "import" in line or ("onnx" in line) == (number == 2))
     run_examples(made, tmp_path, monkeypatch, model=model)
-    with pytest.warns() if number == 1 else contextlib.nullcontext():
-        printed = run_examples(blocks[number], tmp_path, monkeypatch)
+    printed = run_examples(blocks[number], tmp_path, monkeypatch)
     text, nats = re.fullmatch(r"\[(.*)\] (\S+)\n", printed).groups()
     text = [int(number) for number in text.split(", ")]
     assert text[:3] == [0, 74, 107]
@@ -150,11 +130,8 @@ def test_operations_that_litert_lacks_are_named(tmp_path, capfd):
 
 
 def test_masks_at_which_the_interpreter_would_end_the_process_are_refused(small):
-    @tf.function(input_signature=[tf.TensorSpec((2, 1, 2, 1, 2), tf.bool), tf.TensorSpec((1, 2, 1, 2, 1), tf.bool)])
-    def wide(first, second):
-        return tf.logical_and(first, second)
-
-    functions = {"score": token_functions.TokenFunction(wide, [])}
+    inputs = [tf.TensorSpec((2, 1, 2, 1, 2), tf.bool), tf.TensorSpec((1, 2, 1, 2, 1), tf.bool)]
+    functions = {"score": make_function(tf.logical_and, inputs, draw=None)}
     with pytest.raises(ValueError, match=r"the reason: no LogicalAnd that broadcasts more than 4 axes\.$"):
         litert._check_axes(small, functions)
 
@@ -197,12 +174,14 @@ def test_models_that_do_not_fit_are_refused(settings, message, tmp_path):
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<"):
+    with pytest.raises(
+        ValueError, match=r"`model` must be a `LanguageModel` or `SequenceToSequence`\. Received: model=<"
+    ):
         export_litert(keras.Sequential(), tmp_path / "model.tflite")
 
 
 def test_a_model_that_is_too_large_for_such_a_file_is_refused(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(token_functions, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(portable_kinds, "MAX_FILE_BYTES", 100)
     with pytest.raises(ValueError, match=r"less than 100 bytes.* Received: weights of [\d,]+ bytes"):
         export_litert(small, tmp_path / "model.tflite")
 
@@ -278,7 +257,7 @@ def test_another_backend_is_refused_with_the_way_out(small, tmp_path, monkeypatc
 
 def table_of_the_page():
     """Returns the cells of each row of the table in docs/portable.md."""
-    page = DOCS.read_text(encoding="utf-8").split(conversion_table.MARKS[0])[1]
+    page = PAGE.read_text(encoding="utf-8").split(conversion_table.MARKS[0])[1]
     return [row.split(" | ") for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE)[1:]]
 
 

@@ -50,12 +50,25 @@ def test_merging_nothing_is_no_mask():
         ((2, 1, 4, 1, 6), (4, 5, 6)),
         ((1, 1, 1, 1, 1), (2, 3, 4, 5, 6)),
         ((1, 1, 1, 1, 1), (1, 1)),
-        ((2, 3, 1, 5, 1), (1, 3, 4, 5, 6)),
+        ((2, 3, 1, 5, 1), (1, 3, 1, 5, 6)),
+        ((1, 1, 6), (1, 1, 1, 1, 6)),
     ],
 )
-def test_masks_of_five_axes_are_merged_by_and(shapes):
+def test_masks_of_five_axes_are_merged_by_and_with_at_most_four_that_broadcast(shapes, monkeypatch):
     first, second = (np.random.default_rng(i).random(shape) < 0.5 for i, shape in enumerate(shapes))
-    np.testing.assert_array_equal(ops.convert_to_numpy(masks.merge(first, second)), first & second)
+    logical_and, broadcast = ops.logical_and, []
+
+    def watch(one, other):
+        broadcast.append(0 if one.shape == other.shape else max(len(one.shape), len(other.shape)))
+        return logical_and(one, other)
+
+    monkeypatch.setattr(masks.ops, "logical_and", watch)
+    merged = masks.merge(ops.convert_to_tensor(first), ops.convert_to_tensor(second))
+    np.testing.assert_array_equal(ops.convert_to_numpy(merged), first & second)
+    assert max(broadcast) <= masks.MOST_AXES
+
+
+def test_no_attention_mask_stays_none():
     assert masks.with_heads(None) is None
 
 

@@ -10,9 +10,9 @@ from tf_sparse_attention.data import AudioCodec
 from tf_sparse_attention.export.byte_functions import SETTINGS, check_byte_model, draw_rows, scalars
 from tf_sparse_attention.export.byte_readmes import make_audio_readme
 from tf_sparse_attention.export.generation import assertions, bucket, decoding_loop, length_assertions, max_tokens_of
+from tf_sparse_attention.export.model_checks import check_length
 from tf_sparse_attention.export.saved_model import checked_path, write_module
 from tf_sparse_attention.export.scoring import window_nats
-from tf_sparse_attention.export.token_functions import check_length
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.export.windows import sum_over_windows
 from tf_sparse_attention.models import LanguageModel
@@ -68,7 +68,7 @@ def export_audio(
         >>> generate(**sound, **{name: tf.constant(x) for name, x in settings.items()})["drawn"]
     """
     check_byte_model(model, codec, AudioCodec, batch_size, jit_compile, weight_dtype)
-    check_length(model, "sequence_length", sequence_length)
+    check_length("sequence_length", sequence_length, model.backbone.max_length)
     folder = checked_path(path)
     served = tf.Module(name="audio_model")
     served.weights = weights = Weights(model, weight_dtype)

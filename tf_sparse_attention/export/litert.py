@@ -10,29 +10,26 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_sparse_attention.export.token_functions import (
-    SIGNATURES,
-    check_outputs,
-    token_functions,
-    unsupported_model_error,
-)
+from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
+from tf_sparse_attention.export.portable_kinds import unsupported_model_error
 from tf_sparse_attention.files import atomic_file
-from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.ops.masks import MOST_AXES
 
 
 def export_litert(
-    model: LanguageModel,
+    model: LanguageModel | SequenceToSequence,
     path: str | os.PathLike,
     batch_size: int = 1,
     sequence_length: int = 1024,
     max_length: int = 1024,
-    signatures: Sequence[str] = SIGNATURES,
+    signatures: Sequence[str] | None = None,
+    source_length: int = 1024,
 ) -> pathlib.Path:
-    """Writes one LiteRT file with the signatures `score` and `decode`, token ids in and numbers out.
+    """Writes one LiteRT file with the signatures of the model, token ids in and numbers out.
 
     It only has builtin operations, so that every LiteRT interpreter runs it, and the weights once. All sizes are fixed.
-    Before it is written, its outputs are compared with the model's.
+    Before it is written, its outputs are compared with the model's. A `LanguageModel` has the signatures
 
     - `score`: token_ids, int32 (B, sequence_length) -> nats, float32 (B, sequence_length): -log p of each token given
       those before it in its row, the first one as the start of a document. Pad shorter texts at the end with any
@@ -41,13 +38,20 @@ def export_litert(
       of the cache -> logits, float32 (B, V), for the token after it, and the cache after it: each of its tensors has
       the name of an input with "new_" before it. Zeros are the empty cache. The first token of a document is id 0.
 
+    A `SequenceToSequence` has the same of its targets, and one more. `score` also has the inputs of `encode`.
+
+    - `encode`: source_ids, int32 (B, source_length), and num_source_tokens, int32 (B,), of each that are no padding at
+      its end -> the part of the cache of `decode` that does not change, by the names of its inputs.
+
     Args:
-        model: `LanguageModel` in float32, on the TensorFlow backend.
+        model: `LanguageModel`, or `SequenceToSequence` whose encoder reads token ids, in float32, on the TensorFlow
+            backend.
         path: file to write, with the suffix ".tflite". An earlier one is replaced atomically.
         batch_size: number of rows B. Default: 1.
         sequence_length: tokens of a row of `score`. Default: 1024.
         max_length: maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
-        signatures: which of the two are written. Default: both.
+        signatures: which are written. None (default): all that the model has.
+        source_length: tokens of a row of the source of an encoder-decoder. Default: 1024.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -69,7 +73,8 @@ def export_litert(
     remote, path = "://" in os.fspath(path), pathlib.Path(path).expanduser()
     if path.suffix != ".tflite" or path.is_dir() or remote:
         raise ValueError(f"`path` must be a file on a local disk that ends with '.tflite'. Received: path={path}.")
-    functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
+    sizes = Sizes(batch_size, sequence_length, max_length, source_length)
+    functions = portable_functions(model, signatures, sizes)
     _check_axes(model, functions)
     content = _convert(model, functions)
     check_outputs(model, functions, "LiteRT", _make_runner(content))

@@ -5,39 +5,37 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from tf_sparse_attention.export.token_functions import (
-    SIGNATURES,
-    check_outputs,
-    token_functions,
-    unsupported_model_error,
-)
+from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
+from tf_sparse_attention.export.portable_kinds import SIGNATURES, unsupported_model_error
 from tf_sparse_attention.files import atomic_folder
-from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 
 OPSET = 18
 
 
 def export_onnx(
-    model: LanguageModel,
+    model: LanguageModel | SequenceToSequence,
     path: str | os.PathLike,
     batch_size: int = 1,
     sequence_length: int = 1024,
     max_length: int = 1024,
-    signatures: Sequence[str] = SIGNATURES,
+    signatures: Sequence[str] | None = None,
+    source_length: int = 1024,
 ) -> pathlib.Path:
-    """Writes a folder with `score.onnx` and `decode.onnx`, token ids in and numbers out.
+    """Writes a folder with a file for each signature of the model, such as `score.onnx`: token ids in, numbers out.
 
-    Inputs, outputs and sizes are those of `export_litert`; each file has the weights. Before they are written, their
-    outputs are compared with the model's. It needs `pip install 'tf-sparse-attention[onnx]'`.
+    Signatures, inputs, outputs and sizes are those of `export_litert`; each file has the weights. Before they are
+    written, their outputs are compared with the model's. It needs `pip install 'tf-sparse-attention[onnx]'`.
 
     Args:
-        model: `LanguageModel` in float32, on the TensorFlow backend.
+        model: as for `export_litert`.
         path: folder to write. It must not exist, or be empty, or hold an earlier export, which is replaced
             atomically.
         batch_size: number of rows B. Default: 1.
         sequence_length: tokens of a row of `score`. Default: 1024.
         max_length: maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
-        signatures: which of the two are written. Default: both.
+        signatures: which are written. None (default): all that the model has.
+        source_length: tokens of a row of the source of an encoder-decoder. Default: 1024.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -54,7 +52,8 @@ def export_onnx(
     """
     packages = _packages()
     folder: pathlib.Path = _checked_path(path)
-    functions = token_functions(model, signatures, batch_size, sequence_length, max_length)
+    sizes = Sizes(batch_size, sequence_length, max_length, source_length)
+    functions = portable_functions(model, signatures, sizes)
     contents = {name: _convert(packages, model, function) for name, function in functions.items()}
     check_outputs(model, functions, "ONNX", _make_runner(packages, model, contents))
     with atomic_folder(folder) as temporary:

@@ -10,9 +10,9 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 from tf_sparse_attention.export.embedding import embed_function
 from tf_sparse_attention.export.generation import generate_function
+from tf_sparse_attention.export.model_checks import check_kind, check_length
 from tf_sparse_attention.export.readme import make_readme
 from tf_sparse_attention.export.scoring import score_function
-from tf_sparse_attention.export.token_functions import check_kind, check_length
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.files import atomic_folder
 from tf_sparse_attention.models import LanguageModel
@@ -73,7 +73,7 @@ def export_saved_model(
     """
     check_causal(model)
     check_tokenizer("tokenizer", tokenizer, model.backbone.vocabulary_size)
-    check_length(model, "sequence_length", sequence_length)
+    check_length("sequence_length", sequence_length, model.backbone.max_length)
     checks.check_count("batch_size", batch_size)
     checks.check_switch("jit_compile", jit_compile)
     checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))

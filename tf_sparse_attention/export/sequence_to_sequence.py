@@ -19,10 +19,10 @@ from tf_sparse_attention.export.generation import (
     outputs,
     strings,
 )
+from tf_sparse_attention.export.model_checks import check_kind
 from tf_sparse_attention.export.readme import make_source_readme
 from tf_sparse_attention.export.saved_model import check_tokenizer, checked_path, write_module
 from tf_sparse_attention.export.texts import with_end
-from tf_sparse_attention.export.token_functions import check_kind
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.generation import generate, row_keys, sample
 from tf_sparse_attention.models import SequenceToSequence

@@ -76,9 +76,10 @@ def negate(mask: Tensor | None) -> Tensor:
 
 def _and(first, second):
     """Returns `ops.logical_and`, with neighbouring axes that broadcast alike as one where the sizes are known."""
-    rank = max(len(first.shape), len(second.shape))
-    sizes = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in (first, second)]
-    if rank <= MOST_AXES or not are_known(*sizes[0], *sizes[1]) or sizes[0] == sizes[1]:
+    shapes = tuple(first.shape), tuple(second.shape)
+    rank = max(map(len, shapes))
+    sizes = [(1,) * (rank - len(axes)) + axes for axes in shapes]
+    if rank <= MOST_AXES or not are_known(*sizes[0], *sizes[1]) or shapes[0] == shapes[1]:
         return ops.logical_and(first, second)
     result: list[int] = []
     joined: list[tuple[int, ...]] = []
@@ -90,7 +91,8 @@ def _and(first, second):
             if spread == last:
                 pair = tuple(size * more for size, more in zip(joined.pop(), pair, strict=True))
             joined, last = [*joined, pair], spread
-    first, second = (ops.reshape(x, axes) for x, axes in zip((first, second), zip(*joined, strict=True), strict=True))
+    axes = zip(*(joined or [(1, 1)]), strict=True)
+    first, second = (ops.reshape(x, own) for x, own in zip((first, second), axes, strict=True))
     return ops.reshape(ops.logical_and(first, second), result)
 
 
