@@ -60,7 +60,7 @@ def _table(cells, results):
             continue
         weights = f"{found[0]['weights'] / 1e3:.0f}k"
         figures = [_figure([each[name] for each in found], digits) for name, digits in COLUMNS.items()]
-        seconds = _with_spread([each["processor_seconds"] for each in found], 0)
+        seconds = with_spread([each["processor_seconds"] for each in found], 0)
         lines.append(f"| {kind} | {len(found)} | {weights} | {seconds} | {' | '.join(figures)} |")
     return lines
 
@@ -69,10 +69,11 @@ def _figure(values, digits):
     """Returns the mean and the spread of numbers, or the means of lists of numbers."""
     if isinstance(values[0], list):
         return ", ".join(f"{mean:.{digits}f}" for mean in np.mean(values, axis=0))
-    return _with_spread(values, digits)
+    return with_spread(values, digits)
 
 
-def _with_spread(values: Iterable[float], digits: int) -> str:
+def with_spread(values: Iterable[float], digits: int) -> str:
+    """Returns the mean of numbers and, of several, in brackets half the distance of the two furthest apart."""
     values = list(values)
     spread = "" if len(values) < 2 else f" ({np.ptp(values) / 2:.{digits}f})"
     return f"{np.mean(values):.{digits}f}{spread}"

@@ -1,0 +1,29 @@
+"""The error rate of a trained recognizer on the test split, with its own attention or with another kind."""
+
+import pathlib
+from typing import Any
+
+import keras
+
+from trainers.shared import overrides
+from trainers.tasks import registry
+
+KEPT = ("phone_error_rate", "loss", "labels", "recordings")
+
+
+def evaluate(folder: pathlib.Path, attention: str | None = None) -> dict[str, Any]:
+    """Returns what a run's model scores, greedily decoded, and nats a label ("loss").
+
+    Args:
+        folder: the work folder of the run.
+        attention: the kind that replaces its own. None: its own.
+
+    Raises:
+        ValueError: if the folder has no trained model.
+    """
+    wanted = overrides.overridable_settings()
+    wanted.train.num_beams = 0
+    wanted.train.evaluation_attention = attention
+    found = registry.load_task(folder).evaluate(folder, "test", wanted)
+    keras.utils.clear_session()
+    return {name: found[name] for name in KEPT}

@@ -1,0 +1,79 @@
+"""The tables of the study, made of its file of results."""
+
+import pathlib
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.quality.results import with_spread
+from trainers.configs import speech
+
+FILE = pathlib.Path(__file__).parents[1] / "speech.jsonl"  # what was measured for docs/tasks.md
+EXCHANGED = ("full", "clustered", "improved")  # kinds of the same weights, which can take each other's place
+Rows = Sequence[dict[str, Any]]
+
+
+def select(rows: Rows, **wanted: Any) -> list[dict[str, Any]]:
+    """Returns the rows that have these values."""
+    return [row for row in rows if wanted.items() <= row.items()]
+
+
+def tables(rows: Rows) -> str:
+    """Returns what was measured as Markdown tables, none where there is nothing."""
+    parts = [_forward(select(rows, part="step"))]
+    for minutes in sorted({row["minutes"] for row in rows if "minutes" in row}):
+        parts += [_kinds(select(rows, minutes=minutes), minutes), _exchanges(select(rows, minutes=minutes))]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _markdown(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
+    rows = [list(head), *map(list, lines)]
+    rows.insert(1, ["---"] * len(rows[0]))
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _forward(rows):
+    """Processor time of a forward pass: that of "full", and what others take of it."""
+    lengths = sorted({row["length"] for row in rows})
+    if not lengths:
+        return []
+    full = [1000 * statistics.median(row["full_seconds"] for row in select(rows, length=each)) for each in lengths]
+    lines = [["full, milliseconds", *(f"{each:.0f}" for each in full)]]
+    for kind in speech.KINDS:
+        ratios = {row["length"]: row["ratio"] for row in select(rows, kind=kind)}
+        if ratios:
+            cells = (f"{ratios[each]:.2f}" if each in ratios else "-" for each in lengths)
+            lines.append([f"{kind}, of full", *cells])
+    return _markdown(["forward pass, frames:", *(f"{each:,}" for each in lengths)], lines)
+
+
+def _kinds(rows, minutes):
+    """A row a kind: errors after the same processor time."""
+    lines = []
+    for kind in speech.KINDS:
+        trained = select(rows, part="train", kind=kind)
+        scored = select(rows, part="evaluate", kind=kind, attention=kind)
+        if not trained or not scored:
+            continue
+        lines.append([
+            kind, _percent(scored), with_spread([row["loss"] for row in scored], 3),
+            f"{statistics.mean(row['steps'] for row in trained):,.0f}",
+            f"{statistics.mean(row['processor_seconds'] for row in trained):.0f}",
+            f"{trained[0]['weights']:,}", str(len(scored)),
+        ])  # fmt: skip
+    head = ("heads", f"phone error rate after {minutes:g} minutes", "nats a label", "steps")
+    return lines and _markdown([*head, "processor seconds in all", "weights", "seeds"], lines)
+
+
+def _exchanges(rows):
+    """Rows: the kind that a model was trained with; columns: the kind that it is scored with."""
+    lines = []
+    for kind in EXCHANGED:
+        cells = [_percent(select(rows, part="evaluate", kind=kind, attention=other)) for other in EXCHANGED]
+        if any(cell != "-" for cell in cells):
+            lines.append([kind, *cells])
+    return lines and _markdown(["trained with \\ scored with", *EXCHANGED], lines)
+
+
+def _percent(rows):
+    return f"{with_spread([100 * row['phone_error_rate'] for row in rows], 2)} %" if rows else "-"
