@@ -161,14 +161,30 @@ def test_transcripts_of_a_split_and_of_a_file_stand_beside_the_references(finish
     assert of_file[0]["text"] == task.as_labels(features)
 
 
+def test_features_that_are_made_in_another_way_are_not_scored(finished, tmp_path):
+    for number in range(3):
+        write_wav(tmp_path / f"{number}.wav", tone(300 + number))
+        (tmp_path / f"{number}.txt").write_text("a b", encoding="utf-8")
+    wanted = overrides.overridable_settings()
+    wanted.data.path = str(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"`config\.data` must have the unit that the model was trained on, phone\. Re"
+    ):
+        registry.load_task(finished[0]).evaluate(finished[0], "train", wanted)
+
+
 def test_what_cannot_be_transcribed_is_named(finished, tmp_path):
     task = registry.load_task(finished[0])
     write_wav(tmp_path / "a.wav", tone(300))
     np.savez(tmp_path / "a.npz", other=np.zeros(3))
+    np.savez(tmp_path / "c.npz", features=np.zeros((5, 8)), offsets=np.array([0, 7, 5], "uint64"))
+    (tmp_path / "d.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-30])
     for what, message in [
         (str(tmp_path / "b.wav"), r"`prompt` must be an existing file NAME\.wav or NAME\.npz, or a split\."),
         (str(tmp_path / "a.wav"), r"`prompt` must be a file of features, which the model was trained on\. Re"),
         (str(tmp_path / "a.npz"), r"`prompt` must be a file with the array `features`\. Received: .*a\.npz"),
+        (str(tmp_path / "c.npz"), r"`prompt` must be a file with `offsets` that grow from 0 to 5, the length of `fea"),
+        (str(tmp_path / "d.npz"), r"`prompt` must be a whole file NAME\.npz\. Received: .*d\.npz"),
         ("dev", r"`split` must be one of train, validation, test in speech\. Received: split=dev\."),
     ]:
         with pytest.raises(ValueError, match=message):

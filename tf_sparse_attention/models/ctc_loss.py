@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.parts.integers import values_of
+from tf_sparse_attention.models.label_checks import check_labels
 from tf_sparse_attention.ops.ctc import ctc_loss, frames_with_labels, needed_frames
 from tf_sparse_attention.types import Tensor
 
@@ -58,14 +59,7 @@ class CTCLoss(keras.losses.Loss):
 
 def _check_labels(labels, log_probs):
     """Raises a `ValueError` for labels that are none, or that no frames can be aligned with, where they can be seen."""
-    known, num_ids = values_of(labels), log_probs.shape[-1]
-    if known is None:
-        return
-    wrong = known[(known < 0) | (known >= num_ids)]
-    if wrong.size:
-        raise ValueError(f"`y_true` must be ids from 1 to {num_ids - 1}, and 0 for padding. Received: {wrong[0]}.")
-    if ((known[:, :-1] == 0) & (known[:, 1:] != 0)).any():
-        raise ValueError("`y_true` must have padding, 0, on the right alone. Received: 0 before another label.")
+    check_labels("y_true", labels, log_probs.shape[-1])
     needed, found = (values_of(count) for count in (needed_frames(labels), frames_with_labels(log_probs)))
     if needed is None or found is None or not (needed > found).any():
         return
