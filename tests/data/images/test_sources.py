@@ -207,6 +207,19 @@ def test_imagenet_of_tfds_tells_its_size_by_its_first_image(tmp_path):
         np.testing.assert_array_equal(source.array("validation"), images)
 
 
+def test_images_of_16_bits_are_not_taken_for_others(tmp_path):
+    images = drawn(3, (64, 64, 3)).astype("uint16") * 257
+
+    def as_dataset(self, *arguments, **options):
+        return tf.data.Dataset.from_tensor_slices({"image": images})
+
+    with tfds.testing.mock_data(as_dataset_fn=as_dataset):
+        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
+        with pytest.raises(ValueError, match=r"3 of 3 that are not, the first image 0 .*, of uint16, not of 8 bits a"):
+            source.array("validation")
+    assert not list((tmp_path / "images").iterdir())
+
+
 class Squares(tfds.core.GeneratorBasedBuilder):
     """A data set of TFDS that needs no download."""
 
