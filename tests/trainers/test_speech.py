@@ -1,5 +1,6 @@
 """Speech by the trainer: trained, resumed bit for bit, scored, transcribed, and what is refused."""
 
+import functools
 import json
 import signal
 from fnmatch import fnmatch
@@ -10,7 +11,7 @@ import pytest
 from tests.data.sources.test_speech import tone, write_wav
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import speech
-from trainers.shared import callbacks, overrides, training, workdir
+from trainers.shared import callbacks, overrides, scoring, training, workdir
 from trainers.tasks import registry, speech_scores
 from trainers.tasks.parts import Request
 from trainers.tasks.speech_scores import picture_of
@@ -126,6 +127,36 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
         assert training.train(config, folders[1]).signal == signal.SIGTERM
     training.train(config, folders[1])
     assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+
+
+@pytest.mark.full
+def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
+    task, calls = registry.load_task(finished[0]), []
+    expected = task.evaluate(finished[0], "train")
+    functions = {scoring.Scorer: "predict", speech_scores: "ctc_beam_search"}
+
+    def stopping(function, limit):
+        def call(*arguments, **options):
+            calls.append(function)
+            if calls.count(function) == limit:
+                raise KeyboardInterrupt
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=2))
+    for (owner, name), limit in zip(functions.items(), (2, 7), strict=True):
+        monkeypatch.setattr(owner, name, stopping(getattr(owner, name), limit))
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            task.evaluate(finished[0], "train")
+    found = task.evaluate(finished[0], "train")
+    # 14 recordings by beams, those of the second batch, in which it was stopped, again.
+    assert calls.count(calls[0]) == 3 and calls.count(calls[-1]) == 7 + 14 - 4
+    for name in ("recordings", "labels", "left_out", "phone_error_rate", "beams"):
+        assert found[name] == expected[name]
+    assert found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
+    assert not list(finished[0].glob("*.partial.json"))
 
 
 def test_generation_prints_and_writes_transcripts(finished):
