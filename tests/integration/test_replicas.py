@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import SIZE, normal, to_numpy, with_random_weights
-from tf_sparse_attention.layers import FeedForward, LocalAttention, RoutingAttention, TransformerBlock
-from tf_sparse_attention.models import Model
+from tf_sparse_attention.layers import FeedForward, LocalAttention, RoutingAttention, TransformerBlock, replicas
+from tf_sparse_attention.models import Backbone, CTCLoss, LanguageModel, Model, SpeechRecognizer, language_model_loss
 
 STEPS, BATCH, LENGTH = 5, 4, 11
 X, Y = normal(STEPS * BATCH, LENGTH, SIZE), normal(STEPS * BATCH, LENGTH, SIZE, seed=1)
@@ -94,6 +94,56 @@ def test_two_replicas_with_rematerialisation_equal_one_device_without(on_one_dev
     assert_same_training(train(two_replicas, remat=True)[1], on_one_device)
 
 
+HEADS = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
+IDS = np.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 0], [6, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+
+
+def language_model():
+    model = LanguageModel(Backbone(9, 1, 4, [HEADS], intermediate_dim=8, seed=0))
+    return model, {"token_ids": IDS}, IDS, language_model_loss()
+
+
+def recognizer():
+    encoder = Backbone(None, 1, 4, [HEADS], intermediate_dim=8, embedding_dim=3, causal=False, seed=0)
+    inputs = {"features": normal(4, 12, 3), "padding_mask": np.arange(12) < np.array([[12], [9], [4], [0]])}
+    return SpeechRecognizer(encoder, 6), inputs, IDS, CTCLoss()
+
+
+def test_a_loss_is_the_mean_over_the_targets_of_both_replicas(two_replicas):
+    loss, logits = language_model_loss(), normal(4, 5, 7)
+
+    def of_rows(context):
+        half = slice(2 * context.replica_id_in_sync_group, 2 * context.replica_id_in_sync_group + 2)
+        return IDS[half], logits[half], loss.count_targets(IDS[half])
+
+    def run(rows):
+        targets, predictions, count = rows
+        with replicas.joined_mean(count):
+            return loss(targets, predictions)
+
+    rows = two_replicas.experimental_distribute_values_from_function(of_rows)
+    found = two_replicas.experimental_local_results(two_replicas.run(run, (rows,)))
+    assert replicas.mean_factor() == 1
+    # Keras has divided each by the number of replicas.
+    np.testing.assert_allclose(np.sum(found), loss(IDS, logits), rtol=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("make", [language_model, recognizer])
+def test_a_mean_over_targets_is_that_of_one_device_where_a_replica_has_fewer(make, two_replicas):
+    losses, models = [], []
+    for strategy in (tf.distribute.get_strategy(), two_replicas):
+        with strategy.scope():
+            model, inputs, targets, loss = make()
+            with_random_weights(model).compile(keras.optimizers.SGD(1.0), loss, jit_compile=False)
+            batches = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(4)
+            losses.append(model.fit(batches, shuffle=False, verbose=0).history["loss"])
+        models.append(model)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    for mine, theirs in zip(*(model.trainable_weights for model in models), strict=True):
+        np.testing.assert_allclose(to_numpy(mine.value), to_numpy(theirs.value), atol=1e-5)
+
+
 def test_centroids_were_revived_in_these_steps(on_one_device, on_two_replicas):
     for results in (on_one_device, on_two_replicas[1]):
         for centroids in results["first_centroids"]:
@@ -162,8 +212,8 @@ def test_replicas_drop_different_places_and_leave_one_seed(two_replicas):
     def draw():
         return two_replicas.run(lambda: (layer(x, training=True), feed_forward(x, training=True)))
 
-    for first, second in (two_replicas.experimental_local_results(result) for result in draw()):
-        assert np.abs(to_numpy(first) - to_numpy(second)).max() > 0.01
+    for one, other in (two_replicas.experimental_local_results(result) for result in draw()):
+        assert np.abs(to_numpy(one) - to_numpy(other)).max() > 0.01
     for part in (layer, feed_forward):
         (seed,) = (variable for variable in part.non_trainable_variables if "seed" in variable.path)
         states = [to_numpy(state) for state in two_replicas.experimental_local_results(seed.value)]

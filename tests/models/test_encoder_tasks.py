@@ -138,7 +138,7 @@ def test_spans_are_of_tokens_that_may_be_chosen():
     inputs = {**INPUTS, "answer_mask": np.stack([allowed, np.arange(T) >= 6])}  # the second row: padding alone
     found, logits = model.answer(inputs), to_numpy(model(inputs))[0]
     log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    spans = [(s, e) for s in range(T) for e in range(s, min(s + 3, T)) if allowed[s] and allowed[e]]
+    spans = [(s, e) for s in range(T) for e in range(s, min(s + 3, T)) if allowed[s : e + 1].all()]
     best = max(spans, key=lambda span: log_probs[0, span[0]] + log_probs[1, span[1]])
     assert (found["start"][0], found["end"][0]) == best
     assert found["log_prob"][0] == pytest.approx(log_probs[0, best[0]] + log_probs[1, best[1]], rel=1e-5)
@@ -155,6 +155,14 @@ def test_the_best_span_is_that_of_all_spans(rows, length, longest, seed):
             (s, e): starts[row, s] + ends[row, e] for s in range(length) for e in range(s, min(s + longest, length))
         }
         assert (start, end) == max(sums, key=sums.__getitem__) and score == sums[start, end]
+
+
+def test_no_span_goes_over_what_it_may_not_hold():
+    allowed = np.array([[True, False, True, True], [True, True, False, True], [False, False, False, True]])
+    starts, ends = np.array([[9.0, 0.0, 1.0, 2.0]] * 3), np.array([[0.0, 9.0, 4.0, 8.0]] * 3)
+    start, end, score = (to_numpy(x).tolist() for x in best_spans(starts, ends, 4, allowed))
+    # Of the first row (0, 3) would have 17, of the second (0, 1) has 18.
+    assert (start, end, score) == ([3, 0, 3], [3, 1, 3], [10.0, 18.0, 10.0])
 
 
 def test_a_span_of_two_tokens_by_hand():

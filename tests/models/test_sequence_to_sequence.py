@@ -209,6 +209,14 @@ WRONG = [
         r"`inputs` must have one of 'encoder_token_ids' and 'encoder_feat",
     ),
     (lambda: make()(inputs_of(mask=MASK)), r"Received: \['decoder_token_ids', 'encoder_token_ids', 'mask'\]\."),
+    (
+        lambda: make()(inputs_of(encoder_segment_ids=np.ones((3, S), "int32"))),
+        r"`inputs` must have both 'encoder_segment_ids' and 'decoder_segment_ids'",
+    ),
+    (
+        lambda: make()(inputs_of(decoder_segment_ids=np.ones((3, T), "int32"))),
+        r"`inputs` must have both 'encoder_segment_ids' and 'decoder_segment_ids'",
+    ),
     (lambda: make()(inputs_of(SOURCES + V)), r"`encoder_token_ids` must be token ids from 0 to 39"),
     (lambda: make().generate([[]], 5), r"`sources` must have one token or more each\. Received: an empty one\."),
     (lambda: make().generate([[V]], 5), r"`sources` must be text, or sequences of integers in \[1, 40\)"),

@@ -182,6 +182,16 @@ def test_error_rates_stream_over_batches():
     assert float(rate.result()) == 0.5 and rate.name == "phone_error_rate"
 
 
+def test_padding_before_labels_and_negative_ones_are_refused_by_error_rates():
+    for references, hypotheses, message in [
+        ([[1, 2]], [[1, 0, 2]], r"`y_pred` must have padding, 0, on the right alone"),
+        ([[0, 2]], [[1, 2]], r"`y_true` must have padding, 0, on the right alone"),
+        ([[1, -1]], [[1, 2]], r"`y_true` must be ids from 1 on, and 0 for padding\. Received: -1\."),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ErrorRate().update_state(np.array(references), np.array(hypotheses))
+
+
 def test_what_does_not_fit_is_refused():
     encoder = make().encoder
     for arguments, message in [

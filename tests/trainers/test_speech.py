@@ -1,5 +1,6 @@
 """Speech by the trainer: trained, resumed bit for bit, scored, transcribed, and what is refused."""
 
+import functools
 import json
 import signal
 from fnmatch import fnmatch
@@ -10,7 +11,7 @@ import pytest
 from tests.data.sources.test_speech import tone, write_wav
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import speech
-from trainers.shared import callbacks, overrides, training, workdir
+from trainers.shared import callbacks, overrides, scoring, training, workdir
 from trainers.tasks import registry, speech_scores
 from trainers.tasks.parts import Request
 from trainers.tasks.speech_scores import picture_of
@@ -128,6 +129,36 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
     assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
 
 
+@pytest.mark.full
+def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
+    task, calls = registry.load_task(finished[0]), []
+    expected = task.evaluate(finished[0], "train")
+    functions = {scoring.Scorer: "predict", speech_scores: "ctc_beam_search"}
+
+    def stopping(function, limit):
+        def call(*arguments, **options):
+            calls.append(function)
+            if calls.count(function) == limit:
+                raise KeyboardInterrupt
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=2))
+    for (owner, name), limit in zip(functions.items(), (2, 7), strict=True):
+        monkeypatch.setattr(owner, name, stopping(getattr(owner, name), limit))
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            task.evaluate(finished[0], "train")
+    found = task.evaluate(finished[0], "train")
+    # 14 recordings by beams, those of the second batch, in which it was stopped, again.
+    assert calls.count(calls[0]) == 3 and calls.count(calls[-1]) == 7 + 14 - 4
+    for name in ("recordings", "labels", "left_out", "phone_error_rate", "beams"):
+        assert found[name] == expected[name]
+    assert found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
+    assert not list(finished[0].glob("*.partial.json"))
+
+
 def test_generation_prints_and_writes_transcripts(finished):
     task = registry.load_task(finished[0])
     made = task.generate(finished[0], Request(prompt=b"validation", num_samples=2))
@@ -161,14 +192,30 @@ def test_transcripts_of_a_split_and_of_a_file_stand_beside_the_references(finish
     assert of_file[0]["text"] == task.as_labels(features)
 
 
+def test_features_that_are_made_in_another_way_are_not_scored(finished, tmp_path):
+    for number in range(3):
+        write_wav(tmp_path / f"{number}.wav", tone(300 + number))
+        (tmp_path / f"{number}.txt").write_text("a b", encoding="utf-8")
+    wanted = overrides.overridable_settings()
+    wanted.data.path = str(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"`config\.data` must have the unit that the model was trained on, phone\. Re"
+    ):
+        registry.load_task(finished[0]).evaluate(finished[0], "train", wanted)
+
+
 def test_what_cannot_be_transcribed_is_named(finished, tmp_path):
     task = registry.load_task(finished[0])
     write_wav(tmp_path / "a.wav", tone(300))
     np.savez(tmp_path / "a.npz", other=np.zeros(3))
+    np.savez(tmp_path / "c.npz", features=np.zeros((5, 8)), offsets=np.array([0, 7, 5], "uint64"))
+    (tmp_path / "d.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-30])
     for what, message in [
         (str(tmp_path / "b.wav"), r"`prompt` must be an existing file NAME\.wav or NAME\.npz, or a split\."),
         (str(tmp_path / "a.wav"), r"`prompt` must be a file of features, which the model was trained on\. Re"),
         (str(tmp_path / "a.npz"), r"`prompt` must be a file with the array `features`\. Received: .*a\.npz"),
+        (str(tmp_path / "c.npz"), r"`prompt` must be a file with `offsets` that grow from 0 to 5, the length of `fea"),
+        (str(tmp_path / "d.npz"), r"`prompt` must be a whole file NAME\.npz\. Received: .*d\.npz"),
         ("dev", r"`split` must be one of train, validation, test in speech\. Received: split=dev\."),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""State that several TensorFlow replicas share, and per-replica random seeds.
+"""State that several TensorFlow replicas share, means over the targets of all of them, and per-replica random seeds.
 
 A cross-replica reduction inside a layer's `call` corrupts the losses that layers add, and cannot run under remat. So a
 layer leaves its replica's sums in a variable, and the training step of `tsa.models.Model`, after the gradients, adds
@@ -79,6 +79,38 @@ def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
     reduced = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
     for layer, sums in zip(layers, reduced, strict=True):
         layer.advance(sums)
+
+
+@contextlib.contextmanager
+def joined_mean(count: Tensor | None) -> Iterator[None]:
+    """Declares that losses are means over `count` targets of this replica, and makes them means over those of all.
+
+    Keras takes the mean of the losses of replicas, of which one may have fewer targets than another: a loss multiplies
+    its own by `mean_factor`. The counts are added here, before the layers are called.
+
+    Args:
+        count: float32 (), in replica context. None: nothing is declared.
+    """
+    before = mean_factor()
+    _LOCAL.mean_factor = _factor(count)
+    try:
+        yield
+    finally:
+        _LOCAL.mean_factor = before
+
+
+def mean_factor() -> Any:
+    """Returns what a mean over the targets of this replica, or over one if there are none, is multiplied by."""
+    return getattr(_LOCAL, "mean_factor", 1.0)
+
+
+def _factor(count):
+    if count is None or not in_several_replicas():
+        return 1.0
+    import tensorflow as tf
+
+    total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, count)
+    return tf.maximum(count, 1.0) * replica_count() / tf.maximum(total, 1.0)
 
 
 def has_several_workers() -> bool:

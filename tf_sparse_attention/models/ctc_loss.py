@@ -6,6 +6,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.parts.integers import values_of
+from tf_sparse_attention.layers.replicas import mean_factor
+from tf_sparse_attention.models.label_checks import check_labels
 from tf_sparse_attention.ops.ctc import ctc_loss, frames_with_labels, needed_frames
 from tf_sparse_attention.types import Tensor
 
@@ -16,7 +18,8 @@ class CTCLoss(keras.losses.Loss):
 
     Called with labels, int (B, U), 0 for padding on the right, and what a `SpeechRecognizer` returns, log-probabilities
     (B, T, V + 1) with the blank first. Rows of the batch that are empty count nothing, nor do those with a
-    `sample_weight` of 0; a batch without labels has the nats of its frames. In float32 whatever the dtype policy; see
+    `sample_weight` of 0; a batch without labels has the nats of its frames. In a step of `tsa.models.Model` on several
+    replicas of TensorFlow the mean is over the labels of all of them. In float32 whatever the dtype policy; see
     `tf_sparse_attention.ops.ctc.ctc_loss`.
 
     Note: `keras.losses.CTC` is the sum for each row. The mean over labels is the same for rows of all lengths.
@@ -43,29 +46,31 @@ class CTCLoss(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        if sample_weight is not None:  # labels that do not count are none: infinity times 0 would be no number
-            counts = ops.reshape(ops.convert_to_tensor(sample_weight), (-1, 1)) != 0
-            y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
-        return super().__call__(y_true, y_pred, sample_weight)
+        return super().__call__(_counted(y_true, sample_weight), y_pred, sample_weight)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         labels = ops.cast(y_true, "int32")
         _check_labels(labels, y_pred)
-        count = ops.sum(ops.cast(labels != 0, "float32"))
         # Keras divides the sum by the rows.
-        return ctc_loss(labels, y_pred) * (ops.cast(ops.shape(labels)[0], "float32") / ops.maximum(count, 1))
+        rows = ops.cast(ops.shape(labels)[0], "float32")
+        return ctc_loss(labels, y_pred) * (mean_factor() * rows / ops.maximum(self.count_targets(labels), 1))
+
+    def count_targets(self, y_true: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        """Returns how many labels the loss is the mean of, float32 (); the arguments are those of a call."""
+        return ops.sum(ops.cast(_counted(y_true, sample_weight) != 0, "float32"))
+
+
+def _counted(labels, sample_weight):
+    """Returns labels without those of rows of weight 0: an infinite loss times 0 would be no number."""
+    if sample_weight is None:
+        return labels
+    counts = ops.reshape(ops.convert_to_tensor(sample_weight), (-1, 1)) != 0
+    return ops.where(counts, labels, ops.zeros_like(labels))
 
 
 def _check_labels(labels, log_probs):
     """Raises a `ValueError` for labels that are none, or that no frames can be aligned with, where they can be seen."""
-    known, num_ids = values_of(labels), log_probs.shape[-1]
-    if known is None:
-        return
-    wrong = known[(known < 0) | (known >= num_ids)]
-    if wrong.size:
-        raise ValueError(f"`y_true` must be ids from 1 to {num_ids - 1}, and 0 for padding. Received: {wrong[0]}.")
-    if ((known[:, :-1] == 0) & (known[:, 1:] != 0)).any():
-        raise ValueError("`y_true` must have padding, 0, on the right alone. Received: 0 before another label.")
+    check_labels("y_true", labels, log_probs.shape[-1])
     needed, found = (values_of(count) for count in (needed_frames(labels), frames_with_labels(log_probs)))
     if needed is None or found is None or not (needed > found).any():
         return

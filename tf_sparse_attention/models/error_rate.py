@@ -7,6 +7,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.ctc import ctc_greedy
+from tf_sparse_attention.models.label_checks import check_labels
 from tf_sparse_attention.ops.edit_distance import edit_distance
 from tf_sparse_attention.ops.words import split_words
 from tf_sparse_attention.types import Config, Tensor
@@ -40,10 +41,16 @@ class ErrorRate(keras.metrics.Metric):
         self.labels = self.add_variable((), "zeros", dtype="int32", name="labels")
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
-        """Adds a batch; rows with a `sample_weight` (B,) of 0 do not count."""
-        references = self.tokens_of(ops.cast(y_true, "int32"))
-        y_pred = ops.convert_to_tensor(y_pred)
-        hypotheses = self.tokens_of(ctc_greedy(y_pred) if len(y_pred.shape) == 3 else ops.cast(y_pred, "int32"))
+        """Adds a batch; rows with a `sample_weight` (B,) of 0 do not count.
+
+        Raises:
+            ValueError: outside of a program, for negative labels and for padding before others.
+        """
+        y_true, y_pred = ops.cast(y_true, "int32"), ops.convert_to_tensor(y_pred)
+        y_pred = ctc_greedy(y_pred) if len(y_pred.shape) == 3 else ops.cast(y_pred, "int32")
+        for name, labels in {"y_true": y_true, "y_pred": y_pred}.items():
+            check_labels(name, labels)
+        references, hypotheses = self.tokens_of(y_true), self.tokens_of(y_pred)
         first = references if len(references.shape) == 2 else references[..., 0]
         edits, count = edit_distance(references, hypotheses), ops.sum(ops.cast(first != 0, "int32"), axis=-1)
         if sample_weight is not None:

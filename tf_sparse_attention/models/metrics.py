@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.replicas import mean_factor
 from tf_sparse_attention.types import Config, Tensor
 
 
@@ -21,7 +22,8 @@ def nats_of(targets: Tensor, predictions: Tensor) -> Tensor:
 class LanguageModelLoss(keras.losses.Loss):
     """The mean of -log p over the targets that are not padding (id 0), in nats a token.
 
-    Called with ids (B, T) and logits (B, T, V), or nats (B, T) of a model that got the targets as inputs.
+    Called with ids (B, T) and logits (B, T, V), or nats (B, T) of a model that got the targets as inputs. In a step of
+    `tsa.models.Model` on several replicas of TensorFlow the mean is over the targets of all of them.
 
     Args:
         name: default "cross_entropy".
@@ -56,7 +58,11 @@ class LanguageModelLoss(keras.losses.Loss):
         nats = ops.where(is_target, nats, 0)
         # Keras divides the sum by the number of all targets, padding included.
         share = ops.sum(ops.cast(is_target, nats.dtype)) / ops.cast(ops.size(is_target), nats.dtype)
-        return nats / ops.where(share > 0, share, 1)
+        return nats * (mean_factor() / ops.where(share > 0, share, 1))
+
+    def count_targets(self, y_true: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        """Returns how many targets the loss is the mean of, float32 (); no weights take one away."""
+        return ops.sum(ops.cast(ops.not_equal(y_true, 0), "float32"))
 
 
 def _mean_nats(logits):

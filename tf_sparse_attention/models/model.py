@@ -17,13 +17,21 @@ class TrainStepMixin:
     """The training step of `Model`; a class of its own, since Keras changes the bases of a class made functional."""
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
-        with replicas.deferred_updates():
+        with replicas.joined_mean(self._num_targets(args)), replicas.deferred_updates():
             result = super().train_step(*args, **kwargs)
         replicas.apply_deferred(self._flatten_layers())
         return replicas.logs_to_average(result)
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        return replicas.logs_to_average(super().test_step(*args, **kwargs))
+        with replicas.joined_mean(self._num_targets(args)):
+            return replicas.logs_to_average(super().test_step(*args, **kwargs))
+
+    def _num_targets(self, state_and_data):
+        """Returns how many targets of this replica the loss is the mean of; None for other losses, and one device."""
+        count_targets = getattr(self.loss, "count_targets", None)
+        if count_targets is None or not replicas.in_several_replicas():
+            return None
+        return count_targets(*keras.utils.unpack_x_y_sample_weight(state_and_data[-1])[1:])
 
     def shrink_windows(self, margin: int = 0) -> int | None:
         """Shrinks the windows of layers with an adaptive span to what their spans need now.

@@ -184,5 +184,10 @@ def _check_inputs(inputs):
             f"`inputs` must be a dictionary with {needed!r} and {SOURCES[0]!r} or {SOURCES[1]!r}, and may have "
             f"{', '.join(map(repr, OF_ENCODER + OF_DECODER))}. Received: {found}."
         )
+    if (inputs.get(OF_ENCODER[1]) is None) != (inputs.get(OF_DECODER[1]) is None):
+        raise ValueError(
+            f"`inputs` must have both {OF_ENCODER[1]!r} and {OF_DECODER[1]!r}, by which a target reads its own source, "
+            f"or none of them. Received: {found}."
+        )
     if len(set(inputs) & set(SOURCES)) != 1:
         raise ValueError(f"`inputs` must have one of {SOURCES[0]!r} and {SOURCES[1]!r}. Received: {found}.")

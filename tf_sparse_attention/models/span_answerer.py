@@ -31,7 +31,8 @@ class SpanAnswerer(EncoderTask):
     Call arguments:
         inputs: what the encoder reads, as for `SequenceClassifier`; a dictionary may also have "answer_mask" (B, T),
             not zero where an answer may be, so for tokens of the text and neither of the question nor separators.
-            Padding is never chosen. For rows without an answer let one token stand for that, such as the first.
+            Padding is never chosen, and no answer holds what is not allowed. For rows without an answer let one token
+            stand for that, such as the first.
         training: whether to apply dropout and update centroids.
 
     Returns:
@@ -89,8 +90,9 @@ class SpanAnswerer(EncoderTask):
         log_probs = ops.log_softmax(logits, axis=-1)
         length = ops.shape(logits)[-1]
         most = self.max_answer_length if not isinstance(length, int) else min(self.max_answer_length, length)
-        start, end, score = best_spans(log_probs[:, 0], log_probs[:, 1], most)
-        exists = ops.max(logits[:, 0], axis=-1) > LOWEST / 2
+        allowed = logits[:, 0] > LOWEST / 2
+        start, end, score = best_spans(log_probs[:, 0], log_probs[:, 1], most, allowed)
+        exists = ops.any(allowed, axis=-1)
         return ops.where(exists, start, -1), ops.where(exists, end, -1), ops.where(exists, score, -float("inf"))
 
     def get_config(self) -> Config:

@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,12 +50,27 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
             raise ValueError(f"`prompt` must be a file of features, which the model was trained on. Received: {path}.")
         yield file.name, np.asarray(tsa.data.LogMel(**description)(read_mono(file, description["sample_rate"])))
         return
-    with np.load(file) as arrays:
-        if "features" not in arrays:
-            raise ValueError(f"`prompt` must be a file with the array `features`. Received: {path}.")
-        features, scale = arrays["features"].astype("float32"), arrays.get("scale")
-        offsets = arrays["offsets"] if "offsets" in arrays else np.array([0, len(features)])
+    arrays = _arrays_of(file)
+    features, scale = arrays["features"].astype("float32"), arrays.get("scale")
+    offsets = arrays.get("offsets", np.array([0, len(features)])).astype("int64")
+    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(features) or (np.diff(offsets) < 0).any():
+        raise ValueError(
+            f"`prompt` must be a file with `offsets` that grow from 0 to {len(features)}, the length of `features`. "
+            f"Received: {offsets.tolist()[:10]} in {path}."
+        )
     if scale is not None:
         features = scale[0] + (scale[1] - scale[0]) * features / 255
     for number, (begin, end) in enumerate(itertools.pairwise(offsets)):
         yield f"{file.name}[{number}]", features[begin:end]
+
+
+def _arrays_of(path):
+    """Returns the arrays of a file NAME.npz that features are made of."""
+    try:
+        with path.open("rb") as content, np.load(content) as file:
+            arrays = {name: file[name] for name in ("features", "offsets", "scale") if name in file}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"`prompt` must be a whole file NAME.npz. Received: {path}: {error}.") from error
+    if "features" not in arrays:
+        raise ValueError(f"`prompt` must be a file with the array `features`. Received: {path}.")
+    return arrays

@@ -88,9 +88,20 @@ class Task:
         return self._known
 
     def open_store(self, split: str) -> tsa.data.SpeechStore:
-        """Returns the recordings of a split, with the labels of the training split."""
+        """Returns the recordings of a split, with the labels of the training split.
+
+        Raises:
+            ValueError: for features that are made in another way than those of the training split, or other labels.
+        """
         if split == self.config.data.train_split and self.source.labels is None and self._known is None:
             return self.training_store
+        found = {"unit": self.source.unit, "features": self.source.description}
+        for name, value in found.items():
+            if value != self.known[name]:
+                raise ValueError(
+                    f"`config.data` must have the {name} that the model was trained on, {self.known[name]}. "
+                    f"Received: {value} of {self.source.name}."
+                )
         return tsa.data.open_speech_store(self.source, split, self.known["labels"])
 
     def open_buckets(self, split: str) -> tsa.data.SpeechBuckets:

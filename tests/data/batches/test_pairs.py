@@ -110,7 +110,9 @@ def test_an_evaluation_has_each_pair_once_also_when_resumed(stores):
 @pytest.mark.parametrize("use_source", [True, False])
 def test_as_a_prefix_the_source_is_read_and_the_target_scored(stores, use_source):
     buckets, found = PairBuckets(*stores, batch_size=2, max_length=256, as_prefix=True), []
-    for inputs, ids, weights in numpy_batches(buckets.evaluation_batches(use_source)):
+    for inputs, targets, weights in numpy_batches(buckets.evaluation_batches(use_source)):
+        np.testing.assert_array_equal(targets > 0, weights > 0)
+        ids = np.where(targets > 0, targets, np.pad(inputs["token_ids"][:, 1:], [(0, 0), (0, 1)]))
         np.testing.assert_array_equal(inputs["token_ids"][:, 1:], np.where(ids[:, 1:] > 0, ids[:, :-1], 0))
         np.testing.assert_array_equal(inputs["padding_mask"], ids > 0)
         assert not inputs["token_ids"][:, 0].any()

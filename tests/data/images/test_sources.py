@@ -42,6 +42,15 @@ def test_a_folder_has_its_splits_exactly(folder, tmp_path):
     np.testing.assert_array_equal(source.array("test+validation[:1]"), [*images["test"], *images["validation"]])
 
 
+def test_images_beside_the_splits_are_counted(folder, tmp_path, caplog):
+    path, images = folder
+    assert not caplog.text
+    for name in ("odd.png", "more/odd.png", ".hidden/odd.png"):
+        write(path / name, images["test"][0])
+    assert open_images(path=path, data_dir=tmp_path).splits == ("train", "validation", "test")
+    assert "2 images of " in caplog.text and " are left out, they are in none of its splits train, val" in caplog.text
+
+
 def test_the_content_of_files_decides_where_there_are_no_splits(tmp_path):
     for number, image in enumerate(drawn(40)):
         write(tmp_path / "all" / f"{number:02}.png", image)
@@ -196,6 +205,19 @@ def test_imagenet_of_tfds_tells_its_size_by_its_first_image(tmp_path):
         source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
         assert source.shape == (64, 64, 3)
         np.testing.assert_array_equal(source.array("validation"), images)
+
+
+def test_images_of_16_bits_are_not_taken_for_others(tmp_path):
+    images = drawn(3, (64, 64, 3)).astype("uint16") * 257
+
+    def as_dataset(self, *arguments, **options):
+        return tf.data.Dataset.from_tensor_slices({"image": images})
+
+    with tfds.testing.mock_data(as_dataset_fn=as_dataset):
+        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
+        with pytest.raises(ValueError, match=r"3 of 3 that are not, the first image 0 .*, of uint16, not of 8 bits a"):
+            source.array("validation")
+    assert not list((tmp_path / "images").iterdir())
 
 
 class Squares(tfds.core.GeneratorBasedBuilder):

@@ -76,6 +76,13 @@ def test_paragraphs_pair_up_where_both_sides_have_as_many(opened, caplog):
         opened(lines[1:], unit="paragraph").source.documents("train")
 
 
+def test_lines_that_lack_a_field_are_counted(opened, caplog):
+    lines = [{"en": f"one {number}", "de": "eins", "split": "train"} for number in range(3)]
+    lines += [{"en": "alone", "split": "train"}, {"de": "allein", "split": "test"}]
+    assert len(list(opened(lines).target.documents("train"))) == 3
+    assert "2 of 5 lines are left out, they lack one of en, de." in caplog.text
+
+
 def test_several_fields_and_lists_of_texts_are_one_text(opened):
     lines = [{"question": "why?", "passages": ["one", "two"], "answer": "so", "split": "train"}, {"question": "how?"}]
     pairs = opened(lines, source="question+passages", target="answer")

@@ -116,6 +116,18 @@ def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path):
         open_speech(**options, sample_rate=RATE)
 
 
+def test_transcripts_without_a_recording_are_counted_and_those_of_other_text_are_named(folder, tmp_path, caplog):
+    options = {"path": folder, "data_dir": tmp_path, "sample_rate": RATE}
+    (folder / "train" / "9.txt").write_text("left alone", encoding="utf-8")
+    (folder / "test" / "2.txt").write_bytes("so".encode("utf-8-sig"))
+    (one,) = open_speech(**options).utterances("test")
+    assert one.transcript == ["s", "o"]
+    assert "1 files NAME.txt are left out, they have no NAME.wav: the first is " in caplog.text
+    (folder / "test" / "2.txt").write_bytes("ä".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"`path` must hold transcripts in UTF-8\. Received: .*2\.txt, wrong at 0\."):
+        list(open_speech(**options).utterances("test"))
+
+
 ARRAYS = {
     "features": np.arange(24, dtype="uint8").reshape(8, 3),
     "scale": np.array([-1.0, 1.0], "float32"),
@@ -149,14 +161,18 @@ def test_a_file_of_features_has_phones(tmp_path):
             {"phonemes": np.array([1, 0, 2])},
             r"`phonemes` must be indices into `vocabulary`, from 0 to 1\.",
         ),
+        ({"offsets": np.array([0, 9, 8], "uint64")}, r"`offsets` must be 3 growing numbers from 0 to 8"),
+        ({"features": np.zeros(8)}, r"`path` must hold `features` of shape \(frames, F\)\. Received: \(8,\) in "),
+        ({"vocabulary": np.array(["a", "b", "a"])}, r"`vocabulary` must have each label once\. Received: 'a' twice"),
     ]:
         with pytest.raises(ValueError, match=message):
             open_speech(path=write_features(tmp_path / "c.npz", **changes))
     with pytest.raises(ValueError, match=r"`split` must be one of train, test in a\. Received: split=dev\."):
         list(source.utterances("dev"))
-    (tmp_path / "d.npz").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"`path` must be a whole file NAME\.npz\. Received: .*d\.npz"):
-        open_speech(path=tmp_path / "d.npz")
+    for content in (b"no", (tmp_path / "a.npz").read_bytes()[:-30]):
+        (tmp_path / "d.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"`path` must be a whole file NAME\.npz\. Received: .*d\.npz"):
+            open_speech(path=tmp_path / "d.npz")
 
 
 class Spoken(tfds.core.GeneratorBasedBuilder):
@@ -191,6 +207,43 @@ def test_a_set_of_tfds_is_read_by_its_sound_and_its_text(tmp_path):
         open_speech(**options)
     with pytest.raises(ValueError, match=r"`split` must be one of train, test in spoken/1\.0\.0"):
         next(source.utterances("dev"))
+
+
+class Loud(Spoken):
+    """A set whose samples have more than 16 bits."""
+
+    def _info(self):
+        audio = tfds.features.Audio(sample_rate=self.sample_rate, dtype=np.int32)
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict({"speech": audio, "text": tfds.features.Text()})
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(1)}
+
+    def _generate_examples(self, count):
+        yield 0, {"speech": tone(300).astype("int32") * 65536, "text": "SAY"}
+
+
+class InFractions(Spoken):
+    """A set whose samples are between -1 and 1."""
+
+    def _info(self):
+        audio = tfds.features.Audio(sample_rate=self.sample_rate, dtype=np.float32)
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict({"speech": audio, "text": tfds.features.Text()})
+        )
+
+
+def test_sound_of_other_than_16_bits_is_named(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"`tfds` must have samples of 16 bits\. Received: one of \d{9} in train\[0\]\."
+    ):
+        list(open_speech(tfds="loud", data_dir=tmp_path, sample_rate=RATE).utterances("train"))
+    with pytest.raises(
+        ValueError, match=r"as integers\. Received: in_fractions/1\.0\.0 with float32 of shape \(None,\)"
+    ):
+        open_speech(tfds="in_fractions", data_dir=tmp_path, sample_rate=RATE)
 
 
 def test_librispeech_has_one_sound_and_one_text(tmp_path):

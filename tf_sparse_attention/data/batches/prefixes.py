@@ -36,10 +36,11 @@ def pack_prefixes(ids: "tf.Tensor", is_target: "tf.Tensor") -> "tuple[dict[str, 
 
     Returns:
         `(inputs, targets, weights)`: inputs {"token_ids", "padding_mask"}, the ids moved right by one with id 0 first;
-        weights float32 (B, T), 1 where `is_target`.
+        targets the ids where `is_target` and 0 elsewhere, so that a loss is the mean over them alone; weights float32
+        (B, T), 1 where `is_target`.
     """
     import tensorflow as tf
 
     exists = tf.not_equal(ids, 0)
     before = tf.where(exists, tf.pad(ids[:, :-1], [[0, 0], [1, 0]]), 0)
-    return {"token_ids": before, "padding_mask": exists}, ids, tf.cast(is_target, tf.float32)
+    return {"token_ids": before, "padding_mask": exists}, tf.where(is_target, ids, 0), tf.cast(is_target, tf.float32)

@@ -69,12 +69,14 @@ class ImageSource:
             Iterator of uint8 (H, W, C).
 
         Raises:
-            ValueError: If there is no such split; at the end, if there was an image of another shape, or one that
-                cannot be read, with the name of the first and their number.
+            ValueError: If there is no such split; at the end, if there was an image of another shape, one of more than
+                8 bits a channel, or one that cannot be read, with the name of the first and their number.
         """
         shape = self.shape
 
         def find_fault(image):
+            if image.dtype != np.uint8:
+                return f"of {image.dtype}, not of 8 bits a channel"
             return None if image.shape == shape else f"of {_words(image.shape)}"
 
         return without_odd(self._reader.read(split), find_fault, f"images of {_words(shape)}")

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ class FeatureFile:
         data_dir: folder in which prepared features are kept. None: ~/tensorflow_datasets.
 
     Raises:
-        ValueError: for a file that lacks an array, or whose offsets do not fit.
+        ValueError: for a file that lacks an array, whose offsets do not fit, or whose vocabulary has a label twice.
     """
 
     unit = PHONE
@@ -64,16 +65,17 @@ class FeatureFile:
 def _read(path):
     """Returns the arrays of a file, checked."""
     try:
-        with np.load(path) as file:
+        with path.open("rb") as content, np.load(content) as file:
             arrays = {name: file[name] for name in (*NEEDED, "scale") if name in file}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"`path` must be a whole file NAME.npz. Received: {path}: {error}.") from error
     missing = [name for name in NEEDED if name not in arrays]
     if missing:
         raise ValueError(f"`path` must hold the arrays {', '.join(NEEDED)}. Received: {path}, without {missing[0]}.")
+    _check_features(arrays, path)
     count = len(arrays["split"])
     for offsets, values in (("offsets", "features"), ("phoneme_offsets", "phonemes")):
-        found = arrays[offsets]
+        found = arrays[offsets] = arrays[offsets].astype("int64")  # unsigned ones would never fall
         if len(found) != count + 1 or found[0] != 0 or found[-1] != len(arrays[values]) or (np.diff(found) < 0).any():
             raise ValueError(
                 f"`{offsets}` must be {count + 1} growing numbers from 0 to {len(arrays[values])}, the length of "
@@ -87,3 +89,12 @@ def _read(path):
             f"{arrays['phonemes'].min()} to {arrays['phonemes'].max()} in {path}."
         )
     return arrays
+
+
+def _check_features(arrays, path):
+    features, labels = arrays["features"], [str(label) for label in arrays["vocabulary"]]
+    if features.ndim != 2:
+        raise ValueError(f"`path` must hold `features` of shape (frames, F). Received: {features.shape} in {path}.")
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ValueError(f"`vocabulary` must have each label once. Received: {twice[0]!r} twice in {path}.")

@@ -34,7 +34,8 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
     one of each of their paragraphs.
 
     A line is an object. Its field "split" is "train", "validation" or "test"; where no line has one, the hash of its
-    texts decides (about 90/5/5). How many lines lack a field is logged, and of how many the paragraphs do not pair up.
+    texts decides (about 90/5/5). A warning says how many lines lack a field, and of how many the paragraphs do not pair
+    up.
 
     Args:
         path: the file, UTF-8.
@@ -120,7 +121,9 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
                 f"`fields` must be those of some lines of {self._path.name}. Received: fields={self._fields}, "
                 f"lines with {found}."
             )
-        logging.info("%s: %d of %d lines have %s.", self._path.name, len(complete), len(lines), ", ".join(self._fields))
+        if len(complete) < len(lines):
+            message, lacking = "%s: %d of %d lines are left out, they lack one of %s.", len(lines) - len(complete)
+            logging.warning(message, self._path.name, lacking, len(lines), ", ".join(names_of(self._fields)))
         splits: dict[str, list[tuple[int, list[tuple[str, ...]]]]] = {}
         named = any(SPLIT in line for _, line in lines)
         for number, line in complete:

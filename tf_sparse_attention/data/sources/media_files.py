@@ -1,5 +1,6 @@
 """Files of images or of sound: which there are in a folder, their splits, and what is said of odd ones."""
 
+import logging
 import os
 import pathlib
 import re
@@ -23,7 +24,8 @@ class MediaFolder:
     """The files of some kinds in a folder, with any folders in it.
 
     Folders named train, validation or test are the splits; otherwise the hash of each file's content decides (about
-    90/5/5, and equal files are never in two), see `text_files.nonempty_splits`. Other and hidden files are left out.
+    90/5/5, and equal files are never in two), see `text_files.nonempty_splits`. Other and hidden files are left out; of
+    those of these kinds beside the splits a warning says how many.
 
     Args:
         path: the folder.
@@ -48,7 +50,9 @@ class MediaFolder:
         files = {split: _list(folder, part, suffixes) for split, part in (parts or {"": folder}).items()}
         if not any(files.values()):
             raise ValueError(f"`path` must hold files {', '.join(suffixes)}. Received: path={path}, without any.")
-        if not parts:
+        if parts:
+            _report_beside(folder, parts, suffixes, items)
+        else:
             _check_different(files[""], path, items)
         self._files = {
             split: found for split, found in (files if parts else nonempty_splits(files[""])).items() if found
@@ -74,6 +78,17 @@ def _list(folder, part, suffixes):
         if path.suffix.lower() in suffixes and not any(name.startswith(".") for name in relative.parts):
             files.append(TextFile(relative.as_posix(), path, content_digest(path.read_bytes())))
     return sorted(files, key=lambda file: file.name)
+
+
+def _report_beside(folder, parts, suffixes, items):
+    """Warns of files that are in none of the splits of a folder."""
+    found = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    beside = sorted(
+        path for path in found if path.parts[0] not in parts and not any(part.startswith(".") for part in path.parts)
+    )
+    if beside:
+        message = "%d %s of %s are left out, they are in none of its splits %s: the first is %s."
+        logging.warning(message, len(beside), items, folder, ", ".join(parts), beside[0])
 
 
 def _check_different(files, path, items):

@@ -26,7 +26,8 @@ class SoundSet:
         **log_mel: arguments of `LogMel`.
 
     Raises:
-        ValueError: if there is no such data set, it has no sound or no text, or another sample rate.
+        ValueError: if there is no such data set, it has no sound or no text, another sample rate, several channels, or
+            sound of another kind.
     """
 
     unit = CHARACTER
@@ -47,6 +48,7 @@ class SoundSet:
         self.name = info.full_name
         self._sound = _find_sound(info.features)
         self._text = find_text_feature(info.features)
+        _check_sound(info.features[self._sound], self.name)
         rate = info.features[self._sound].sample_rate
         if rate is not None and rate != self._log_mel.sample_rate:
             raise ValueError(
@@ -66,12 +68,24 @@ class SoundSet:
         examples = examples_in_order(self._builder, split)
 
         def element(example):
-            samples = tf.cast(example[self._sound], tf.float32) / 32768
-            return self._log_mel(tf.ensure_shape(samples, (None,))), example[self._text]
+            samples = tf.ensure_shape(tf.cast(example[self._sound], tf.float32) / 32768, (None,))
+            return self._log_mel(samples), example[self._text], tf.reduce_max(tf.abs(samples)), tf.size(samples)
 
-        for number, (features, text) in enumerate(examples.map(element).prefetch(2)):
+        for number, (features, text, loudest, length) in enumerate(examples.map(element).prefetch(2)):
+            if loudest > 1 or not length:
+                found = "none" if not length else f"one of {round(float(loudest) * 32768)}"
+                raise ValueError(f"`tfds` must have samples of 16 bits. Received: {found} in {split}[{number}].")
             written = text.numpy().decode("utf-8", errors="replace")
             yield Utterance(f"{split}[{number}]", np.asarray(features), characters_of(written))
+
+
+def _check_sound(feature, name):
+    shape, dtype = tuple(feature.shape), np.dtype(feature.np_dtype)
+    if shape != (None,) or not np.issubdtype(dtype, np.integer):
+        raise ValueError(
+            "`tfds` must be a data set with sound of one channel, of 16 bits as integers. "
+            f"Received: {name} with {dtype.name} of shape {shape}."
+        )
 
 
 def _find_sound(features):

@@ -1,5 +1,6 @@
 """A folder of WAV files with transcripts."""
 
+import logging
 import os
 import pathlib
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ class WavFolder:
     """The recordings of a folder, a `SpeechSource` of characters: each NAME.wav has its transcript in NAME.txt, UTF-8.
 
     The folder may have the subfolders train, validation and test. Otherwise a hash of each recording decides, about
-    90/5/5. Recordings are mono, of 16 bits and of the sample rate of `LogMel`; nothing is resampled.
+    90/5/5. Recordings are mono, of 16 bits and of the sample rate of `LogMel`; nothing is resampled. Files NAME.txt
+    without a recording are left out, with a warning that says how many.
 
     Args:
         path: the folder.
@@ -49,6 +51,7 @@ class WavFolder:
             self._files.setdefault(first if named else assign_split(digest), []).append(file)
             text = content_digest(file.with_suffix(".txt").read_bytes())
             digests.append(f"{file.relative_to(self._path)} {digest} {text}")
+        _report_alone(self._path, files)
         self.name = self._path.resolve().name
         self.fingerprint = f"{self.name}#{content_digest(chr(10).join(digests).encode())[:16]}"
         self.data_dir = folder_of(data_dir)
@@ -67,7 +70,7 @@ class WavFolder:
                 f"`split` must be one of {', '.join(self.splits)} in {self.name}. Received: split={split}."
             )
         for file in self._files[split]:
-            text = file.with_suffix(".txt").read_text(encoding="utf-8")
+            text = _read_text(file.with_suffix(".txt"))
             features = np.asarray(self._log_mel(read_mono(file, self._log_mel.sample_rate)))
             yield Utterance(str(file.relative_to(self._path)), features, characters_of(text))
 
@@ -101,3 +104,19 @@ def read_mono(path: str | os.PathLike, sample_rate: int) -> np.ndarray:
 def _check_transcript(file):
     if not file.with_suffix(".txt").is_file():
         raise ValueError(f"`path` must hold a transcript NAME.txt beside each NAME.wav. Received: {file} without one.")
+
+
+def _report_alone(folder, files):
+    """Warns of transcripts that have no recording."""
+    known = {file.with_suffix("") for file in files}
+    alone = sorted(file for file in folder.rglob("*.txt") if file.with_suffix("") not in known)
+    if alone:
+        logging.warning("%d files NAME.txt are left out, they have no NAME.wav: the first is %s.", len(alone), alone[0])
+
+
+def _read_text(path):
+    """Returns the text in a file, without the mark of UTF-8 that some editors write first."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`path` must hold transcripts in UTF-8. Received: {path}, wrong at {error.start}.") from error
