@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.data.sources.left_out import warn_of_missing_splits
 from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of, folder_of
 from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
@@ -38,6 +39,7 @@ class WavFolder:
         if not files:
             raise ValueError(f"`path` must hold files NAME.wav. Received: path={path}.")
         named = {split for split in SPLITS if (self._path / split).is_dir()}
+        warn_of_missing_splits(self._path, named)
         self._files: dict[str, list[pathlib.Path]] = {}
         digests = []
         for file in files:
