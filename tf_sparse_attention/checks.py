@@ -64,6 +64,12 @@ def check_optional_switch(name: str, value: Any) -> None:
         check_switch(name, value)
 
 
+def check_seed(seed: Any) -> None:
+    """Raises a `ValueError` unless `seed` is an integer in [0, 2**63)."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**63:
+        raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed!r}.")
+
+
 def check_rate(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is a number in [0, 1)."""
     if not _is_number(value) or not 0 <= value < 1:

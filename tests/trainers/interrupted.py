@@ -1,10 +1,11 @@
-"""Runs that are stopped in between, and what tells whether they ended as those that were not."""
+"""Runs and evaluations that are stopped in between, and what tells whether they ended as those that were not."""
 
+import functools
 import os
 import signal
 import zipfile
 
-from trainers.shared import callbacks, workdir
+from trainers.shared import callbacks, scoring, workdir
 from trainers.shared.checkpoints import Checkpoints
 
 
@@ -21,3 +22,22 @@ def arrays_of(folder, step):
     """The content of a checkpoint in its order, without the metadata; names of layers count on within a process."""
     with zipfile.ZipFile(Checkpoints(folder / workdir.CHECKPOINTS).path(step)) as archive:
         return [archive.read(name) for name in archive.namelist() if name.endswith(".npy")]
+
+
+def stop_evaluation(monkeypatch, chunk, call):
+    """Stops an evaluation, which saves its sums after each `chunk` batches, once: in its `call`-th chunk.
+
+    Returns:
+        List to which the batches of each chunk are added.
+    """
+    predict, calls = scoring.Scorer.predict, []
+
+    def stop_once(self, *arguments, **options):
+        calls.append(options["steps"])
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return predict(self, *arguments, **options)
+
+    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=chunk))
+    monkeypatch.setattr(scoring.Scorer, "predict", stop_once)
+    return calls

@@ -1,6 +1,5 @@
 """Models of sound by the trainer: trained, resumed bit for bit, scored, played, and what is refused."""
 
-import functools
 import json
 import math
 import shutil
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.trainers.interrupted import SignalAt, arrays_of
+from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.data.sources.wav_file import read_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers.configs import audio as audio_config
-from trainers.shared import callbacks, scoring, strategy, training, workdir
+from trainers.shared import callbacks, strategy, training, workdir
 from trainers.tasks import audio_samples, audio_scores, byte_samples, registry
 from trainers.tasks.parts import Request
 
@@ -108,17 +107,9 @@ def test_validation_is_in_bits_per_byte(finished):
 
 
 def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task, predict, calls = registry.load_task(finished), scoring.Scorer.predict, []
+    task = registry.load_task(finished)
     expected = task.evaluate(finished, "train")
-
-    def stop_at_second(self, *arguments, **options):
-        calls.append(options["steps"])
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return predict(self, *arguments, **options)
-
-    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=2))
-    monkeypatch.setattr(scoring.Scorer, "predict", stop_at_second)
+    calls = stop_evaluation(monkeypatch, chunk=2, call=2)
     with pytest.raises(KeyboardInterrupt):
         task.evaluate(finished, "train")
     found = task.evaluate(finished, "train")

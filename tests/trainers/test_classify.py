@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainers.interrupted import SignalAt, arrays_of
+from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
 from trainers.configs import classify
-from trainers.shared import callbacks, components, overrides, scoring, strategy, training, workdir
+from trainers.shared import callbacks, components, overrides, strategy, training, workdir
 from trainers.tasks import class_scores, registry
 from trainers.tasks.parts import Request
 
@@ -94,17 +94,9 @@ def test_validation_has_the_scores_of_its_split(finished, lines):
 
 @pytest.mark.full
 def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task, predict, calls = registry.load_task(finished), class_scores.ClassScorer.predict, []
+    task = registry.load_task(finished)
     expected = task.evaluate(finished, "test")
-
-    def stop_at_second(self, *arguments, **options):
-        calls.append(options["steps"])
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return predict(self, *arguments, **options)
-
-    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=1))
-    monkeypatch.setattr(class_scores.ClassScorer, "predict", stop_at_second)
+    stop_evaluation(monkeypatch, chunk=1, call=2)
     with pytest.raises(KeyboardInterrupt):
         task.evaluate(finished, "test")
     found = task.evaluate(finished, "test")

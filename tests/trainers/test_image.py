@@ -1,6 +1,5 @@
-"""Models of images by the trainer: trained, resumed bit for bit, scored, drawn, and what is refused."""
+"""Models of images by the trainer: trained, resumed bit for bit, scored, shown, and what is refused."""
 
-import functools
 import json
 import math
 import shutil
@@ -14,24 +13,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_sparse_attention as tsa
-from tests.trainers.interrupted import SignalAt, arrays_of
-from tf_sparse_attention.generation import Sampling
-from tf_sparse_attention.models.generator import Generator
-from trainers.configs import images as images_config
-from trainers.shared import callbacks, sampling, scoring, strategy, training, workdir
-from trainers.tasks import byte_samples, image_samples, image_scores, registry
+from tests.trainers import small_images
+from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
+from tests.trainers.small_images import SHAPE, make_painter
+from trainers.shared import callbacks, strategy, training, workdir
+from trainers.tasks import image_scores, registry
 from trainers.tasks.parts import Request
 
 ROOT = Path(__file__).parents[2]
-SHAPE = (2, 2, 3)  # few bytes, since drawing takes a while without compiling
 
 
 @pytest.fixture(scope="module")
 def arrays():
-    random = np.random.default_rng(0)
-    return {name: random.integers(256, size=(count, *SHAPE), dtype=np.uint8) for name, count in
-            (("train", 12), ("validation", 3), ("test", 5))}  # fmt: skip
+    return small_images.make_arrays()
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +34,8 @@ def make_config(arrays, tmp_path_factory, data_dir):
     np.savez(path, **{f"x_{name}": array for name, array in arrays.items()})
 
     def make(variant="local"):
-        config = images_config.get_config(variant)
-        config.data.update(path=str(path), data_dir=str(data_dir), image_shape=(), sequence_length=12, batch_size=2)
-        config.model.update(num_layers=1, num_local_layers=0, hidden_dim=16, intermediate_dim=16, grid=list(SHAPE))
-        small = {"window": 8} if variant == "local" else {"width": 6, "height": 2, "block_shape": (1, 3)}
-        config.model.attention = [{**config.model.attention[0], "num_heads": 2, "key_dim": 8, **small}]
-        config.train.update(num_steps=2, log_every=1, evaluate_every=2, checkpoint_every=2, illustrate=False)
-        config.train.update(deterministic=False, jit_compile=False)
+        config = small_images.make_config(variant)
+        config.data.update(path=str(path), data_dir=str(data_dir))
         return config
 
     return make
@@ -58,14 +47,6 @@ def finished(make_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
-
-
-@pytest.fixture
-def painter(finished):
-    """The model of the run, not compiled, which would take longer than the few bytes of these tests."""
-    task, model = registry.load_task(finished), workdir.load_model(finished)
-    model._generator = Generator(model, run_eagerly=True)
-    return image_samples.Painter(model, task.codec, task.config.generate.to_dict())
 
 
 def nats_by_hand(model, images):
@@ -96,17 +77,9 @@ def test_every_byte_is_scored_once_given_those_before_it(finished, arrays):
 
 
 def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task, predict, calls = registry.load_task(finished), scoring.Scorer.predict, []
+    task = registry.load_task(finished)
     expected = task.evaluate(finished, "train")
-
-    def stop_at_third(self, *arguments, **options):
-        calls.append(options["steps"])
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return predict(self, *arguments, **options)
-
-    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=2))
-    monkeypatch.setattr(scoring.Scorer, "predict", stop_at_third)
+    calls = stop_evaluation(monkeypatch, chunk=2, call=3)
     with pytest.raises(KeyboardInterrupt):
         task.evaluate(finished, "train")
     assert list(finished.glob("*.partial.json"))
@@ -132,99 +105,11 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
     assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
 
 
-def test_images_are_drawn_as_the_model_generates_them(painter, tmp_path):
-    path = tmp_path / "samples.png"
-    made = image_samples.generate(painter, None, Request(num_samples=3, seed=5, path=path))
-    rows = painter.model.generator.generate([[]] * 3, 12, Sampling(temperature=1.0, top_p=1.0), [5, 6, 7], None, 257)
-    for sample, row in zip(made.samples, rows, strict=True):
-        np.testing.assert_array_equal(sample["token_ids"], row.token_ids)
-        assert sample["num_tokens"] == 12 and not sample["interrupted"]
-        assert sample["bits_per_dim"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
-    images = painter.codec.decode(np.stack([row.token_ids for row in rows]))
-    picture = tf.io.decode_png(path.read_bytes()).numpy()
-    np.testing.assert_array_equal(picture, image_samples.tiled([images]))
-    assert made.path == path and made.text.startswith("seed 5: ")
-
-
-def test_a_completion_has_the_upper_half_of_its_image(painter, arrays, monkeypatch):
-    monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
-    made = image_samples.generate(painter, arrays["test"], Request(num_samples=3))
-    found = painter.codec.decode(np.stack([sample["token_ids"] for sample in made.samples]))
-    np.testing.assert_array_equal(found[:, :1], arrays["test"][:3, :1])
-    assert (found[:, 1:] != arrays["test"][:3, 1:]).any()
-    assert [sample["num_tokens"] for sample in made.samples] == [6] * 3
-    picture = image_samples.as_picture(painter, made.samples, arrays["test"])
-    given = np.concatenate([arrays["test"][:3, :1], np.full((3, 1, 2, 3), 128, np.uint8)], axis=1)
-    np.testing.assert_array_equal(picture, image_samples.tiled([given, found, arrays["test"][:3]]))
-
-
-def test_what_is_given_of_blocks_ends_before_the_lower_half():
-    for height, order, block, expected in [
-        (4, "blocks", (2, 2), 24),
-        (6, "blocks", (2, 2), 30),  # one row of the first block of the second band
-        (5, "raster", None, 24),
-    ]:
-        codec = tsa.data.ImageCodec(height, 4, 3, order, block)
-        assert image_samples.Painter(None, codec, {}).num_given == expected
-
-
-def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
-    monkeypatch.setattr(byte_samples, "CHUNK", 5)
-
-    def stop(samples):
-        if samples[0]["num_tokens"] == 5:
-            raise KeyboardInterrupt
-
-    made = image_samples.generate(painter, None, Request(path=tmp_path / "a.png"), stop)
-    (sample,) = made.samples
-    assert sample["interrupted"] and len(sample["token_ids"]) == 5
-    ids = np.append(sample["token_ids"], [129] * 7)
-    np.testing.assert_array_equal(
-        tf.io.decode_png((tmp_path / "a.png").read_bytes()), image_samples.tiled([painter.codec.decode(ids)[None]])
-    )
-
-
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        (Request(prompt=b"a"), r"`prompt` must be unset for images\. Received: prompt=b'a'"),
-        (Request(length=3), r"`length` must be unset for images\. Received: length=3"),
-        (Request(num_samples=6), r"`num_samples` must be at most the 5 images to complete\. Received: 6\."),
-        (Request(num_samples=0), r"`num_samples` must be a positive integer"),
-        (Request(path="samples.jsonl"), r"`output` must be a file NAME\.png for images\. Received: samples\.jsonl"),
-        (Request(path="no/such.png"), r"`output` must be a file in an existing folder"),
-        (Request(settings={"length_penalty": 1.0}), r"Beams \(`num_beams`\) are needed for length_penalty"),
-    ],
-)
-def test_what_does_not_suit_images_is_refused(painter, arrays, request_, message):
-    with pytest.raises(ValueError, match=message):
-        image_samples.generate(painter, arrays["test"], request_)
-
-
-@pytest.mark.full
-def test_beams_find_an_image(painter):
-    (sample,) = image_samples.generate(painter, None, Request(settings={"num_beams": 2})).samples
-    assert len(sample["token_ids"]) == 12 and "temperature" not in sample
-
-
-def test_beams_find_no_more_than_one_image(painter):
-    with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beams, which find one sample\. Received: 2\."):
-        image_samples.generate(painter, None, Request(num_samples=2, settings={"num_beams": 2}))
-
-
-def test_images_beside_each_other_are_magnified():
-    picture = image_samples.tiled([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
-    assert picture.shape == (2 + 2 * 50, 2 + 2 * 98, 3)
-    assert (
-        (picture[2:50, 2:98] == 7).all() and (picture[:, 98:100] == 255).all() and (picture[52:100, 100:196] == 0).all()
-    )
-    assert image_samples.tiled([[np.zeros((32, 20, 3), np.uint8)]]).shape == (2 + 98, 2 + 62, 3)
-
-
-def test_tensorboard_shows_images_and_what_a_pixel_looks_at(finished, painter, arrays):
+def test_tensorboard_shows_images_and_what_a_pixel_looks_at(finished, arrays):
     task = registry.load_task(finished)
+    model = make_painter(task, workdir.load_model(finished)).model
     execution = strategy.choose_devices(task.config).execution(False, 1)
-    validation = image_scores.Validation(task, painter.model, arrays["validation"], execution)
+    validation = image_scores.Validation(task, model, arrays["validation"], execution)
     shown = validation.show()
     assert set(shown.pictures) == {"samples", "completions", "what a pixel looks at"}
     for picture in shown.pictures.values():

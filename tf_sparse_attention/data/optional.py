@@ -1,5 +1,6 @@
-"""Imports of optional packages, with errors that name the extra to install."""
+"""Imports of optional packages, with errors that name the extra to install, and the folder that one of them uses."""
 
+import os
 from types import ModuleType
 
 
@@ -39,3 +40,14 @@ def import_tensorflow_text() -> ModuleType:
             f"`pip install 'tf-sparse-attention[text]'`. The import said: {error}"
         ) from error
     return tensorflow_text
+
+
+def data_folder(data_dir: str | os.PathLike | None = None) -> str:
+    """Returns the folder of data sets, whether tensorflow-datasets is installed or not.
+
+    Args:
+        data_dir: the folder, in which "~" is the home folder. None: TFDS's own default, the environment variable
+            `TFDS_DATA_DIR`, or else ~/tensorflow_datasets.
+    """
+    default = os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets"))
+    return os.path.expanduser(default if data_dir is None else data_dir)

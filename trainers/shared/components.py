@@ -21,9 +21,7 @@ OPTIMIZERS = {
 }
 PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
 LABELED_SETTINGS = ("text_feature", "label_feature", "tfds", "path", "local_dir", "data_dir")
-# Settings of `config.model` that language models do not have.
-OF_OTHER_TASKS: tuple[str, ...] = ("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings")
-OF_OTHER_TASKS += ("subsampling", "sinusoidal", "pooling")
+SIZES = ("num_layers", "hidden_dim", "attention")  # settings that a new model needs
 # Required settings by schedule.
 SCHEDULES = {
     "constant": (),
@@ -83,6 +81,24 @@ def make_batches(config: ml_collections.ConfigDict, store: Any) -> Any:
     )
 
 
+def backbone_arguments(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Returns the arguments of a `Backbone` that a configuration states, a plain dictionary.
+
+    They are the settings of `config.model` with the name of an argument, without those that are None and empty lists of
+    parts; `embedding`, as "grid" and "sinusoidal" say; `seed`, and the `dtype` of the training. The vocabulary is the
+    caller's, and so is `reproduce_reference`, which here concerns presets.
+    """
+    settings, known = set_values(config.model), set(inspect.signature(Backbone).parameters) - {"reproduce_reference"}
+    arguments = {name: value for name, value in settings.items() if name in known}
+    for name in ("attention", "cross_attention"):
+        if not arguments[name]:
+            del arguments[name]
+    embedding = {"grid": tuple(settings["grid"])} if settings["grid"] else {}
+    embedding |= {"sinusoidal": True} if settings["sinusoidal"] else {}
+    arguments |= {"embedding": embedding} if embedding else {}
+    return {**arguments, "seed": config.seed, "dtype": config.train.dtype}
+
+
 def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
     """Returns a `LanguageModel`: a new one, seeded by `config.seed`, or that of the file `config.model.start_from`.
 
@@ -93,28 +109,19 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
     if "start_from" in settings:
         _check_objective(config)
         return start_from(settings["start_from"], config, vocabulary_size)
-    preset, reproduce = settings.pop("preset", None), settings.pop("reproduce_reference")
-    for name in OF_OTHER_TASKS:
-        settings.pop(name, None)
-    head = {name: settings.pop(name) for name in ("tie_embeddings", "use_output_bias")}
-    if not settings["attention"]:
-        del settings["attention"]
-    grid, initialization = settings.pop("grid"), settings.pop("initialization", None)
-    if grid:
-        settings["embedding"] = {"grid": tuple(grid)}
+    arguments, initialization = backbone_arguments(config), settings.get("initialization")
+    head = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
     _check_objective(config)
     if initialization not in (None, "depth"):
         raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
-    settings = {"seed": config.seed, "dtype": config.train.dtype, **settings}
-    missing = [name for name in ("num_layers", "hidden_dim", "attention") if name not in settings]
-    if preset is not None:
-        model = LanguageModel.from_preset(preset, vocabulary_size, reproduce, **head, **settings)
+    missing = [name for name in SIZES if name not in arguments]
+    if "preset" in settings:
+        reproduce = settings["reproduce_reference"]
+        model = LanguageModel.from_preset(settings["preset"], vocabulary_size, reproduce, **head, **arguments)
     elif missing:
-        raise ValueError(
-            f"`config.model` must have a preset or {', '.join(missing)}. Received: {set_values(config.model)}."
-        )
+        raise ValueError(f"`config.model` must have a preset or {', '.join(missing)}. Received: {settings}.")
     else:
-        model = LanguageModel(Backbone(vocabulary_size, **settings), dtype=config.train.dtype, **head)
+        model = LanguageModel(Backbone(vocabulary_size, **arguments), dtype=config.train.dtype, **head)
     if initialization == "depth":
         tsa.models.initialize_by_depth(model, config.seed)
     return model

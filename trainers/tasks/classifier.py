@@ -1,27 +1,11 @@
 """The classifier that `config.model` describes: a new one, or one on the encoder of another model."""
 
-from typing import Any
-
 import ml_collections
 
 from tf_sparse_attention.convert.weights import rebuilt_backbone
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, SequenceClassifier
 from trainers.shared import components
 from trainers.shared.loading import load_model
-
-# Settings of `config.model` that are arguments of the `Backbone`.
-OF_BACKBONE: tuple[str, ...] = (
-    "num_layers",
-    "hidden_dim",
-    "embedding_dim",
-    "intermediate_dim",
-    "attention",
-    "activation",
-    "num_local_layers",
-    "norm",
-)
-OF_BACKBONE += ("dropout", "embedding_dropout", "activation_dropout", "token_dropout", "layer_norm_epsilon", "remat")
-SIZES = ("num_layers", "hidden_dim", "attention")
 
 
 def make_classifier(config: ml_collections.ConfigDict, vocabulary_size: int, num_classes: int) -> SequenceClassifier:
@@ -34,13 +18,11 @@ def make_classifier(config: ml_collections.ConfigDict, vocabulary_size: int, num
     head = {"pooling": settings["pooling"], "dropout": settings.get("dropout", 0.0), "dtype": config.train.dtype}
     if "start_from" in settings:
         return SequenceClassifier(_encoder_of(settings["start_from"], config, vocabulary_size), num_classes, **head)
-    missing = [name for name in SIZES if not settings.get(name)]
+    arguments = components.backbone_arguments(config)
+    missing = [name for name in components.SIZES if name not in arguments]
     if missing:
         raise ValueError(f"`config.model` must have {', '.join(missing)}, or start_from. Received: {settings}.")
-    arguments: dict[str, Any] = {name: settings[name] for name in OF_BACKBONE if name in settings}
-    arguments["embedding"] = {"grid": tuple(settings["grid"])} if settings["grid"] else None
-    common = {"causal": False, "seed": config.seed, "dtype": config.train.dtype}
-    return SequenceClassifier(Backbone(vocabulary_size, **arguments, **common), num_classes, **head)
+    return SequenceClassifier(Backbone(vocabulary_size, **{**arguments, "causal": False}), num_classes, **head)
 
 
 def _encoder_of(path, config, vocabulary_size):
@@ -52,7 +34,7 @@ def _encoder_of(path, config, vocabulary_size):
             "`config.model.start_from` must hold an `Encoder`, a bidirectional `Backbone`, or a model on one, such as "
             f"trainers/configs/clustered_text.py trains. Received: a {type(model).__name__} in {path}."
         )
-    stated = [name for name in SIZES if config.model[name]]
+    stated = [name for name in components.SIZES if config.model[name]]
     if stated:
         raise ValueError(
             f"`config.model.{stated[0]}` must be unset with config.model.start_from: the model is what it is. "

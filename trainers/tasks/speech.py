@@ -21,10 +21,6 @@ from trainers.tasks.settings import check_settings
 
 SPEECH = "speech.json"
 NUM_FRAMES = 100  # that an exported model is tried with
-# Settings of `config.model` that are those of the encoder.
-OF_ENCODER: tuple[str, ...] = ("num_layers", "hidden_dim", "intermediate_dim", "activation", "num_local_layers", "norm")
-OF_ENCODER += ("attention", "embedding_dim", "dropout", "embedding_dropout", "activation_dropout")
-OF_ENCODER += ("layer_norm_epsilon", "remat")
 SOUND = ("sample_rate", "num_bands", "pre_emphasis")
 # Settings that speech needs, and those that it does not have.
 NEEDED = {"model": ("num_layers", "hidden_dim", "attention")}
@@ -123,22 +119,18 @@ class Task:
 
     def make_model(self) -> keras.Model:
         """Returns a `SpeechRecognizer`."""
-        settings, known = components.set_values(self.config.model), self.known
-        common = {"dtype": self.config.train.dtype}
-        arguments = {name: settings[name] for name in OF_ENCODER if name in settings}
-        if settings["subsampling"] == 1:
+        arguments, known = components.backbone_arguments(self.config), self.known
+        subsampling = self.config.model.subsampling
+        if subsampling == 1:
             arguments["embedding_dim"] = len(known["mean"])
-        if settings["sinusoidal"]:
-            arguments["embedding"] = {"sinusoidal": True}
-        encoder = Backbone(None, **arguments, causal=False, seed=self.config.seed, **common)
         return SpeechRecognizer(
-            encoder,
+            Backbone(None, **arguments),
             vocabulary_size=len(known["labels"]),
             num_features=len(known["mean"]),
-            subsampling=settings["subsampling"],
+            subsampling=subsampling,
             feature_mean=known["mean"],
             feature_std=known["std"],
-            **common,
+            dtype=self.config.train.dtype,
         )
 
     def make_training_model(self, model: Any) -> keras.Model:

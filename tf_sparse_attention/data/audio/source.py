@@ -8,7 +8,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.audio.codec import NUM_SPECIAL, AudioCodec
-from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
 from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
 from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
@@ -127,7 +127,7 @@ def open_audio(
     if (tfds is None) == (path is None):
         raise ValueError(f"One of `tfds` and `path` must be given. Received: tfds={tfds}, path={path}.")
     library = import_tfds()
-    folder = os.path.expanduser(library.core.constants.DATA_DIR if data_dir is None else data_dir)
+    folder = data_folder(data_dir)
     if path is not None:
         from tf_sparse_attention.data.audio.files import ArrayReader, FolderReader
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tf_sparse_attention.checks import check_seed
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
 from tf_sparse_attention.data.batches.token_store import TokenStore
 
@@ -57,8 +58,7 @@ class LabeledBuckets(LengthBuckets):
                 "`classes` must be as many as the documents of `store`. "
                 f"Received: {len(classes)} classes, {store.num_documents} documents."
             )
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
+        check_seed(seed)
         self.store, self.seed = store, seed
         self._classes = np.asarray(classes, np.int32)
         self.chosen = np.arange(store.num_documents) if chosen is None else np.asarray(chosen)

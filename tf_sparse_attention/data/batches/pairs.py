@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_switch
+from tf_sparse_attention.checks import check_seed, check_switch
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
 from tf_sparse_attention.data.batches.prefixes import join_pairs, pack_prefixes
 from tf_sparse_attention.data.batches.token_store import TokenStore
@@ -130,8 +130,7 @@ class PairBatches:
     """
 
     def __init__(self, buckets: PairBuckets, seed: int = 0) -> None:
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
+        check_seed(seed)
         self.buckets, self.seed = buckets, seed
         self.steps_per_epoch = buckets.num_batches
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_count
+from tf_sparse_attention.checks import check_count, check_seed
 from tf_sparse_attention.data.batches.feature_masking import FeatureMasks
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
 from tf_sparse_attention.data.batches.speech_store import SpeechStore
@@ -162,8 +162,7 @@ class SpeechBatches:
         seed: int = 0,
         masks: FeatureMasks | None = None,
     ) -> None:
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
+        check_seed(seed)
         if masks is not None:
             masks.check()
         self.buckets, self.seed, self.masks = SpeechBuckets(store, batch_size, max_length, subsampling), seed, masks

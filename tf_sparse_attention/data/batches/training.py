@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_count, check_rate
+from tf_sparse_attention.checks import check_count, check_rate, check_seed
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
@@ -63,8 +63,7 @@ class TrainingBatches:
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("sequence_length", sequence_length)
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
+        check_seed(seed)
         self.store, self.batch_size, self.sequence_length = store, batch_size, sequence_length
         check_rate("mask_rate", mask_rate)
         self.seed, self.use_packing, self.mask_rate = seed, use_packing, mask_rate

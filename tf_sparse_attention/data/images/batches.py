@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_count, check_optional_count, check_switch
+from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
 from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.training import shuffled_index
 from tf_sparse_attention.data.images.codec import ImageCodec
@@ -48,8 +48,7 @@ class ImageBatches:
         check_count("batch_size", batch_size)
         check_switch("use_flips", use_flips)
         _check_images(images, codec)
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed}.")
+        check_seed(seed)
         self.images, self.codec, self.batch_size = images, codec, batch_size
         self.seed, self.use_flips = seed, use_flips
         self.steps_per_epoch = -(-len(images) // batch_size)

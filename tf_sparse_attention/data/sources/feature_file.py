@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.data.sources.speech_source import PHONE, Utterance, folder_of
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.speech_source import PHONE, Utterance
 from tf_sparse_attention.data.sources.text_files import content_digest
 
 NEEDED = ("features", "offsets", "phonemes", "phoneme_offsets", "vocabulary", "split")
@@ -23,7 +24,7 @@ class FeatureFile:
 
     Args:
         path: the file.
-        data_dir: folder in which prepared features are kept. None: ~/tensorflow_datasets.
+        data_dir: folder in which prepared features are kept. None is TFDS's own default.
 
     Raises:
         ValueError: for a file that lacks an array, whose offsets do not fit, or whose vocabulary has a label twice.
@@ -36,7 +37,7 @@ class FeatureFile:
         self._arrays = _read(self._path)
         self.name = self._path.stem
         self.fingerprint = f"{self.name}#{content_digest(self._path.read_bytes())[:16]}"
-        self.data_dir = folder_of(data_dir)
+        self.data_dir = data_folder(data_dir)
         self.num_features = self._arrays["features"].shape[1]
         self.labels: tuple[str, ...] | None = tuple(str(label) for label in self._arrays["vocabulary"])
         self.description: dict[str, Any] = {"features": "of the file"}

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
 from tf_sparse_attention.data.sources.text_files import (
     SPLITS,
     TextFile,
     content_digest,
     fingerprint_files,
+    is_hidden,
     nonempty_splits,
 )
 
@@ -24,8 +26,8 @@ class MediaFolder:
     """The files of some kinds in a folder, with any folders in it.
 
     Folders named train, validation or test are the splits; otherwise the hash of each file's content decides (about
-    90/5/5, and equal files are never in two), see `text_files.nonempty_splits`. Other and hidden files are left out; of
-    those of these kinds beside the splits a warning says how many.
+    90/5/5, and equal files are never in two), see `text_files.nonempty_splits`. Other and hidden files are left out; a
+    warning says so of those that are not hidden, and of splits without a folder where others have one.
 
     Args:
         path: the folder.
@@ -54,6 +56,7 @@ class MediaFolder:
             _report_beside(folder, parts, suffixes, items)
         else:
             _check_different(files[""], path, items)
+        _warn_of_left_out(folder, parts, suffixes)
         self._files = {
             split: found for split, found in (files if parts else nonempty_splits(files[""])).items() if found
         }
@@ -74,21 +77,21 @@ def _list(folder, part, suffixes):
     """Returns the files in a part of a folder, `TextFile`s sorted by name."""
     files = []
     for path in part.rglob("*"):
-        relative = path.relative_to(folder)
-        if path.suffix.lower() in suffixes and not any(name.startswith(".") for name in relative.parts):
-            files.append(TextFile(relative.as_posix(), path, content_digest(path.read_bytes())))
+        if path.suffix.lower() in suffixes and not is_hidden(path, folder):
+            files.append(TextFile(path.relative_to(folder).as_posix(), path, content_digest(path.read_bytes())))
     return sorted(files, key=lambda file: file.name)
 
 
-def _report_beside(folder, parts, suffixes, items):
-    """Warns of files that are in none of the splits of a folder."""
-    found = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
-    beside = sorted(
-        path for path in found if path.parts[0] not in parts and not any(part.startswith(".") for part in path.parts)
-    )
-    if beside:
-        message = "%d %s of %s are left out, they are in none of its splits %s: the first is %s."
-        logging.warning(message, len(beside), items, folder, ", ".join(parts), beside[0])
+def _warn_of_left_out(folder, parts, suffixes):
+    """Logs which splits a folder lacks, and which of its files are in no part of it or of other kinds."""
+    warn_of_missing_splits(folder, parts)
+    kinds: dict[bool, list[pathlib.Path]] = {True: [], False: []}
+    for path in folder.rglob("*"):
+        kinds[path.suffix.lower() in suffixes].append(path)
+    warn_of_files(folder, kinds[False], f"not {', '.join(suffixes)}")
+    if parts:
+        outside = [path for path in kinds[True] if path.relative_to(folder).parts[0] not in parts]
+        warn_of_files(folder, outside, f"not in {', '.join(parts)}")
 
 
 def _check_different(files, path, items):

@@ -67,7 +67,7 @@ def open_speech(
         path: a file NAME.npz of features and labels, see `FeatureFile`; or a folder of WAV files, each NAME.wav with
             its transcript in NAME.txt, see `WavFolder`.
         tfds: instead, the name of a data set of TFDS with a sound and a text, such as "librispeech".
-        data_dir: folder of TFDS, in which features are kept too. None: ~/tensorflow_datasets.
+        data_dir: folder of TFDS, in which features are kept too. None is TFDS's own default.
         local_dir, try_gcs: as for `open_source`, with `tfds`.
         **log_mel: arguments of `LogMel`, for sound; not for a file of features.
 
@@ -107,8 +107,3 @@ def open_speech(
 def characters_of(text: str) -> list[str]:
     """Returns the labels of a text: its characters in lower case, with single spaces between words."""
     return list(" ".join(text.lower().split()))
-
-
-def folder_of(data_dir: str | os.PathLike | None) -> str:
-    """Returns the folder of data sets: `data_dir`, or that of TFDS."""
-    return os.path.expanduser(os.path.join("~", "tensorflow_datasets") if data_dir is None else data_dir)

@@ -118,15 +118,19 @@ def list_text_files(
     """
     files = []
     for path in paths:
-        relative = path.relative_to(folder)
-        if any(part.startswith(".") for part in relative.parts) or not path.is_file():
+        if is_hidden(path, folder) or not path.is_file():
             continue
         content = path.read_bytes()
         if not content.strip() or (skip_invalid and _invalid_byte(content) is not None):
             continue
         check_utf8(content, path)
-        files.append(TextFile(relative.as_posix(), path, content_digest(content)))
+        files.append(TextFile(path.relative_to(folder).as_posix(), path, content_digest(content)))
     return sorted(files, key=lambda file: file.name)
+
+
+def is_hidden(path: pathlib.Path, folder: str | os.PathLike) -> bool:
+    """Returns whether a name between a folder and a path in it begins with a dot."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def check_utf8(content: bytes, path: pathlib.Path) -> None:

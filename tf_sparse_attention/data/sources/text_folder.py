@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
 from tf_sparse_attention.data.sources.text_files import (
     SPLITS,
     TextFile,
@@ -40,6 +41,9 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
     - `path` holds 3 or more files of different content: the hash of each file's content decides (about 90/5/5), with at
       least one file in each split and equal files never in two; see `text_files.nonempty_splits`.
     - `path` holds one or two: each is cut as a single file is, so that there is something in every split.
+
+    A warning says which splits have no folder where others have one, and which files are in none of these folders or
+    beside the documents with a name that the pattern leaves out; nothing is said of hidden files.
 
     The configuration is named after the folder and the hash of every name, content, split and cut in it. So a changed
     folder is prepared again, and what was prepared before, or split by another rule, is never taken for the new one.
@@ -133,6 +137,7 @@ def _splits_of_file(path):
 
 def _splits_of_folder(path, pattern):
     folders = {split: path / split for split in SPLITS if (path / split).is_dir()}
+    _warn_of_left_out(path, folders, pattern)
     if folders:
         splits = {split: list_text_files(folder, folder.glob(pattern)) for split, folder in folders.items()}
         return _without_empty({split: [_Part(file) for file in files] for split, files in splits.items()})
@@ -142,6 +147,20 @@ def _splits_of_folder(path, pattern):
         cuts = [_cut(file, len(file.read())) for file in files]
         return _without_empty({split: [part for cut in cuts for part in cut[split]] for split in SPLITS})
     return {split: [_Part(file) for file in files] for split, files in nonempty_splits(files).items()}
+
+
+def _warn_of_left_out(path, folders, pattern):
+    """Logs which splits a folder lacks, and which of its files are in no part of it or do not match the pattern."""
+    warn_of_missing_splits(path, folders)
+    matching = set(path.glob(pattern))
+    if folders:
+        outside = [file for file in matching if file.relative_to(path).parts[0] not in folders]
+        warn_of_files(path, outside, f"not in {', '.join(folders)}")
+        matching = {file for folder in folders.values() for file in folder.glob(pattern)}
+    # Files of the same folders, so that "*.txt" does not look at what is below.
+    beside = str(pathlib.PurePosixPath(pattern).with_name("*"))
+    found = {file for folder in folders.values() or [path] for file in folder.glob(beside)}
+    warn_of_files(path, found - matching, f"not named {pattern}")
 
 
 def _cut(file, length):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_sparse_attention.checks import did_you_mean
-from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
@@ -188,8 +188,7 @@ def open_source(
         variant = ""
         if corpus_dir is not None and _without_config(tfds) == "pg19":
             variant = f"local_{pg19_fingerprint(corpus_dir)}"
-            root = library.core.constants.DATA_DIR if data_dir is None else data_dir
-            data_dir = os.path.join(os.path.expanduser(root), variant)
+            data_dir = os.path.join(data_folder(data_dir), variant)
         builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return TextSource(builder, text_feature, corpus_dir, try_gcs, variant)
 

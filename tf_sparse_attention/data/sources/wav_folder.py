@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.left_out import warn_of_missing_splits
 from tf_sparse_attention.data.sources.log_mel import LogMel
-from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of, folder_of
+from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of
 from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
 from tf_sparse_attention.data.sources.wav_file import read_wav
 
@@ -23,7 +25,7 @@ class WavFolder:
 
     Args:
         path: the folder.
-        data_dir: folder in which prepared features are kept. None: ~/tensorflow_datasets.
+        data_dir: folder in which prepared features are kept. None is TFDS's own default.
         **log_mel: arguments of `LogMel`.
 
     Raises:
@@ -40,6 +42,7 @@ class WavFolder:
         if not files:
             raise ValueError(f"`path` must hold files NAME.wav. Received: path={path}.")
         named = {split for split in SPLITS if (self._path / split).is_dir()}
+        warn_of_missing_splits(self._path, named)
         self._files: dict[str, list[pathlib.Path]] = {}
         digests = []
         for file in files:
@@ -54,7 +57,7 @@ class WavFolder:
         _report_alone(self._path, files)
         self.name = self._path.resolve().name
         self.fingerprint = f"{self.name}#{content_digest(chr(10).join(digests).encode())[:16]}"
-        self.data_dir = folder_of(data_dir)
+        self.data_dir = data_folder(data_dir)
         self.num_features = self._log_mel.num_bands
         self.description: dict[str, Any] = self._log_mel.get_config()
 
