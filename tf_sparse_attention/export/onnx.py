@@ -5,6 +5,8 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
 from tf_sparse_attention.export.portable_kinds import SIGNATURES, unsupported_model_error
 from tf_sparse_attention.files import atomic_folder
@@ -94,7 +96,10 @@ def _convert(packages, model, function):
     # It logs each operation that it does not know, and goes on.
     log.setLevel(logging.CRITICAL)
     try:
-        converted, _ = tf2onnx.convert.from_function(function.run, function.inputs, opset=OPSET)
+        handlers: dict = {"Erfc": (_convert_erfc, [])}
+        converted, _ = tf2onnx.convert.from_function(
+            function.run, function.inputs, opset=OPSET, custom_op_handlers=handlers
+        )
     except Exception as error:  # of any class
         raise unsupported_model_error(model, "ONNX", error) from None
     finally:
@@ -103,6 +108,14 @@ def _convert(packages, model, function):
     if missing:
         raise unsupported_model_error(model, "ONNX", f"no operation for {', '.join(missing)}")
     return converted.SerializeToString()
+
+
+def _convert_erfc(graph, node, name, arguments):
+    """Replaces erfc(x), of GELU, which tf2onnx does not know, by 1 - erf(x)."""
+    graph.remove_node(node.name)
+    one = graph.make_const(f"{node.name}/one", np.array(1, "float32"))
+    erf = graph.make_node("Erf", node.input)
+    graph.make_node("Sub", [one.output[0], erf.output[0]], outputs=node.output)
 
 
 def _make_runner(packages, model, contents):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.export.cache_tensors import CacheTensors
+from tf_sparse_attention.export.encoder_functions import classify_function, transcribe_function
 from tf_sparse_attention.export.model_checks import check_length
 from tf_sparse_attention.export.portable_function import PortableFunction
 from tf_sparse_attention.export.portable_kinds import (
@@ -19,8 +20,10 @@ from tf_sparse_attention.export.portable_kinds import (
     unsupported_model_error,
 )
 from tf_sparse_attention.export.source_functions import NO_SOURCE, encode_function, make_source
+from tf_sparse_attention.export.texts import check_inputs
 from tf_sparse_attention.export.token_functions import decode_function, score_function
-from tf_sparse_attention.models import LanguageModel, SequenceToSequence
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
+from tf_sparse_attention.models.encoder_task import EncoderTask
 
 TOLERANCE = 1e-3
 # Where two clusters are equally near to a token, rounding decides, and a runtime may round differently.
@@ -42,7 +45,24 @@ def portable_functions(
     """Returns {name: `PortableFunction`} for the requested signatures, None: all; or raises a `ValueError`."""
     wanted = checked_signatures(model, signatures)
     checks.check_count("batch_size", sizes.batch_size)
+    if isinstance(model, SpeechRecognizer):
+        return {"transcribe": _transcribe(model, sizes)}
+    if isinstance(model, EncoderTask):
+        return {"classify": _classify(model, sizes)}
     return _functions_of_tokens(model, wanted, sizes)
+
+
+def _transcribe(model, sizes):
+    positions = model.encoder.max_length
+    most = None if positions is None else positions * model.subsampling
+    check_length("sequence_length", sizes.sequence_length, most)
+    return transcribe_function(model, sizes.batch_size, sizes.sequence_length)
+
+
+def _classify(model, sizes):
+    check_inputs(model)
+    check_length("sequence_length", sizes.sequence_length, getattr(model.encoder, "max_length", None))
+    return classify_function(model, sizes.batch_size, sizes.sequence_length)
 
 
 def _functions_of_tokens(

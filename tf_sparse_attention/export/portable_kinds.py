@@ -7,7 +7,13 @@ import keras
 
 from tf_sparse_attention.export.model_checks import check_kind
 from tf_sparse_attention.layers import AttentionLayer
-from tf_sparse_attention.models import LanguageModel, SequenceToSequence
+from tf_sparse_attention.models import (
+    LanguageModel,
+    SequenceClassifier,
+    SequenceToSequence,
+    SpeechRecognizer,
+    TokenClassifier,
+)
 
 MAX_FILE_BYTES = 2**31  # both formats have signed 32-bit offsets
 CACHED = ("encode", "decode")
@@ -28,6 +34,9 @@ class Kind(NamedTuple):
 KINDS: dict[type, Kind] = {
     LanguageModel: Kind(("score", "decode"), "export_saved_model"),
     SequenceToSequence: Kind(("encode", "score", "decode"), "export_sequence_to_sequence"),
+    SpeechRecognizer: Kind(("transcribe",), "export_speech"),
+    SequenceClassifier: Kind(("classify",), "export_classifier"),
+    TokenClassifier: Kind(("classify",), "export_classifier"),
 }
 SIGNATURES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.signatures))
 
@@ -52,8 +61,8 @@ def checked_signatures(model: keras.Model, signatures: Sequence[str] | None) -> 
 def _check_model(model, signatures):
     if isinstance(model, LanguageModel) and not model.backbone.causal:
         raise ValueError("`model` must not see later tokens. Received: a backbone with causal=False.")
-    parts = [model, *(getattr(model, name) for name in ("encoder", "decoder", "backbone") if hasattr(model, name))]
-    dtypes = sorted({part.compute_dtype for part in parts} - {"float32"})
+    parts = [getattr(model, name) for name in ("encoder", "decoder", "backbone") if hasattr(model, name)]
+    dtypes = sorted({part.compute_dtype for part in (model, *parts)} - {"float32"})
     if dtypes:
         raise ValueError(
             "`model` must compute in float32. Make one with dtype='float32' and the same weights "

@@ -28,6 +28,11 @@ def check_encoder_task(
     if sequence_length < 4 or (limit is not None and sequence_length > limit):
         most = "" if limit is None else f" to {limit}, the positions of the model"
         raise ValueError(f"`sequence_length` must be from 4{most}. Received: sequence_length={sequence_length}.")
+    check_inputs(model)
+
+
+def check_inputs(model: EncoderTask) -> None:
+    """Raises a `ValueError` unless the encoder of a model reads what `encoder_inputs` makes."""
     other = _inputs_of(model.encoder) - {*READ, SEGMENTS}
     if other:
         raise ValueError(

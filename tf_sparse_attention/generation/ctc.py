@@ -36,7 +36,11 @@ def ctc_greedy(log_probs: Tensor) -> Tensor:
     Returns:
         int32 (B, T), 0 for padding on the right.
     """
-    ids = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+    return collapse(ops.cast(ops.argmax(log_probs, axis=-1), "int32"))
+
+
+def collapse(ids: Tensor) -> Tensor:
+    """Returns the labels of an alignment, int32 (B, T): repeats as one and no blanks, 0 for padding on the right."""
     before = ops.pad(ids[:, :-1], [[0, 0], [1, 0]])
     kept = ops.logical_and(ids != BLANK, ids != before)
     position = ops.arange(ops.shape(ids)[1])[None, :]

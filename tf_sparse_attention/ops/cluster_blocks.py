@@ -38,7 +38,8 @@ class ClusterBlocks(NamedTuple):
         length = shape(clusters)[-1]
         block_size = at_most(block_size, length)
         order, ranks = stable_order(clusters)
-        counts = ops.sum(ops.one_hot(clusters, num_clusters + 1, dtype="int32"), axis=2)  # (B, N, C + 1)
+        is_of = clusters[..., None] == ops.arange(num_clusters + 1, dtype="int32")  # ONNX has no `one_hot` of integers
+        counts = ops.sum(ops.cast(is_of, "int32"), axis=2)  # (B, N, C + 1)
         blocks = (counts + block_size - 1) // block_size
         first_rank, first_slot = (ops.cumsum(x, axis=-1) - x for x in (counts, blocks * block_size))
         num_slots = no_more_than(length // block_size + num_clusters + 1, length) * block_size

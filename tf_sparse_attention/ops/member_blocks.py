@@ -8,6 +8,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members, take_numbers
+from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
@@ -73,7 +74,7 @@ class MemberBlocks(Arrangement):
 
     def distances(self) -> Distances:
         apart, inside = self.apart(), self.inside()
-        passed = apart <= 0 if inside is None else ops.logical_and(apart <= 0, inside)
+        passed = merge(apart <= 0, inside)
         last = ops.sum(ops.cast(passed, "int32"), axis=-1, keepdims=True) - 1  # rank of the last key up to the query
         ranks = ops.arange(shape(apart)[-1], dtype="int32") - last
         return Distances(ranks=ranks, tokens=apart, pairs=self.pairs)
