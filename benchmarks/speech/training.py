@@ -15,7 +15,7 @@ from trainers.shared import components, strategy, training
 from trainers.shared.files import write_json
 from trainers.tasks import registry
 
-CHECKPOINT_EVERY = 50  # steps
+CHECKPOINT_EVERY = 20  # steps
 
 
 def config_of(kind: str, seed: int, num_steps: int, path: pathlib.Path, folder: pathlib.Path) -> Any:

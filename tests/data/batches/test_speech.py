@@ -131,6 +131,12 @@ def test_hidden_bands_are_as_wide_as_they_may_be_and_others_each_step():
     assert (short == 0).all(axis=1).sum() <= 2
 
 
+def test_of_few_features_some_are_never_hidden():
+    masks, fill = FeatureMasks(frequency_masks=2), np.zeros(5, "float32")
+    found = [masks.apply(np.ones((10, 5), "float32"), fill, (step,)) for step in range(50)]
+    assert {int(each[0].sum()) for each in found} == {1, 2, 3, 4, 5}
+
+
 def test_what_is_wrong_is_refused(store, tmp_path):
     with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
         SpeechBatches(store, 2, 800, seed=-1)

@@ -16,7 +16,7 @@ class FeatureMasks(NamedTuple):
         time_masks: bands of time in every 1,000 frames, at least one. Default 0: none.
         time_width: each hides up to this many frames, but at most a fifth of the recording. Default 40.
         frequency_masks: bands of frequency. Default 0.
-        frequency_width: each hides up to this many features. Default 8.
+        frequency_width: each hides up to this many features, but all bands together never hide every one. Default 8.
     """
 
     time_masks: float = 0.0
@@ -45,8 +45,10 @@ class FeatureMasks(NamedTuple):
             width = rng.integers(0, min(self.time_width, num_frames // 5) + 1)
             begin = rng.integers(0, num_frames - width + 1)
             masked[begin : begin + width] = fill
+        # Of a recording that is hidden as a whole a new model makes zeros, at which layer norms have endless gradients.
+        widest = min(self.frequency_width, (num_features - 1) // max(self.frequency_masks, 1))
         for _ in range(self.frequency_masks):
-            width = rng.integers(0, min(self.frequency_width, num_features) + 1)
+            width = rng.integers(0, widest + 1)
             begin = rng.integers(0, num_features - width + 1)
             masked[:, begin : begin + width] = fill[begin : begin + width]
         return masked
