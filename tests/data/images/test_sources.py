@@ -42,15 +42,6 @@ def test_a_folder_has_its_splits_exactly(folder, tmp_path):
     np.testing.assert_array_equal(source.array("test+validation[:1]"), [*images["test"], *images["validation"]])
 
 
-def test_images_beside_the_splits_are_counted(folder, tmp_path, caplog):
-    path, images = folder
-    assert not caplog.text
-    for name in ("odd.png", "more/odd.png", ".hidden/odd.png"):
-        write(path / name, images["test"][0])
-    assert open_images(path=path, data_dir=tmp_path).splits == ("train", "validation", "test")
-    assert "2 images of " in caplog.text and " are left out, they are in none of its splits train, val" in caplog.text
-
-
 def test_the_content_of_files_decides_where_there_are_no_splits(tmp_path):
     for number, image in enumerate(drawn(40)):
         write(tmp_path / "all" / f"{number:02}.png", image)

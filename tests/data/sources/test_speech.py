@@ -122,7 +122,7 @@ def test_transcripts_without_a_recording_are_counted_and_those_of_other_text_are
     (folder / "test" / "2.txt").write_bytes("so".encode("utf-8-sig"))
     (one,) = open_speech(**options).utterances("test")
     assert one.transcript == ["s", "o"]
-    assert "1 files NAME.txt are left out, they have no NAME.wav: the first is " in caplog.text
+    assert f"1 of the files in {folder} left out (transcripts without a recording), such as train/9.txt." in caplog.text
     (folder / "test" / "2.txt").write_bytes("ä".encode("latin-1"))
     with pytest.raises(ValueError, match=r"`path` must hold transcripts in UTF-8\. Received: .*2\.txt, wrong at 0\."):
         list(open_speech(**options).utterances("test"))

@@ -1,6 +1,5 @@
 """Files of images or of sound: which there are in a folder, their splits, and what is said of odd ones."""
 
-import logging
 import os
 import pathlib
 import re
@@ -52,9 +51,7 @@ class MediaFolder:
         files = {split: _list(folder, part, suffixes) for split, part in (parts or {"": folder}).items()}
         if not any(files.values()):
             raise ValueError(f"`path` must hold files {', '.join(suffixes)}. Received: path={path}, without any.")
-        if parts:
-            _report_beside(folder, parts, suffixes, items)
-        else:
+        if not parts:
             _check_different(files[""], path, items)
         _warn_of_left_out(folder, parts, suffixes)
         self._files = {

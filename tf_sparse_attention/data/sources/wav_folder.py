@@ -1,6 +1,5 @@
 """A folder of WAV files with transcripts."""
 
-import logging
 import os
 import pathlib
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data.optional import data_folder
-from tf_sparse_attention.data.sources.left_out import warn_of_missing_splits
+from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
 from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of
 from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
@@ -112,9 +111,8 @@ def _check_transcript(file):
 def _report_alone(folder, files):
     """Warns of transcripts that have no recording."""
     known = {file.with_suffix("") for file in files}
-    alone = sorted(file for file in folder.rglob("*.txt") if file.with_suffix("") not in known)
-    if alone:
-        logging.warning("%d files NAME.txt are left out, they have no NAME.wav: the first is %s.", len(alone), alone[0])
+    alone = [file for file in folder.rglob("*.txt") if file.with_suffix("") not in known]
+    warn_of_files(folder, alone, "transcripts without a recording")
 
 
 def _read_text(path):
