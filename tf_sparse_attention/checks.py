@@ -66,7 +66,7 @@ def check_optional_switch(name: str, value: Any) -> None:
 
 def check_seed(seed: Any) -> None:
     """Raises a `ValueError` unless `seed` is an integer in [0, 2**63)."""
-    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**63:
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:
         raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed!r}.")
 
 

@@ -93,7 +93,7 @@ def backbone_arguments(config: ml_collections.ConfigDict) -> dict[str, Any]:
     for name in ("attention", "cross_attention"):
         if not arguments[name]:
             del arguments[name]
-    embedding = {"grid": tuple(settings["grid"])} if settings["grid"] else {}
+    embedding: dict[str, Any] = {"grid": tuple(settings["grid"])} if settings["grid"] else {}
     embedding |= {"sinusoidal": True} if settings["sinusoidal"] else {}
     arguments |= {"embedding": embedding} if embedding else {}
     return {**arguments, "seed": config.seed, "dtype": config.train.dtype}

@@ -1,5 +1,7 @@
 """The encoder-decoder that `config.model` describes."""
 
+from typing import Any
+
 import ml_collections
 
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
@@ -18,7 +20,7 @@ def make_encoder_decoder(config: ml_collections.ConfigDict, vocabulary_size: int
     arguments = components.backbone_arguments(config)
     del arguments["causal"]  # that of a decoder, not of its encoder
     source_vocabulary_size = None if settings["share_embeddings"] else vocabulary_size
-    head = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
+    head: dict[str, Any] = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
     if "preset" in settings:
         sizes = vocabulary_size, source_vocabulary_size, settings["reproduce_reference"]
         return SequenceToSequence.from_preset(settings["preset"], *sizes, **head, **arguments)
