@@ -22,8 +22,9 @@ def make_encoder_decoder(config: ml_collections.ConfigDict, vocabulary_size: int
     source_vocabulary_size = None if settings["share_embeddings"] else vocabulary_size
     head: dict[str, Any] = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
     if "preset" in settings:
-        sizes = vocabulary_size, source_vocabulary_size, settings["reproduce_reference"]
-        return SequenceToSequence.from_preset(settings["preset"], *sizes, **head, **arguments)
+        arguments |= {"source_vocabulary_size": source_vocabulary_size, **head}
+        arguments["reproduce_reference"] = settings["reproduce_reference"]
+        return SequenceToSequence.from_preset(settings["preset"], vocabulary_size, **arguments)
     decoder = Backbone(vocabulary_size, **arguments)
     arguments = {name: value for name, value in arguments.items() if name not in OF_DECODER}
     arguments["attention"] = settings["encoder_attention"] or settings["attention"]
