@@ -83,9 +83,8 @@ def test_the_configuration_of_a_row_has_its_preset(row):
     assert config.data.sequence_length == PRESETS[preset]["sequence_length"]
 
 
-def test_a_preset_that_no_configuration_has_is_for_python():
-    without = [row for row in ROWS if row.flags == "none" and names(row.preset)]
-    assert without and all("the preset is for Python" in row.differs for row in without)
+def test_every_preset_has_a_configuration():
+    assert not [row.system for row in ROWS if names(row.preset) and row not in TRAINED]
 
 
 def test_settings_of_an_evaluation_can_be_set_there():
