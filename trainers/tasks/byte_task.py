@@ -8,9 +8,9 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, evaluation, exporting, workdir
+from trainers.shared import components, exporting, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.shared.files import write_json
-from trainers.shared.overrides import overridable_settings
 from trainers.tasks import byte_scores
 from trainers.tasks.settings import check_settings
 
@@ -118,7 +118,7 @@ class ByteTask:
         Returns:
             Dictionary, see `byte_scores.evaluate`, and "path", the file it was written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return byte_scores.evaluate(type(self)(config, self._codec), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.labeled import rows_of
 from tf_sparse_attention.export import export_classifier
-from trainers.shared import components, evaluation, exporting, sampling, workdir
+from trainers.shared import components, exporting, sampling, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.shared.files import write_json
-from trainers.shared.overrides import overridable_settings
 from trainers.tasks import class_scores
 from trainers.tasks.classifier import make_classifier
 from trainers.tasks.parts import Generated, Request, TrainingData
@@ -154,7 +154,7 @@ class Task(TextTask):
             "confusion" (texts by true and predicted label), "seconds", "backend", and "path", the file they were
             written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return class_scores.evaluate(type(self)(config, self.tokenizer, self.labels), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:

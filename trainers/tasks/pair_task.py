@@ -11,8 +11,8 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.export import export_sequence_to_sequence
-from trainers.shared import components, evaluation, exporting, sample_sources, workdir
-from trainers.shared.overrides import overridable_settings
+from trainers.shared import components, exporting, sample_sources, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.tasks import pair_scores
 from trainers.tasks.encoder_decoder import make_encoder_decoder
 from trainers.tasks.parts import TrainingData
@@ -105,7 +105,7 @@ class PairTask(TextTask):
             scores of the task's `scores_of` if targets were generated, with "generated_path", and "path", the file they
             were written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return pair_scores.evaluate(type(self)(config, self.tokenizer), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:

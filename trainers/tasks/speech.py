@@ -12,9 +12,9 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.speech_store import separator_of, transcript_of
 from tf_sparse_attention.export import export_speech
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
-from trainers.shared import components, evaluation, exporting, sampling, workdir
+from trainers.shared import components, exporting, sampling, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.shared.files import write_json
-from trainers.shared.overrides import overridable_settings
 from trainers.tasks import recordings, speech_scores
 from trainers.tasks.parts import Generated, Request, TrainingData
 from trainers.tasks.settings import check_settings
@@ -166,7 +166,7 @@ class Task:
             and "loss", nats a label; "phone_error_rate", or of characters "character_error_rate" and "word_error_rate";
             the same of "beams", with "num_beams", and "path", the file they were written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return speech_scores.evaluate(type(self)(config, self.known), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:
