@@ -11,6 +11,8 @@ from trainers.shared import components, strategy, workdir
 from trainers.shared.files import write_json
 from trainers.shared.overrides import SETTINGS, SOURCE_SETTINGS, WINDOW_SETTINGS
 from trainers.shared.resumable_sums import ResumableSums
+from trainers.tasks import registry
+from trainers.tasks.settings import check_read
 
 
 def with_overrides(
@@ -21,10 +23,14 @@ def with_overrides(
     Args:
         config: that of the run, which stays as it is.
         overrides: `overrides.overridable_settings()` with the settings to override. Default: None, none.
+
+    Raises:
+        ValueError: If the task of the run ignores one of them.
     """
     config = copy.deepcopy(config)
     if overrides is None:
         return config
+    check_read(overrides, config.task, registry.class_of(config.task).settings)
     if overrides.data.tfds is not None or overrides.data.path is not None:
         defaults = base.get_config().data
         for name in set(SOURCE_SETTINGS) - {"data_dir"}:

@@ -4,7 +4,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import ml_collections
@@ -19,16 +19,10 @@ from trainers.shared.files import write_json
 from trainers.tasks import class_scores
 from trainers.tasks.classifier import make_classifier
 from trainers.tasks.parts import Generated, Request, TrainingData
-from trainers.tasks.settings import check_settings
-from trainers.tasks.text_task import TextTask
+from trainers.tasks.settings import Names, check_settings
+from trainers.tasks.text_task import TOKENIZER, TextTask
 
 LABELS = "labels.json"
-# Settings that classification does not have.
-FOREIGN = {
-    "data": ("mask_rate", "overlap", "source_field", "target_field"),
-    "model": ("preset", "memory_length", "cross_attention", "encoder_attention", "initialization", "causal"),
-    "train": ("label_smoothing", "generated_targets"),
-}
 NUM_PRINTED = 10  # labels of a prompt
 SHORTEST = 64  # positions of a prompt's row, doubled until it fits
 
@@ -42,10 +36,17 @@ class Task(TextTask):
         labels: those that there are. None: those of the training split, read when they are needed.
     """
 
+    settings: ClassVar[Names] = {
+        "data": (*TOKENIZER, "text_feature", "label_feature"),
+        "model": ("start_from", "pooling", "causal", "grid"),
+        "train": ("evaluation_windows",),
+        "generate": ("prompt",),
+    }
+
     def __init__(
         self, config: ml_collections.ConfigDict, tokenizer: Any = None, labels: Sequence[str] | None = None
     ) -> None:
-        check_settings(config, {}, FOREIGN)
+        check_settings(config, {}, {"model": ("causal",)})
         super().__init__(config, tokenizer)
         self._labels = labels
 

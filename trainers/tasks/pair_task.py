@@ -16,9 +16,19 @@ from trainers.shared.evaluation_run import with_overrides
 from trainers.tasks import pair_scores
 from trainers.tasks.encoder_decoder import make_encoder_decoder
 from trainers.tasks.parts import TrainingData
-from trainers.tasks.text_task import TextTask
+from trainers.tasks.settings import SAMPLING
+from trainers.tasks.text_task import TOKENIZER, TextTask
 
 LINE = "This is a line of text."
+
+# Settings of all tasks of pairs.
+DATA = (*TOKENIZER, "source_field", "target_field", "unit", "target_end")
+MODEL = (
+    *("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings"),
+    *("preset", "reproduce_reference", "tie_embeddings", "use_output_bias"),
+)
+TRAIN = ("generated_targets", "generated_beams", "label_smoothing")
+GENERATE = ("prompt", "length", *SAMPLING)
 
 
 class PairTask(TextTask):

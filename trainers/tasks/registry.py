@@ -1,6 +1,7 @@
 """Tasks: what a run trains. `config.task` names one; each is a class `Task` in a file of its own.
 
-`Task(config)` has
+A class `Task` has `settings`, the names of the settings that it reads beside those of all tasks, by section, see
+`trainers.tasks.settings`. `Task(config)` has
 
 - `open_data()`, the `TrainingData`;
 - `make_model()`, `make_training_model(model)`, the model to call `fit` on, and `make_loss()`;
@@ -21,6 +22,8 @@ from typing import Any
 
 import ml_collections
 
+from trainers.tasks.settings import check_read
+
 # The module of each task.
 NAMES = ("language_model", "masked", "translate", "answer", "image", "audio", "speech", "classify")
 
@@ -29,19 +32,26 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
     """Returns the task that `config.task` names.
 
     Raises:
-        ValueError: If there is no such task, or a setting of it is wrong.
+        ValueError: If there is no such task, a setting of it is wrong, or it ignores one that is given.
     """
-    return _class_of(config)(config)
+    kind = class_of(config.task)
+    check_read(config, config.task, kind.settings)
+    return kind(config)
 
 
 def load_task(folder: str | os.PathLike) -> Any:
     """Returns the task of the run in a work folder."""
     from trainers.shared import workdir  # which loads models of tasks
 
-    return _class_of(workdir.load_config(folder)).load(folder)
+    return class_of(workdir.load_config(folder).task).load(folder)
 
 
-def _class_of(config):
-    if config.task not in NAMES:
-        raise ValueError(f"`config.task` must be one of {', '.join(NAMES)}. Received: task={config.task}.")
-    return importlib.import_module(f"trainers.tasks.{config.task}").Task
+def class_of(name: str) -> Any:
+    """Returns the class `Task` of a name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if name not in NAMES:
+        raise ValueError(f"`config.task` must be one of {', '.join(NAMES)}. Received: task={name}.")
+    return importlib.import_module(f"trainers.tasks.{name}").Task

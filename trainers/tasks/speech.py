@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import ml_collections
@@ -17,16 +17,12 @@ from trainers.shared.evaluation_run import with_overrides
 from trainers.shared.files import write_json
 from trainers.tasks import recordings, speech_scores
 from trainers.tasks.parts import Generated, Request, TrainingData
-from trainers.tasks.settings import check_settings
+from trainers.tasks.settings import Names, check_settings
 
 SPEECH = "speech.json"
 NUM_FRAMES = 100  # that an exported model is tried with
 SOUND = ("sample_rate", "num_bands", "pre_emphasis")
-# Settings that speech needs, and those that it does not have.
-NEEDED = {"model": ("num_layers", "hidden_dim", "attention")}
-FOREIGN: dict[str, tuple[str, ...]] = {
-    "model": ("preset", "start_from", "memory_length", "grid", "initialization", "cross_attention", "encoder_attention")
-}
+NEEDED = {"model": ("num_layers", "hidden_dim", "attention")}  # settings
 
 
 class Task:
@@ -37,6 +33,12 @@ class Task:
         known: what the training split says and a work folder keeps: "labels", "unit", "mean", "std" and "features", how
             they are made. None: it is read from that split where it is needed.
     """
+
+    settings: ClassVar[Names] = {
+        "data": (*SOUND, "time_masks", "time_mask_width", "frequency_masks", "frequency_mask_width"),
+        "model": ("subsampling", "causal"),
+        "train": ("num_beams", "evaluation_attention"),
+    }
 
     def __init__(self, config: ml_collections.ConfigDict, known: dict[str, Any] | None = None) -> None:
         _check(config)
@@ -239,7 +241,7 @@ class Task:
 
 
 def _check(config):
-    """Raises a `ValueError` for settings that speech lacks, or does not have."""
-    check_settings(config, NEEDED, FOREIGN)
+    """Raises a `ValueError` for settings that speech lacks, or that do not suit it."""
+    check_settings(config, NEEDED, {})
     if config.model.causal:
         raise ValueError("`config.model.causal` must be False for task=speech. Received: causal=True.")

@@ -2,21 +2,28 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import ml_collections
 
 from trainers.shared import sample_sources, sampling, tokenizers, workdir
 from trainers.tasks.parts import Generated, Request
+from trainers.tasks.settings import Names
+
+TOKENIZER = ("tokenizer", "vocabulary")  # settings of `config.data`
 
 
 class TextTask:
     """Base of the tasks of text; see `trainers.tasks.registry`.
 
+    A subclass has `settings`, the names of those that it reads.
+
     Args:
         config: the `ml_collections.ConfigDict` of the run.
         tokenizer: of all text. None: the one that `config.data` names.
     """
+
+    settings: ClassVar[Names]
 
     def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
         data = config.data
