@@ -11,7 +11,6 @@ from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import translate_documents
 from trainers.shared import (
     callbacks,
-    components,
     evaluation,
     exporting,
     overrides,
@@ -78,7 +77,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
 
 
 def test_subwords_are_those_of_both_texts(make_config, path):
-    name, documents = components.training_texts(make_config())
+    name, documents = registry.training_texts(make_config())
     lines = [json.loads(line) for line in path.read_text().splitlines()][:16]
     assert sorted(documents) == sorted(line[side].encode() for line in lines for side in ("de", "en"))
     assert name.endswith("(de to en)")

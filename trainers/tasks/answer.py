@@ -14,7 +14,6 @@ from trainers.tasks import pair_task
 from trainers.tasks.pair_task import PairTask
 from trainers.tasks.settings import Names, check_settings
 
-NEEDED = {"data": ("source_field", "target_field")}
 # Settings of one of the two kinds of models.
 OF_LANGUAGE_MODELS = {"model": ("preset", "start_from")}
 OF_ENCODERS = {"model": ("encoder_attention", "num_encoder_layers")}
@@ -31,7 +30,7 @@ class Task(PairTask):
     }
 
     def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
-        check_settings(config, NEEDED, OF_LANGUAGE_MODELS if config.model.cross_attention else OF_ENCODERS)
+        check_settings(config, pair_task.FIELDS, OF_LANGUAGE_MODELS if config.model.cross_attention else OF_ENCODERS)
         super().__init__(config, tokenizer)
 
     def scores_of(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

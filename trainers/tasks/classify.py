@@ -3,7 +3,7 @@
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -60,6 +60,12 @@ class Task(TextTask):
             )
         labels = json.loads(path.read_text(encoding="utf-8"))
         return cls(workdir.load_config(folder), workdir.load_tokenizer(folder), labels)
+
+    @classmethod
+    def training_texts(cls, config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
+        """Returns the name of the texts of a configuration, and those of its training split."""
+        texts = components.make_labeled_source(config).text
+        return texts.name, texts.documents(config.data.train_split)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes tokenizer and labels into a work folder."""

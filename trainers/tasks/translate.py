@@ -12,7 +12,7 @@ from trainers.tasks.settings import Names, check_settings
 
 # Settings that a translation needs.
 NEEDED = {
-    "data": ("source_field", "target_field"),
+    **pair_task.FIELDS,
     "model": ("num_layers", "hidden_dim", "attention", "cross_attention"),
 }
 # A preset has the sizes, and heads of its own on both sides.
@@ -33,7 +33,7 @@ class Task(PairTask):
         if config.model.preset is None:
             check_settings(config, NEEDED, {})
         else:
-            check_settings(config, {"data": NEEDED["data"]}, WITH_PRESET)
+            check_settings(config, pair_task.FIELDS, WITH_PRESET)
         super().__init__(config, tokenizer)
 
     @property
