@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import base
-from trainers.shared import callbacks, evaluation, sample_sources, sampling, training, workdir
+from trainers.shared import callbacks, evaluation, sampling, training, workdir
 from trainers.shared.checkpoints import Checkpoints
 from trainers.tasks import registry
 
@@ -83,7 +83,7 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     text = evaluation.as_text(result)
     assert f"{result['tokens']} hidden tokens alone" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to generate text"):
-        sampling.generate(sample_sources.from_run(tmp_path), length=4)
+        sampling.generate(registry.load_task(tmp_path).make_sample_source(tmp_path), length=4)
 
 
 @pytest.mark.parametrize(

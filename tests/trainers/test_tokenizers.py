@@ -15,7 +15,6 @@ from trainers.shared import (
     components,
     evaluation,
     exporting,
-    sample_sources,
     sampling,
     tokenizers,
     training,
@@ -113,7 +112,7 @@ def test_what_has_no_vocabulary_is_said():
 @pytest.mark.full
 def test_it_is_sampled_from_and_exported(run, monkeypatch):
     _, folder = run
-    source = sample_sources.from_run(folder)
+    source = registry.load_task(folder).make_sample_source(folder)
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than five tokens
     (sample,) = sampling.generate(source, b"ab", length=5)
     assert sample["text"].startswith("ab")

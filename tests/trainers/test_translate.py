@@ -14,7 +14,6 @@ from trainers.shared import (
     evaluation,
     exporting,
     overrides,
-    sample_sources,
     sampling,
     training,
     workdir,
@@ -180,7 +179,9 @@ def test_the_exported_translator_writes_what_the_model_does_where_the_library_is
 
 @pytest.mark.full
 def test_a_prompt_is_the_source_and_the_sample_its_translation(finished, tmp_path):
-    (sample,) = sampling.generate(sample_sources.from_run(finished[0]), b"eins zwei", length=5, temperature=0.0)
+    (sample,) = sampling.generate(
+        registry.load_task(finished[0]).make_sample_source(finished[0]), b"eins zwei", length=5, temperature=0.0
+    )
     model, tokenizer = workdir.load_model(finished[0]), workdir.load_tokenizer(finished[0])
     source = np.append(tokenizer.tokenize("eins zwei"), 1)
     assert sample["text"] == model.generate([source], 5, tokenizer=tokenizer)[0] and sample["prompt"] == "eins zwei"
