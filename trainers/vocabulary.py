@@ -2,7 +2,8 @@
 
 FILE is a vocabulary of tensor2tensor's kind, for --config.data.tokenizer=subword --config.data.vocabulary=FILE. The
 text is that of a configuration (--config=trainers/configs/books.py), with changes by flags such as
---config.data.tfds=pg19; its training split is read, of pairs both texts.
+--config.data.tfds=pg19; its training split is read: of translate and answer both sides, of classify the texts. No
+vocabulary has to be there yet, whatever the configuration says.
 """
 
 import itertools
@@ -20,9 +21,9 @@ MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of d
 
 def main() -> None:
     import tf_sparse_attention as tsa
-    from trainers.shared import components
+    from trainers.tasks import registry
 
-    name, documents = components.training_texts(CONFIG.value)
+    name, documents = registry.training_texts(CONFIG.value)
     tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
     tokenizer.to_file(OUTPUT.value)  # type: ignore[arg-type]  # required
     logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, name, OUTPUT.value)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainers.configs import answer
-from trainers.shared import overrides, sample_sources, sampling, training, workdir
+from trainers.shared import overrides, sampling, training, workdir
 from trainers.tasks import registry
 
 
@@ -78,7 +78,9 @@ def test_answers_alone_are_scored_given_their_question_and_without_it(finished, 
 
 def test_a_prompt_is_the_question_and_the_sample_the_answer(finished):
     task = registry.load_task(finished)
-    (sample,) = sampling.generate(sample_sources.from_run(finished), b"which?", length=4, temperature=0.0)
+    (sample,) = sampling.generate(
+        registry.load_task(finished).make_sample_source(finished), b"which?", length=4, temperature=0.0
+    )
     source = np.append(task.tokenizer.tokenize("which?"), 1).astype("int32")
     task.config.generate.length = 4
     assert sample["text"] == task.write_targets(workdir.load_model(finished), [source], "greedy")[0]

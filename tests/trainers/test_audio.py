@@ -213,7 +213,7 @@ def test_tensorboard_shows_and_plays_a_recording_and_a_sample(finished, player):
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
-        ("data", {"mask_rate": 0.1}, r"`config\.data\.mask_rate` must be unset for task=audio\. Received"),
+        ("data", {"mask_rate": 0.1}, r"`config\.data\.mask_rate` must be unset for task=audio, which ignores it: "),
         ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=audio"),
         ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=audio\. Received: causal=False"),
         ("data", {"path": None}, r"`config\.data\.path` must be a folder of WAV .* for task=audio\. Received: neither"),

@@ -11,7 +11,7 @@ import pytest
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
 from trainers.configs import classify
-from trainers.shared import callbacks, components, overrides, strategy, training, workdir
+from trainers.shared import callbacks, overrides, strategy, training, workdir
 from trainers.tasks import class_scores, registry
 from trainers.tasks.parts import Request
 
@@ -188,7 +188,7 @@ def test_a_classifier_can_begin_with_the_encoder_of_a_model_of_hidden_tokens(mak
 
 
 def test_subwords_of_labeled_texts_are_those_of_the_texts(make_config, lines):
-    name, documents = components.training_texts(make_config())
+    name, documents = registry.training_texts(make_config())
     assert name.startswith("json_lines/labeled")
     assert {text.decode() for text in documents} == {line["text"] for line in lines if line["split"] == "train"}
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models.generator import Generator
 from trainers.shared import exporting, sample_sources, sampling, workdir
+from trainers.tasks import registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
 
 
 def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
-    source = sample_sources.from_run(run)
+    source = registry.load_task(run).make_sample_source(run)
     source.model._generator = Generator(source.model, run_eagerly=True)
     wanted = sampling.generate(source, "é".encode(), num_samples=2, length=5, seed=-3)
     served = sample_sources.SavedModelSource(exported["path"])

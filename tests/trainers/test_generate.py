@@ -15,6 +15,7 @@ from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.generator import Generator
 from trainers.shared import sample_sources, sampling, workdir
+from trainers.tasks import registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +27,7 @@ def run(untrained):
 
 def eager_source(run):
     """Returns the source of a run; compiling takes longer than the few tokens of these tests."""
-    source = sample_sources.from_run(run)
+    source = registry.load_task(run).make_sample_source(run)
     source.model._generator = Generator(source.model, run_eagerly=True)
     return source
 

@@ -148,7 +148,7 @@ def test_the_score_of_heads_that_look_ahead_is_called_no_likelihood(finished, tm
         (
             "data",
             {"mask_rate": 0.1},
-            r"`config\.data\.mask_rate` must be unset for task=image\. Received: mask_rate=0\.1",
+            r"`config\.data\.mask_rate` must be unset for task=image, .* Received: mask_rate=0\.1",
         ),
         ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=image"),
         ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=image\. Received: causal=False"),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers.shared import callbacks, evaluation, sample_sources, sampling, training, workdir
+from trainers.configs import base
+from trainers.shared import callbacks, evaluation, sampling, training, workdir
 from trainers.shared.checkpoints import Checkpoints
 from trainers.tasks import registry
 
@@ -66,6 +67,7 @@ def test_an_evaluation_with_memory_scores_every_token(trained):
 
 def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     tiny_config.task = "masked"
+    tiny_config.generate = base.get_config().generate
     tiny_config.data.update(mask_rate=0.2, use_packing=False)
     tiny_config.model.causal = False
     tiny_config.train.update(num_steps=2, evaluate_every=0)
@@ -81,7 +83,7 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     text = evaluation.as_text(result)
     assert f"{result['tokens']} hidden tokens alone" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to generate text"):
-        sampling.generate(sample_sources.from_run(tmp_path), length=4)
+        sampling.generate(registry.load_task(tmp_path).make_sample_source(tmp_path), length=4)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,7 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
 )
 def test_a_task_of_hidden_tokens_has_some_and_sees_both_sides(tiny_config, changes, message):
     tiny_config.task = "masked"
+    tiny_config.generate = base.get_config().generate
     tiny_config.data.update(changes)
     with pytest.raises(ValueError, match=message):
         registry.make_task(tiny_config)

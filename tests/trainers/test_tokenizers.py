@@ -10,17 +10,17 @@ import tensorflow as tf
 import tf_sparse_attention as tsa
 from tests.conftest import ROOT
 from tf_sparse_attention.models.generator import Generator
-from trainers.configs import base
+from trainers.configs import answer, base, classify, translate_documents
 from trainers.shared import (
     components,
     evaluation,
     exporting,
-    sample_sources,
     sampling,
     tokenizers,
     training,
     workdir,
 )
+from trainers.tasks import registry
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 
@@ -67,10 +67,52 @@ def score_here(path, line):
     return {name: float(value[0]) for name, value in result.items()}
 
 
+def write_lines(task, path):
+    """Writes JSON lines of a task of text and returns the settings of `config.data` for them."""
+    fields = {"translate": ("de", "en"), "answer": ("question", "passages", "answer"), "classify": ("text", "label")}
+    rows = [{name: f"{name} {number} of many {task}s" for name in fields[task]} for number in range(10)]
+    path.write_text("\n".join(json.dumps({**row, "split": "train"}) for row in rows), encoding="utf-8")
+    settings = {"path": str(path), "data_dir": str(path.parent), "tokenizer": "subword", "vocabulary": "missing"}
+    pairs = {"translate": ("de", "en"), "answer": ("question+passages", "answer")}.get(task, (None, None))
+    return settings | dict(zip(("source_field", "target_field"), pairs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "words"),
+    [
+        ("translate", translate_documents, {"de", "en", "translates"}),
+        ("answer", answer, {"question", "passages", "answers"}),
+        ("classify", classify, {"text", "classifys"}),
+    ],
+)
+def test_a_task_of_text_has_a_vocabulary_of_its_texts(task, config, words, tmp_path):
+    config = config.get_config()
+    config.data.update(write_lines(task, tmp_path / "lines.jsonl"))
+    _, documents = registry.training_texts(config)
+    tsa.data.train_subwords(documents, 200).to_file(tmp_path / "lines.subwords")
+    config.data.vocabulary = str(tmp_path / "lines.subwords")
+    tokenizer = registry.make_task(config).tokenizer
+    assert all(len(tokenizer.tokenize(word)) == 1 for word in words)
+
+
+def test_what_has_no_vocabulary_is_said():
+    config = base.get_config()
+    config.data.source_field = "en"
+    with pytest.raises(ValueError, match=r"`config\.data\.source_field` must be unset for task=language_model, which"):
+        registry.training_texts(config)
+    config.task = "translate"
+    with pytest.raises(ValueError, match=r"`config\.data\.target_field` must be given for task=translate\. Received"):
+        registry.training_texts(config)
+    config = base.get_config()
+    config.task = "image"
+    with pytest.raises(ValueError, match=r"`config\.task` must be a task of text, .*Received: task=image\."):
+        registry.training_texts(config)
+
+
 @pytest.mark.full
 def test_it_is_sampled_from_and_exported(run, monkeypatch):
     _, folder = run
-    source = sample_sources.from_run(folder)
+    source = registry.load_task(folder).make_sample_source(folder)
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than five tokens
     (sample,) = sampling.generate(source, b"ab", length=5)
     assert sample["text"].startswith("ab")

@@ -11,11 +11,9 @@ from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.configs import translate_documents
 from trainers.shared import (
     callbacks,
-    components,
     evaluation,
     exporting,
     overrides,
-    sample_sources,
     sampling,
     training,
     workdir,
@@ -78,7 +76,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
 
 
 def test_subwords_are_those_of_both_texts(make_config, path):
-    name, documents = components.training_texts(make_config())
+    name, documents = registry.training_texts(make_config())
     lines = [json.loads(line) for line in path.read_text().splitlines()][:16]
     assert sorted(documents) == sorted(line[side].encode() for line in lines for side in ("de", "en"))
     assert name.endswith("(de to en)")
@@ -181,7 +179,9 @@ def test_the_exported_translator_writes_what_the_model_does_where_the_library_is
 
 @pytest.mark.full
 def test_a_prompt_is_the_source_and_the_sample_its_translation(finished, tmp_path):
-    (sample,) = sampling.generate(sample_sources.from_run(finished[0]), b"eins zwei", length=5, temperature=0.0)
+    (sample,) = sampling.generate(
+        registry.load_task(finished[0]).make_sample_source(finished[0]), b"eins zwei", length=5, temperature=0.0
+    )
     model, tokenizer = workdir.load_model(finished[0]), workdir.load_tokenizer(finished[0])
     source = np.append(tokenizer.tokenize("eins zwei"), 1)
     assert sample["text"] == model.generate([source], 5, tokenizer=tokenizer)[0] and sample["prompt"] == "eins zwei"

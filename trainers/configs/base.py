@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     """Returns the defaults, an `ml_collections.ConfigDict`."""
     config = ml_collections.ConfigDict(
         {
-            "task": "language_model",  # see trainers/tasks
+            "task": "language_model",  # one of trainers/tasks, or a module of your own with a class Task
             "seed": 0,  # of weights, dropout, centroids and the order of the data
             "backend": placeholder(str),  # set by the trainer: the Keras backend of the run
             "data": _data(),

@@ -56,8 +56,10 @@ def get_config(variant: str = "language_model") -> ml_collections.ConfigDict:
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=20)
     steps = NUM_STEPS.get(variant, 300)
     config.train.update(num_steps=steps, log_every=50, evaluate_every=steps, checkpoint_every=50, jit_compile=False)
-    config.train.evaluation_windows = 16
-    config.generate.length = 64
+    if variant not in ("translate", "answer", "speech"):
+        config.train.evaluation_windows = 16
+    if variant in ("language_model", "translate", "answer", "audio"):
+        config.generate.length = 64
     if variant in ("image", "audio"):
         config.generate.top_p = 1.0  # else a likely ground is all there is
     if variant in ("translate", "answer"):

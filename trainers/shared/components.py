@@ -1,8 +1,6 @@
 """Creates the objects that a configuration describes: data, model, optimizer."""
 
 import inspect
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -54,20 +52,6 @@ def make_labeled_source(config: ml_collections.ConfigDict) -> tsa.data.LabeledSo
     """Returns the texts with labels that `config.data` names."""
     settings = set_values(config.data)
     return tsa.data.open_labeled(**{name: settings[name] for name in LABELED_SETTINGS if name in settings})
-
-
-def training_texts(config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
-    """Returns the name of the text of a configuration, and the documents of its training split, of pairs both texts."""
-    split = config.data.train_split
-    if config.task == "classify":
-        texts = make_labeled_source(config).text
-        return texts.name, texts.documents(split)
-    if config.data.target_field is None:
-        source = make_text_source(config)
-        return source.name, source.documents(split)
-    pairs = make_pair_source(config)
-    both = zip(*(side.documents(split) for side in pairs), strict=True)
-    return pairs.name, itertools.chain.from_iterable(both)
 
 
 def make_batches(config: ml_collections.ConfigDict, store: Any) -> Any:

@@ -8,11 +8,9 @@ import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.sources.official_counts import official_word_count
-from trainers.configs import base
-from trainers.shared import components, compression, scoring, strategy, workdir
-from trainers.shared.files import write_json
-from trainers.shared.overrides import SETTINGS, SOURCE_SETTINGS, WINDOW_SETTINGS, overridable_settings
-from trainers.shared.resumable_sums import Progress, ResumableSums
+from trainers.shared import components, compression, scoring, workdir
+from trainers.shared.evaluation_run import EvaluationRun, with_overrides
+from trainers.shared.resumable_sums import Progress
 
 
 def evaluate(
@@ -36,35 +34,24 @@ def evaluate(
     Raises:
         ValueError: If there is no trained model, or a setting is wrong.
     """
-    config = with_overrides(workdir.load_config(folder), overrides or overridable_settings())
+    config = with_overrides(workdir.load_config(folder), overrides)
     source = components.make_text_source(config)
     tokenizer = workdir.load_tokenizer(folder)
     store = tsa.data.open_token_store(source, tokenizer, split)
-    sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
-    path = workdir.evaluation_path(folder, split, source)
-    identity = [source.fingerprint, split, sizes, workdir.model_version(folder)]
-    sums = ResumableSums(path.with_suffix(".partial.json"), identity)
-    devices = strategy.choose_devices(config)
-    with devices.scope():
-        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+    run = EvaluationRun(folder, split, config, source)
+    with run.devices.scope():
         model = workdir.load_model(folder)
         model.shrink_windows()
-        scorer = scoring.make_scorer(model, execution, config.data.batch_size)
-        # Several processes would all have to resume at the same batch, which separate files cannot guarantee.
-        resumable = sums if devices.is_single_process else None
-        metrics = scoring.score(scorer, store, devices, **sizes, partial=resumable, progress=Progress)
+        scorer = scoring.make_scorer(model, run.execution, config.data.batch_size)
+        partial = run.resumable_sums()
+        metrics = scoring.score(scorer, store, run.devices, **run.sizes, partial=partial, progress=Progress)
     backbone = model.backbone
     ahead = {"looks_ahead": True} if backbone.causal and not backbone.causal_selection else {}
     result = {"split": split, "data": source.name, **ahead, **_with_official_words(metrics, source.name, split, store)}
     if config.data.mask_rate == 0:  # otherwise only some of the bytes are scored, with context on both sides
         result |= compression.compressed_bits_per_byte(source.documents(split))
     kind = {"tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
-    result |= {"backend": keras.backend.backend(), **kind, "settings": sizes}
-    result["path"] = str(path)
-    if devices.is_chief:
-        write_json(path, result)
-        sums.remove()
-    return result
+    return run.write({**result, "backend": keras.backend.backend(), **kind, "settings": run.sizes})
 
 
 def _with_official_words(metrics, name, split, store):
@@ -74,20 +61,6 @@ def _with_official_words(metrics, name, split, store):
         return {**metrics, "words_are": "counted"}
     result = scoring.compute_metrics(metrics["nats"], metrics["tokens"], metrics["bytes"], words)
     return {**metrics, **result, "words_are": "official"}
-
-
-def with_overrides(
-    config: ml_collections.ConfigDict, overrides: ml_collections.ConfigDict
-) -> ml_collections.ConfigDict:
-    """Returns the configuration with the overrides; another text replaces all settings of the source."""
-    if overrides.data.tfds is not None or overrides.data.path is not None:
-        defaults = base.get_config().data
-        for name in set(SOURCE_SETTINGS) - {"data_dir"}:
-            config.data[name] = defaults[name]
-    for section in SETTINGS:
-        with config[section].unlocked(), config[section].ignore_type():
-            config[section].update(components.set_values(overrides[section]))
-    return config
 
 
 def as_text(result: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Sources of samples: a run, a model in a file, a preset, a SavedModel.
+"""Sources of samples: a model of a run or in a file, a preset, a SavedModel.
 
 Each has `defaults`, a dictionary of "prompt", "length" and settings, and `snapshots`, which yields the growing samples
 of one prompt.
@@ -18,7 +18,6 @@ from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.prompts import Prompts
 from trainers.configs import base
 from trainers.shared.loading import load_language_model
-from trainers.tasks import registry
 
 CHUNK = 16  # tokens between two snapshots
 DEFAULTS = base.get_config().generate.to_dict()
@@ -176,15 +175,6 @@ class SavedModelSource:
                 }
             )
             yield samples
-
-
-def from_run(folder: str | os.PathLike) -> LocalModelSource:
-    """Returns the `LocalModelSource` of the run of a task of text: its trained model, or that of the newest checkpoint.
-
-    Raises:
-        ValueError: If there is no model.
-    """
-    return registry.load_task(folder).make_sample_source(folder)
 
 
 def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:

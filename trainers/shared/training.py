@@ -15,6 +15,7 @@ from trainers.shared.checkpoints import Checkpoints, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
 from trainers.tasks import registry
+from trainers.tasks.settings import without_ignored
 
 
 @dataclasses.dataclass
@@ -102,7 +103,9 @@ class Run:
         newest = self._checkpoints.newest_metadata()
         step = 0 if newest is None else newest["step"]
         if newest is not None:
-            resume.check_compatible(newest, self._description)
+            # Of an earlier version, which accepted settings that the task ignores.
+            saved = {**newest, "config": without_ignored(newest["config"], self.task.settings)}
+            resume.check_compatible(saved, self._description)
             self.task.check(self.folder)
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)

@@ -5,26 +5,32 @@ By an encoder-decoder, or as published by one language model, which reads both a
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_collections
 from rouge_score.rouge_scorer import RougeScorer
 
+from trainers.tasks import pair_task
 from trainers.tasks.pair_task import PairTask
-from trainers.tasks.settings import check_settings
+from trainers.tasks.settings import Names, check_settings
 
-NEEDED = {"data": ("source_field", "target_field")}
-FOREIGN = {"data": ("mask_rate", "text_feature"), "model": ("memory_length", "grid", "initialization")}
-OF_LANGUAGE_MODELS = ("preset", "start_from")
+# Settings of one of the two kinds of models.
+OF_LANGUAGE_MODELS = {"model": ("preset", "start_from")}
+OF_ENCODERS = {"model": ("encoder_attention", "num_encoder_layers")}
 
 
 class Task(PairTask):
     """Answers to questions, with one tokenizer for both; see `trainers.tasks.registry`."""
 
+    settings: ClassVar[Names] = {
+        "data": pair_task.DATA,
+        "model": (*pair_task.MODEL, "start_from", "causal"),
+        "train": pair_task.TRAIN,
+        "generate": pair_task.GENERATE,
+    }
+
     def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
-        check_settings(config, NEEDED, FOREIGN)
-        if config.model.cross_attention:
-            check_settings(config, {}, {"model": OF_LANGUAGE_MODELS})
+        check_settings(config, pair_task.FIELDS, OF_LANGUAGE_MODELS if config.model.cross_attention else OF_ENCODERS)
         super().__init__(config, tokenizer)
 
     def scores_of(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from trainers.shared import components, workdir
 from trainers.tasks import audio_samples, audio_scores
 from trainers.tasks.byte_task import ByteTask
 from trainers.tasks.parts import Generated, Request, TrainingData
+from trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
 
 
 class Task(ByteTask):
@@ -26,9 +27,11 @@ class Task(ByteTask):
 
     items = "recordings"
     codec_class = tsa.data.AudioCodec
-    foreign: ClassVar[dict[str, tuple[str, ...]]] = {
-        "data": ("mask_rate", "text_feature", "vocabulary", "source_field", "target_field", "image_shape", "use_flips"),
-        "model": ("memory_length", "cross_attention", "encoder_attention", "num_encoder_layers"),
+    settings: ClassVar[Names] = {
+        "data": ("sample_rate", "use_packing", "overlap"),
+        "model": LANGUAGE_MODEL,
+        "train": ("evaluation_windows",),
+        "generate": ("length", *SAMPLING),
     }
     found_in = "a folder of WAV files or a file NAME.npz"
     scores_class = audio_scores.Validation

@@ -11,10 +11,9 @@ import numpy as np
 from absl import logging
 
 import tf_sparse_attention as tsa
-from trainers.shared import illustrations, scoring, strategy, workdir
-from trainers.shared.files import write_json
-from trainers.shared.overrides import WINDOW_SETTINGS
-from trainers.shared.resumable_sums import Progress, ResumableSums
+from trainers.shared import illustrations, scoring, workdir
+from trainers.shared.evaluation_run import EvaluationRun
+from trainers.shared.resumable_sums import Progress
 from trainers.tasks.parts import Shown
 
 LABELS = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"}  # of metrics
@@ -96,24 +95,17 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
         Dictionary: "split", "data", "looks_ahead" (True, where heads of the model do), the counts of the task's
         `Validation`, "bytes", "nats", its metric, "seconds", "backend", and "path", the file they were written to.
     """
-    config, source = task.config, task.source
     data = task.open_split(split)
-    path = workdir.evaluation_path(folder, split, source)
-    sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
-    identity = [source.fingerprint, split, workdir.model_version(folder), sizes]
-    partial = ResumableSums(path.with_suffix(".partial.json"), identity)
-    devices = strategy.choose_devices(config)
-    with devices.scope():
-        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+    run = EvaluationRun(folder, split, task.config, task.source)
+    with run.devices.scope():
         model = workdir.load_model(folder)
         model.shrink_windows()
-        validation = task.scores_class(task, model, data, execution)
-        resumable = partial if devices.is_single_process else None
-        sums = validation.sums(devices, partial=resumable, progress=Progress)
+        validation = task.scores_class(task, model, data, run.execution)
+        sums = validation.sums(run.devices, partial=run.resumable_sums(), progress=Progress)
     ahead = {} if model.backbone.causal_selection else {"looks_ahead": True}
     result = {
         "split": split,
-        "data": source.name,
+        "data": task.source.name,
         **ahead,
         **validation.counts(),
         "bytes": int(sums["tokens"]),
@@ -121,12 +113,8 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
         validation.metric: sums["nats"] / math.log(2) / sums["tokens"],
         "seconds": sums["seconds"],
         "backend": keras.backend.backend(),
-        "path": str(path),
     }
-    if devices.is_chief:
-        write_json(path, result)
-        partial.remove()
-    return result
+    return run.write(result)
 
 
 def as_text(scores: dict[str, Any], items: str, kind: type[Validation]) -> str:

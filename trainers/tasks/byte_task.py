@@ -8,11 +8,11 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, evaluation, exporting, workdir
+from trainers.shared import components, exporting, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.shared.files import write_json
-from trainers.shared.overrides import overridable_settings
 from trainers.tasks import byte_scores
-from trainers.tasks.settings import check_settings
+from trainers.tasks.settings import Names
 
 CODEC = "codec.json"
 
@@ -20,7 +20,7 @@ CODEC = "codec.json"
 class ByteTask:
     """Base of the tasks of bytes that are no text; see `trainers.tasks.registry`.
 
-    A subclass has `items`, what errors call them; `codec_class`; `foreign`, the settings that it does not have, by
+    A subclass has `items`, what errors call them; `codec_class`; `settings`, the names of those that it reads, by
     section; `found_in`, what `config.data.path` may be; `scores_class`, a `byte_scores.Validation`; `source`;
     `make_codec()`, that of the data; `open_split(split)`, what is scored of it; and for the export `write_saved_model`
     and `plain_item()`.
@@ -32,13 +32,12 @@ class ByteTask:
 
     items: ClassVar[str]
     codec_class: ClassVar[Any]
-    foreign: ClassVar[dict[str, tuple[str, ...]]]
+    settings: ClassVar[Names]
     found_in: ClassVar[str]
     scores_class: ClassVar[Any]
     source: Any
 
     def __init__(self, config: ml_collections.ConfigDict, codec: Any = None) -> None:
-        check_settings(config, {}, self.foreign)
         if not config.model.causal:
             raise ValueError(f"`config.model.causal` must be True for task={config.task}. Received: causal=False.")
         if config.data.tfds is None and config.data.path is None:
@@ -118,7 +117,7 @@ class ByteTask:
         Returns:
             Dictionary, see `byte_scores.evaluate`, and "path", the file it was written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return byte_scores.evaluate(type(self)(config, self._codec), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:

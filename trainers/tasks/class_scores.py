@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from trainers.shared import scoring, strategy, workdir
-from trainers.shared.files import write_json
-from trainers.shared.resumable_sums import Progress, ResumableSums
+from trainers.shared import scoring, workdir
+from trainers.shared.evaluation_run import EvaluationRun
+from trainers.shared.resumable_sums import Progress
 from trainers.tasks.parts import Shown
 
 NUM_SHOWN, SHOWN_CHARACTERS = 4, 400  # texts of TensorBoard, and of each
@@ -97,24 +97,17 @@ def figures(nats: float, confusion: np.ndarray) -> dict[str, float]:
 
 def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]:
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
-    config, source = task.config, task.source
     buckets = task.open_buckets(split)
-    path = workdir.evaluation_path(folder, split, source)
-    sizes = [buckets.batch_size, buckets.max_length]
-    identity = [source.fingerprint, split, workdir.model_version(folder), *sizes]
-    partial = ResumableSums(path.with_suffix(".partial.json"), identity)
-    devices = strategy.choose_devices(config)
-    with devices.scope():
-        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+    run = EvaluationRun(folder, split, task.config, task.source)
+    with run.devices.scope():
         model: Any = workdir.load_model(folder)
         model.shrink_windows()
-        validation = Validation(task, model, buckets, execution)
-        resumable = partial if devices.is_single_process else None
-        sums = validation.sums(devices, partial=resumable, progress=Progress)
+        validation = Validation(task, model, buckets, run.execution)
+        sums = validation.sums(run.devices, partial=run.resumable_sums(), progress=Progress)
     confusion = np.array(sums["confusion"])
     result = {
         "split": split,
-        "data": source.name,
+        "data": task.source.name,
         "texts": int(confusion.sum()),
         "cut": buckets.num_cut,
         **figures(sums["nats"], confusion),
@@ -122,12 +115,8 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
         "confusion": sums["confusion"],
         "seconds": sums["seconds"],
         "backend": keras.backend.backend(),
-        "path": str(path),
     }
-    if devices.is_chief:
-        write_json(path, result)
-        partial.remove()
-    return result
+    return run.write(result)
 
 
 def as_text(scores: dict[str, Any]) -> str:

@@ -3,8 +3,8 @@
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import keras
 import ml_collections
@@ -13,22 +13,16 @@ import numpy as np
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.labeled import rows_of
 from tf_sparse_attention.export import export_classifier
-from trainers.shared import components, evaluation, exporting, sampling, workdir
+from trainers.shared import components, exporting, sampling, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.shared.files import write_json
-from trainers.shared.overrides import overridable_settings
 from trainers.tasks import class_scores
 from trainers.tasks.classifier import make_classifier
 from trainers.tasks.parts import Generated, Request, TrainingData
-from trainers.tasks.settings import check_settings
-from trainers.tasks.text_task import TextTask
+from trainers.tasks.settings import Names, check_settings
+from trainers.tasks.text_task import TOKENIZER, TextTask
 
 LABELS = "labels.json"
-# Settings that classification does not have.
-FOREIGN = {
-    "data": ("mask_rate", "overlap", "source_field", "target_field"),
-    "model": ("preset", "memory_length", "cross_attention", "encoder_attention", "initialization", "causal"),
-    "train": ("label_smoothing", "generated_targets"),
-}
 NUM_PRINTED = 10  # labels of a prompt
 SHORTEST = 64  # positions of a prompt's row, doubled until it fits
 
@@ -42,10 +36,17 @@ class Task(TextTask):
         labels: those that there are. None: those of the training split, read when they are needed.
     """
 
+    settings: ClassVar[Names] = {
+        "data": (*TOKENIZER, "text_feature", "label_feature"),
+        "model": ("start_from", "pooling", "causal", "grid"),
+        "train": ("evaluation_windows",),
+        "generate": ("prompt",),
+    }
+
     def __init__(
         self, config: ml_collections.ConfigDict, tokenizer: Any = None, labels: Sequence[str] | None = None
     ) -> None:
-        check_settings(config, {}, FOREIGN)
+        check_settings(config, {}, {"model": ("causal",)})
         super().__init__(config, tokenizer)
         self._labels = labels
 
@@ -59,6 +60,12 @@ class Task(TextTask):
             )
         labels = json.loads(path.read_text(encoding="utf-8"))
         return cls(workdir.load_config(folder), workdir.load_tokenizer(folder), labels)
+
+    @classmethod
+    def training_texts(cls, config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
+        """Returns the name of the texts of a configuration, and those of its training split."""
+        texts = components.make_labeled_source(config).text
+        return texts.name, texts.documents(config.data.train_split)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes tokenizer and labels into a work folder."""
@@ -154,7 +161,7 @@ class Task(TextTask):
             "confusion" (texts by true and predicted label), "seconds", "backend", and "path", the file they were
             written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return class_scores.evaluate(type(self)(config, self.tokenizer, self.labels), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:

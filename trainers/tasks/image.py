@@ -15,6 +15,7 @@ from trainers.shared import workdir
 from trainers.tasks import image_samples, image_scores
 from trainers.tasks.byte_task import ByteTask
 from trainers.tasks.parts import Generated, Request, TrainingData
+from trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
 
 
 class Task(ByteTask):
@@ -27,9 +28,11 @@ class Task(ByteTask):
 
     items = "images"
     codec_class = tsa.data.ImageCodec
-    foreign: ClassVar[dict[str, tuple[str, ...]]] = {
-        "data": ("mask_rate", "overlap", "text_feature", "vocabulary", "source_field", "target_field"),
-        "model": ("memory_length", "cross_attention", "encoder_attention", "num_encoder_layers"),
+    settings: ClassVar[Names] = {
+        "data": ("image_shape", "image_order", "image_block", "use_flips"),
+        "model": LANGUAGE_MODEL,
+        "train": ("evaluation_windows",),
+        "generate": SAMPLING,
     }
     found_in = "a folder of images or a file NAME.npz"
     scores_class = image_scores.Validation

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from absl import logging
@@ -10,11 +10,19 @@ from absl import logging
 import tf_sparse_attention as tsa
 from trainers.shared import components, evaluation, exporting, illustrations, scoring
 from trainers.tasks.parts import Shown, TrainingData
-from trainers.tasks.text_task import TextTask
+from trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
+from trainers.tasks.text_task import TOKENIZER, TextTask
 
 
 class Task(TextTask):
     """A language model of a text; see `trainers.tasks.registry`."""
+
+    settings: ClassVar[Names] = {
+        "data": ("pattern", "text_feature", *TOKENIZER, "use_packing", "mask_rate", "overlap"),
+        "model": (*LANGUAGE_MODEL, "memory_length"),
+        "train": ("evaluation_windows",),
+        "generate": ("prompt", "length", *SAMPLING),
+    }
 
     def open_data(self) -> TrainingData:
         """Returns the windows of the training split, or consecutive segments of it."""

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainers.shared import evaluation, scoring, strategy, workdir
-from trainers.shared.files import write_json
-from trainers.shared.resumable_sums import Progress, ResumableSums
+from trainers.shared import evaluation, scoring, workdir
+from trainers.shared.evaluation_run import EvaluationRun
+from trainers.shared.resumable_sums import Progress
 from trainers.tasks import generated_targets
 from trainers.tasks.parts import Shown
 
@@ -77,27 +77,15 @@ class Validation:
 
 def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]:
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
-    config, pairs = task.config, task.pairs
-    devices = strategy.choose_devices(config)
-    path = workdir.evaluation_path(folder, split, pairs)
-    with devices.scope():
-        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
-        validation = Validation(task, workdir.load_model(folder), task.open_buckets(split), execution)
-        buckets = validation.buckets
-        identity = [pairs.fingerprint, split, buckets.max_length, workdir.model_version(folder), buckets.batch_size]
-        found, partials = [], []
-        for use_source in (True, False):
-            partials.append(ResumableSums(path.with_suffix(f".{use_source}.partial.json"), [*identity, use_source]))
-            found.append(_figures(validation, devices, use_source, partials[-1]))
-    written = _generate(validation, folder, split, identity) if devices.is_chief else {}
-    counts = {"pairs": int(np.sum(~buckets.is_too_long)), "left_out": int(np.sum(buckets.is_too_long))}
-    result = {"split": split, "data": pairs.name, **counts, **found[0], "without_source": found[1]}
-    result |= {**written, "path": str(path)}
-    if devices.is_chief:
-        write_json(path, result)
-        for partial in partials:
-            partial.remove()
-    return result
+    run = EvaluationRun(folder, split, task.config, task.pairs)
+    with run.devices.scope():
+        validation = Validation(task, workdir.load_model(folder), task.open_buckets(split), run.execution)
+        found = [_figures(validation, run, use_source) for use_source in (True, False)]
+    written = _generate(validation, folder, split, run.identity) if run.devices.is_chief else {}
+    is_too_long = validation.buckets.is_too_long
+    counts = {"pairs": int(np.sum(~is_too_long)), "left_out": int(np.sum(is_too_long))}
+    result = {"split": split, "data": task.pairs.name, **counts, **found[0], "without_source": found[1]}
+    return run.write({**result, **written})
 
 
 def _generate(validation, folder, split, identity):
@@ -115,10 +103,10 @@ def _generate(validation, folder, split, identity):
     return {"generated": len(lines), **task.scores_of(lines), "generated_path": str(path)}
 
 
-def _figures(validation, devices, use_source, partial):
+def _figures(validation, run, use_source):
     """Returns the `FIGURES` of all targets."""
-    resumable = partial if devices.is_single_process else None
-    sums = validation.sums(devices, use_source, partial=resumable, progress=Progress)
+    partial = run.resumable_sums(str(use_source))
+    sums = validation.sums(run.devices, use_source, partial=partial, progress=Progress)
     metrics = scoring.compute_metrics(sums["nats"], int(sums["tokens"]), validation.num_bytes, 0)
     return {name: metrics[name] for name in FIGURES}
 

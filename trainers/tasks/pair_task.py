@@ -1,8 +1,9 @@
 """What tasks of pairs have in common: documents that are read and documents that are written, by one tokenizer."""
 
 import functools
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -11,14 +12,25 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.export import export_sequence_to_sequence
-from trainers.shared import components, evaluation, exporting, sample_sources, workdir
-from trainers.shared.overrides import overridable_settings
+from trainers.shared import components, exporting, sample_sources, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.tasks import pair_scores
 from trainers.tasks.encoder_decoder import make_encoder_decoder
 from trainers.tasks.parts import TrainingData
-from trainers.tasks.text_task import TextTask
+from trainers.tasks.settings import SAMPLING, check_settings
+from trainers.tasks.text_task import TOKENIZER, TextTask
 
 LINE = "This is a line of text."
+
+# Settings that all tasks of pairs need, and those that they read.
+FIELDS = {"data": ("source_field", "target_field")}
+DATA = (*TOKENIZER, *FIELDS["data"], "unit", "target_end")
+MODEL = (
+    *("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings"),
+    *("preset", "reproduce_reference", "tie_embeddings", "use_output_bias"),
+)
+TRAIN = ("generated_targets", "generated_beams", "label_smoothing")
+GENERATE = ("prompt", "length", *SAMPLING)
 
 
 class PairTask(TextTask):
@@ -27,6 +39,18 @@ class PairTask(TextTask):
     With `config.model.cross_attention` the model is an encoder-decoder. Without it one language model reads a source
     and then the target, its only tokens that are scored.
     """
+
+    @classmethod
+    def training_texts(cls, config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
+        """Returns the name of the texts of a configuration, and the documents of its training split, of both sides.
+
+        Raises:
+            ValueError: If it does not name the two fields.
+        """
+        check_settings(config, FIELDS, {})
+        pairs = components.make_pair_source(config)
+        both = zip(*(side.documents(config.data.train_split) for side in pairs), strict=True)
+        return pairs.name, itertools.chain.from_iterable(both)
 
     @property
     def has_encoder(self) -> bool:
@@ -105,7 +129,7 @@ class PairTask(TextTask):
             scores of the task's `scores_of` if targets were generated, with "generated_path", and "path", the file they
             were written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return pair_scores.evaluate(type(self)(config, self.tokenizer), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Tasks: what a run trains. `config.task` names one; each is a class `Task` in a file of its own.
 
-`Task(config)` has
+A class `Task` has `settings`, the names of the settings that it reads beside those of all tasks, by section, see
+`trainers.tasks.settings`; one of text has `training_texts(config)`, for `trainers.vocabulary`. `Task(config)` has
 
 - `open_data()`, the `TrainingData`;
 - `make_model()`, `make_training_model(model)`, the model to call `fit` on, and `make_loss()`;
@@ -16,12 +17,16 @@
 """
 
 import importlib
+import importlib.util
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
 
-# The module of each task.
+from trainers.tasks.settings import check_read
+
+# The modules of the tasks here.
 NAMES = ("language_model", "masked", "translate", "answer", "image", "audio", "speech", "classify")
 
 
@@ -29,19 +34,49 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
     """Returns the task that `config.task` names.
 
     Raises:
-        ValueError: If there is no such task, or a setting of it is wrong.
+        ValueError: If there is no such task, a setting of it is wrong, or it ignores one that is given.
     """
-    return _class_of(config)(config)
+    kind = class_of(config.task)
+    check_read(config, config.task, kind.settings)
+    return kind(config)
 
 
 def load_task(folder: str | os.PathLike) -> Any:
     """Returns the task of the run in a work folder."""
     from trainers.shared import workdir  # which loads models of tasks
 
-    return _class_of(workdir.load_config(folder)).load(folder)
+    return class_of(workdir.load_config(folder).task).load(folder)
 
 
-def _class_of(config):
-    if config.task not in NAMES:
-        raise ValueError(f"`config.task` must be one of {', '.join(NAMES)}. Received: task={config.task}.")
-    return importlib.import_module(f"trainers.tasks.{config.task}").Task
+def training_texts(config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
+    """Returns the name of the text that a configuration names, and the documents of its training split.
+
+    Raises:
+        ValueError: If there is no such task, it is none of text, or it ignores a setting that is given.
+    """
+    kind = class_of(config.task)
+    check_read(config, config.task, kind.settings)
+    if not hasattr(kind, "training_texts"):
+        raise ValueError(f"`config.task` must be a task of text, which has a vocabulary. Received: task={config.task}.")
+    return kind.training_texts(config)
+
+
+def class_of(name: str) -> Any:
+    """Returns the class `Task` of a name: one of `NAMES`, or the module of a task of your own.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    module = f"trainers.tasks.{name}" if name in NAMES else name
+    message = (
+        f"`config.task` must be one of {', '.join(NAMES)}, or a module with a class `Task` that Python finds. "
+        f"Received: task={name}."
+    )
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:  # of a package that is missing or broken, or a name that none has
+        raise ValueError(message) from error
+    kind = None if spec is None else getattr(importlib.import_module(module), "Task", None)
+    if kind is None:
+        raise ValueError(message)
+    return kind

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import ml_collections
@@ -12,21 +12,17 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.speech_store import separator_of, transcript_of
 from tf_sparse_attention.export import export_speech
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
-from trainers.shared import components, evaluation, exporting, sampling, workdir
+from trainers.shared import components, exporting, sampling, workdir
+from trainers.shared.evaluation_run import with_overrides
 from trainers.shared.files import write_json
-from trainers.shared.overrides import overridable_settings
 from trainers.tasks import recordings, speech_scores
 from trainers.tasks.parts import Generated, Request, TrainingData
-from trainers.tasks.settings import check_settings
+from trainers.tasks.settings import Names, check_settings
 
 SPEECH = "speech.json"
 NUM_FRAMES = 100  # that an exported model is tried with
 SOUND = ("sample_rate", "num_bands", "pre_emphasis")
-# Settings that speech needs, and those that it does not have.
-NEEDED = {"model": ("num_layers", "hidden_dim", "attention")}
-FOREIGN: dict[str, tuple[str, ...]] = {
-    "model": ("preset", "start_from", "memory_length", "grid", "initialization", "cross_attention", "encoder_attention")
-}
+NEEDED = {"model": ("num_layers", "hidden_dim", "attention")}  # settings
 
 
 class Task:
@@ -37,6 +33,12 @@ class Task:
         known: what the training split says and a work folder keeps: "labels", "unit", "mean", "std" and "features", how
             they are made. None: it is read from that split where it is needed.
     """
+
+    settings: ClassVar[Names] = {
+        "data": (*SOUND, "time_masks", "time_mask_width", "frequency_masks", "frequency_mask_width"),
+        "model": ("subsampling", "causal"),
+        "train": ("num_beams", "evaluation_attention"),
+    }
 
     def __init__(self, config: ml_collections.ConfigDict, known: dict[str, Any] | None = None) -> None:
         _check(config)
@@ -166,7 +168,7 @@ class Task:
             and "loss", nats a label; "phone_error_rate", or of characters "character_error_rate" and "word_error_rate";
             the same of "beams", with "num_beams", and "path", the file they were written to.
         """
-        config = evaluation.with_overrides(self.config, overrides or overridable_settings())
+        config = with_overrides(self.config, overrides)
         return speech_scores.evaluate(type(self)(config, self.known), folder, split)
 
     def as_text(self, scores: dict[str, Any]) -> str:
@@ -239,7 +241,7 @@ class Task:
 
 
 def _check(config):
-    """Raises a `ValueError` for settings that speech lacks, or does not have."""
-    check_settings(config, NEEDED, FOREIGN)
+    """Raises a `ValueError` for settings that speech lacks, or that do not suit it."""
+    check_settings(config, NEEDED, {})
     if config.model.causal:
         raise ValueError("`config.model.causal` must be False for task=speech. Received: causal=True.")

@@ -13,9 +13,9 @@ from tf_sparse_attention.ops.ctc import ctc_loss
 from tf_sparse_attention.ops.edit_distance import edit_distance
 from tf_sparse_attention.ops.words import split_words
 from trainers.configs import speech
-from trainers.shared import scoring, strategy, workdir
-from trainers.shared.files import write_json
-from trainers.shared.resumable_sums import Progress, ResumableSums
+from trainers.shared import scoring, workdir
+from trainers.shared.evaluation_run import EvaluationRun
+from trainers.shared.resumable_sums import Progress
 from trainers.tasks.parts import Shown
 
 NUM_SHOWN = 2  # recordings whose transcripts TensorBoard shows
@@ -142,41 +142,24 @@ def picture_of(features: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
 
 def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]:
     """Returns the scores of the model in a work folder, see `Task.evaluate`, and writes them there."""
-    config, source = task.config, task.source
-    devices, kind = strategy.choose_devices(config), config.train.evaluation_attention
-    path = workdir.evaluation_path(folder, split, source, None if kind is None else f"with_{kind}")
-    with devices.scope():
-        execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+    kind, num_beams = task.config.train.evaluation_attention, task.config.train.num_beams
+    run = EvaluationRun(folder, split, task.config, task.source, None if kind is None else f"with_{kind}")
+    with run.devices.scope():
         model, buckets = workdir.load_model(folder), task.open_buckets(split)
         model = model if kind is None else model.with_attention(speech.get_config(kind).model.attention)
-        model.compile(**execution)
-        validation = Validation(task, model, buckets, execution)
-        identity = [
-            source.fingerprint,
-            split,
-            buckets.max_length,
-            buckets.batch_size,
-            workdir.model_version(folder),
-            kind,
-        ]
-        partial = ResumableSums(path.with_suffix(".partial.json"), identity)
-        of_beams = ResumableSums(path.with_suffix(".beams.partial.json"), [*identity, config.train.num_beams])
-        resumable = partial if devices.is_single_process else None
-        sums = validation.sums(devices, partial=resumable, progress=Progress)
+        model.compile(**run.execution)
+        validation = Validation(task, model, buckets, run.execution)
+        partial, of_beams = run.resumable_sums(), run.resumable_sums("beams", num_beams)
+        sums = validation.sums(run.devices, partial=partial, progress=Progress)
         beams = {}
-        if config.train.num_beams and devices.is_single_process:
-            found = validation.rates(validation.beam_sums(config.train.num_beams, of_beams, Progress))
-            beams = {"beams": {"num_beams": config.train.num_beams, **found}}
+        if num_beams and run.devices.is_single_process:
+            found = validation.beam_sums(num_beams, of_beams, Progress)
+            beams = {"beams": {"num_beams": num_beams, **validation.rates(found)}}
     counts = {"recordings": int(np.sum(~buckets.is_too_long)), "left_out": buckets.left_out}
     counts |= {} if kind is None else {"attention": kind}
     counts |= {"labels": int(sums["labels"]), "nats": sums["nats"]}
-    result = {"split": split, "data": source.name, **counts, **validation.rates(sums), **beams}
-    result |= {"seconds": sums["seconds"], "path": str(path)}
-    if devices.is_chief:
-        write_json(path, result)
-        for file in (partial, of_beams):
-            file.remove()
-    return result
+    result = {"split": split, "data": task.source.name, **counts, **validation.rates(sums), **beams}
+    return run.write({**result, "seconds": sums["seconds"]})
 
 
 def as_text(scores: dict[str, Any]) -> str:

@@ -1,22 +1,29 @@
 """What tasks of text have in common: a configuration and a tokenizer, kept in the work folder."""
 
 import os
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Self
 
 import ml_collections
 
-from trainers.shared import sample_sources, sampling, tokenizers, workdir
+from trainers.shared import components, sample_sources, sampling, tokenizers, workdir
 from trainers.tasks.parts import Generated, Request
+from trainers.tasks.settings import Names
+
+TOKENIZER = ("tokenizer", "vocabulary")  # settings of `config.data`
 
 
 class TextTask:
     """Base of the tasks of text; see `trainers.tasks.registry`.
 
+    A subclass has `settings`, the names of those that it reads.
+
     Args:
         config: the `ml_collections.ConfigDict` of the run.
         tokenizer: of all text. None: the one that `config.data` names.
     """
+
+    settings: ClassVar[Names]
 
     def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
         data = config.data
@@ -27,6 +34,15 @@ class TextTask:
     def load(cls, folder: str | os.PathLike) -> Self:
         """Returns the task of a work folder."""
         return cls(workdir.load_config(folder), workdir.load_tokenizer(folder))
+
+    @classmethod
+    def training_texts(cls, config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
+        """Returns the name of the text of a configuration, and the documents of its training split.
+
+        A class method, since the tokenizer of a task may be one that is still to be found in these texts.
+        """
+        source = components.make_text_source(config)
+        return source.name, source.documents(config.data.train_split)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer into a work folder."""

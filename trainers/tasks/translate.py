@@ -1,22 +1,19 @@
 """The task of translation: whole documents of one field of a data set to those of another, by an encoder-decoder."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_collections
 import sacrebleu
 
+from trainers.tasks import pair_task
 from trainers.tasks.pair_task import PairTask
-from trainers.tasks.settings import check_settings
+from trainers.tasks.settings import Names, check_settings
 
-# Settings that a translation needs, and those that it does not have.
+# Settings that a translation needs.
 NEEDED = {
-    "data": ("source_field", "target_field"),
+    **pair_task.FIELDS,
     "model": ("num_layers", "hidden_dim", "attention", "cross_attention"),
-}
-FOREIGN = {
-    "data": ("mask_rate", "text_feature"),
-    "model": ("start_from", "memory_length", "grid", "initialization"),
 }
 # A preset has the sizes, and heads of its own on both sides.
 WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
@@ -25,10 +22,18 @@ WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
 class Task(PairTask):
     """Translation, with one tokenizer for sources and targets; see `trainers.tasks.registry`."""
 
+    settings: ClassVar[Names] = {
+        "data": pair_task.DATA,
+        "model": pair_task.MODEL,
+        "train": pair_task.TRAIN,
+        "generate": pair_task.GENERATE,
+    }
+
     def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
-        check_settings(config, NEEDED if config.model.preset is None else {"data": NEEDED["data"]}, FOREIGN)
-        if config.model.preset is not None:
-            check_settings(config, {}, WITH_PRESET)
+        if config.model.preset is None:
+            check_settings(config, NEEDED, {})
+        else:
+            check_settings(config, pair_task.FIELDS, WITH_PRESET)
         super().__init__(config, tokenizer)
 
     @property

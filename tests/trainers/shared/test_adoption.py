@@ -14,11 +14,11 @@ from trainers.shared import (
     components,
     evaluation,
     overrides,
-    sample_sources,
     sampling,
     training,
     workdir,
 )
+from trainers.tasks import registry
 
 PART = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"}
 
@@ -41,7 +41,7 @@ def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_
     name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
     assert fnmatch(result["path"], str(tmp_path / "run" / name))
     assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
-    source = sample_sources.from_run(tmp_path / "run")
+    source = registry.load_task(tmp_path / "run").make_sample_source(tmp_path / "run")
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than three tokens
     assert sampling.generate(source, b"ab", length=3)[0]["text"].startswith("ab")
     ids = np.ones((1, 20), "int32")

@@ -1,0 +1,56 @@
+"""What the evaluations of all tasks share: settings, files of scores, and sums to resume with."""
+
+import json
+import types
+from fnmatch import fnmatch
+
+import pytest
+
+from trainers.configs import base
+from trainers.shared import overrides, workdir
+from trainers.shared.evaluation_run import EvaluationRun, with_overrides
+
+OWN, OTHER = (types.SimpleNamespace(name=name, fingerprint=f"{name} 1") for name in ("books", "poems/long"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    workdir.save_source(tmp_path, OWN)
+    return tmp_path
+
+
+def test_overrides_change_a_copy_and_another_text_replaces_all_settings_of_the_source():
+    config, wanted = base.get_config(), overrides.overridable_settings()
+    config.data.update(tfds="pg19", local_dir="books", data_dir="data", source_field="en")
+    before = config.to_dict()
+    assert with_overrides(config).to_dict() == before
+    wanted.data.update(path="poems", batch_size=3)
+    wanted.train.jit_compile = False
+    found = with_overrides(config, wanted)
+    assert config.to_dict() == before
+    changed = {"tfds": None, "local_dir": None, "path": "poems", "batch_size": 3}
+    assert found.data.to_dict() == {**before["data"], **changed}
+    assert found.train.to_dict() == {**before["train"], "jit_compile": False}
+
+
+def test_scores_are_written_beside_those_of_other_data_and_nothing_partial_stays(folder):
+    runs = [EvaluationRun(folder, "test", base.get_config(), source) for source in (OWN, OTHER)]
+    runs.append(EvaluationRun(folder, "test", base.get_config(), OWN, "with_lsh"))
+    for run, pattern in zip(runs, ("test", "poems-long-????????-test", "with_lsh-test"), strict=True):
+        sums = [run.resumable_sums(), run.resumable_sums("beams", 8)]
+        for place, partial in enumerate(sums):
+            partial.save(1 + place, {"nats": 1.5})
+        assert len(list(folder.glob("*.partial.json"))) == 2
+        found = run.write({"nats": 3.0})
+        assert found == {"nats": 3.0, "path": str(run.path)} and json.loads(run.path.read_text()) == found
+        assert fnmatch(run.path.name, f"evaluation-{pattern}.json") and not list(folder.glob("*.partial.json"))
+    assert len({run.path for run in runs}) == 3
+
+
+def test_sums_go_on_with_the_same_settings_alone(folder):
+    config = base.get_config()
+    EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).save(2, {"nats": 1.5})
+    assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (2, {"nats": 1.5})
+    assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 4).load() == (0, None)
+    config.data.sequence_length = 7
+    assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (0, None)

@@ -1,0 +1,85 @@
+"""The section of docs/tasks.md about a task of one's own: its two files are all that a run of it takes."""
+
+import json
+import re
+
+import pytest
+
+from tests.pages import DOCS, blocks
+from tests.trainers import untrained_run
+from trainers.configs import base
+from trainers.shared import evaluation, settings_help, training, workdir
+from trainers.tasks import registry
+from trainers.tasks.text_task import TextTask
+
+SECTION = (DOCS / "tasks.md").read_text(encoding="utf-8").partition("\n## A task of your own\n")[2]
+FILES = ("smoothed.py", "smoothed_config.py")
+
+
+@pytest.fixture
+def get_config(tmp_path, monkeypatch):
+    """The function of the page's configuration; its task lies in a folder that Python finds."""
+    assert all(f"`{name}`" in SECTION for name in FILES)
+    for name, code in zip(FILES, blocks(SECTION, "python"), strict=True):
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = {}
+    exec((tmp_path / FILES[1]).read_text(encoding="utf-8"), names)
+    return names["get_config"]
+
+
+def test_the_table_has_what_every_task_has():
+    rows = re.findall(r"^\| (`.*?`) \|", SECTION, re.MULTILINE)
+    named = {re.match(r"\w+", name)[0] for row in rows for name in re.findall("`(.*?)`", row)}
+    stated = {re.match(r"\w+", name)[0] for name in re.findall(r"`(\w+(?:\(.*?\))?)`", registry.__doc__)}
+    assert {"settings", "open_data", "generate", "load", "training_texts"} <= named <= stated
+    for name in registry.NAMES:
+        kind = registry.class_of(name)
+        missing = {part for part in named if not hasattr(kind, part)}
+        assert missing == (set() if issubclass(kind, TextTask) else {"training_texts"}), name
+
+
+def test_a_task_of_ones_own_is_made_and_loaded_by_its_name(get_config, tmp_path):
+    config = get_config("tiny")
+    task = registry.make_task(config)
+    assert task.make_loss().label_smoothing == 0.1 and task.tokenizer.vocabulary_size == 258
+    folder = untrained_run.write(tmp_path / "run")
+    workdir.save_config(folder, config)
+    assert type(registry.load_task(folder)) is type(task)
+    config.train.generated_targets = 3
+    with pytest.raises(ValueError, match=r"`config\.train\.generated_targets` must be unset for task=smoothed, which"):
+        registry.make_task(config)
+
+
+def test_a_setting_of_ones_own_is_read_by_its_task_alone(get_config, monkeypatch):
+    config = get_config("tiny")
+    config.train.confidence = 0.9
+    with pytest.raises(ValueError, match=r"`config\.train\.confidence` must be unset .* Received: confidence=0\.9"):
+        registry.make_task(config)
+    own = registry.class_of("smoothed")
+    monkeypatch.setattr(own, "settings", {**own.settings, "train": (*own.settings["train"], "confidence")})
+    assert registry.make_task(config).config.train.confidence == 0.9
+
+
+@pytest.mark.parametrize("name", ["json", "no_such.task", "no_such_task", "", ".relative"])
+def test_a_module_without_a_task_is_none(name):
+    config = base.get_config()
+    config.task = name
+    with pytest.raises(
+        ValueError, match=rf"or a module with a class `Task` that .* Received: task={re.escape(name)}\."
+    ):
+        registry.make_task(config)
+
+
+@pytest.mark.full
+def test_a_task_of_ones_own_is_trained_resumed_and_scored(get_config, make_plain_config, tmp_path):
+    config = make_plain_config()
+    own = get_config("tiny")
+    config.update(task=own.task)
+    config.train.label_smoothing = own.train.label_smoothing
+    training.train(config, tmp_path / "run")
+    config.train.num_steps = 3
+    assert training.train(config, tmp_path / "run").step == 3
+    found = registry.load_task(tmp_path / "run").evaluate(tmp_path / "run", "test")
+    assert json.loads((tmp_path / "run" / "evaluation-test.json").read_text()) == found
+    assert evaluation.as_text(found) and "label_smoothing" in settings_help.describe([])
