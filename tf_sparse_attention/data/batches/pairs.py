@@ -56,9 +56,7 @@ class PairBuckets(LengthBuckets):
             )
         self.source, self.target, self.as_prefix = source, target, as_prefix
         both = [np.diff(store.document_offsets) for store in (source, target)]
-        self.num_empty = {
-            side: int(np.sum(sizes <= 1)) for side, sizes in zip(("source", "target"), both, strict=True)
-        }
+        self.num_empty = {side: int(np.sum(sizes <= 1)) for side, sizes in zip(("source", "target"), both, strict=True)}
         for side, count in self.num_empty.items():
             if count:
                 logging.warning("%d of %d pairs have an empty %s; none is left out.", count, len(both[0]), side)
