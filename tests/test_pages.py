@@ -157,7 +157,7 @@ def test_flags_of_programs_that_a_page_names_exist(name):
 
 
 def test_commands_are_read_with_the_lines_that_go_on():
-    text = "```\npython -m trainers.train --config=a\n    --workdir=b\npython -m trainers.export --nojit_compile -x\n```"
+    text = "```\npython -m trainers.train --config=a\n  --workdir=b\npython -m trainers.export --nojit_compile -x\n```"
     assert commands(text) == [("train", ["config", "workdir"]), ("export", ["nojit_compile"])]
     assert {"workdir", "format", "jit_compile"} <= flags_of("export") and "dry-run" in flags_of("convert")
 
