@@ -22,6 +22,21 @@ def blocks(text, language=None):
     return [code for kind, code in FENCED.findall(text) if language in (None, kind)]
 
 
+def commands(text):
+    """Returns the programs of `trainers` that the code of a page calls, each with the names of its flags."""
+    found = []
+    for block in blocks(text):
+        for program, rest in re.findall(r"python -m trainers\.(\w+)(.*(?:\n +-.*)*)", block):
+            found.append((program, re.findall(r"(?<!\S)--([\w.-]+)", rest)))
+    return found
+
+
+def flags_of(program):
+    """Returns the names of the flags that a program of `trainers` defines itself, read without importing it."""
+    source = (ROOT / "trainers" / f"{program}.py").read_text(encoding="utf-8")
+    return {*re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source), *re.findall(r"add_argument\(\"--([\w-]+)\"", source)}
+
+
 def links(text):
     """Returns the relative links and pictures of a page, outside its code, as (path or "", anchor or "")."""
     prose = re.sub(r"`[^`\n]*`", "", FENCED.sub("", text))

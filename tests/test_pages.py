@@ -17,10 +17,14 @@ from tests.pages import (
     api_entries,
     blocks,
     broken_links,
+    commands,
+    flags_of,
     links,
     name_of,
     public_names,
 )
+from trainers.configs import base
+from trainers.shared import overrides
 
 pytestmark = [
     pytest.mark.pages,
@@ -140,6 +144,22 @@ def test_programs_and_targets_that_a_page_names_exist(name):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (?:[A-Z_]+=\S* )*([a-z-]+)", code, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_flags_of_programs_that_a_page_names_exist(name):
+    settings = {f"config.{section}.{key}" for section, keys in base.get_config().to_dict().items()
+                if isinstance(keys, dict) for key in keys}  # fmt: skip
+    overridable = {f"config.{section}.{key}" for section, keys in overrides.SETTINGS.items() for key in keys}
+    for program, flags in commands(TEXTS[name]):
+        known = flags_of(program) | (overridable if program == "evaluate" else {"config", *settings})
+        assert {flag.removeprefix("no") if flag[2:] in known else flag for flag in flags} <= known, (program, flags)
+
+
+def test_commands_are_read_with_the_lines_that_go_on():
+    text = "```\npython -m trainers.train --config=a\n  --workdir=b\npython -m trainers.export --nojit_compile -x\n```"
+    assert commands(text) == [("train", ["config", "workdir"]), ("export", ["nojit_compile"])]
+    assert {"workdir", "format", "jit_compile"} <= flags_of("export") and "dry-run" in flags_of("convert")
 
 
 def test_every_page_of_docs_is_in_the_navigation_of_the_site():

@@ -104,6 +104,22 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
     assert not list(finished.glob("*.partial.json"))
 
 
+def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(finished):
+    task, model = registry.load_task(finished), workdir.load_model(finished)
+    # Logits that are the same for all texts, of which -log p is log 1.5 for class 1 and log 6 for the others.
+    for weight in model.trainable_variables:
+        weight.assign(keras.ops.zeros_like(weight))
+    model.trainable_variables[-1].assign(np.log([1.0, 4.0, 1.0]))
+    model.compile(loss=task.make_loss(), weighted_metrics=task.make_metrics(), run_eagerly=True)
+    buckets = task.open_buckets("train", 5)  # in batches of 2 and 4 rows, one of which is not full
+    classes = [buckets.class_of(number) for number in buckets.chosen]
+    rows = [len(batch.items) for batch in buckets.batches()]
+    assert sum(rows) > len(classes) and len(set(rows)) > 1
+    wanted = np.mean([np.log(1.5) if number == 1 else np.log(6) for number in classes])
+    found = model.evaluate(buckets.evaluation_batches(), verbose=0, return_dict=True)
+    assert found["loss"] == pytest.approx(wanted, rel=1e-5)
+
+
 def test_rows_that_fill_a_batch_are_in_no_total(finished):
     scorer = class_scores.ClassScorer(workdir.load_model(finished))
     rows = np.array([[1, 0.5, 2, 0], [0, 9, 0, 0], [1, 0.25, 2, 0], [1, 0.25, 1, 1]])

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tests.trainers.small_images import SHAPE, make_painter
 from trainers.shared import callbacks, strategy, training, workdir
+from trainers.shared.portable_files import export_portable
 from trainers.tasks import image_scores, registry
 from trainers.tasks.parts import Request
 
@@ -207,6 +209,15 @@ def test_the_exported_model_scores_a_grey_image_where_the_library_is_not(finishe
     settings = {"num_rows": 1, "temperature": 0.0, "top_p": 1.0, "seed": 0}
     given = {name: tf.constant(value) for name, value in settings.items()}
     assert generate(images=tf.zeros((2, *SHAPE), tf.uint8), **given)["drawn"].shape == (2, *SHAPE)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:tf2onnx", "ignore::FutureWarning:tf2onnx")
+def test_onnx_files_score_images_as_the_model_does(finished, arrays):
+    needs("ONNX")
+    run = RunONNX(Path(export_portable(finished, "onnx", ["score"])["path"]))
+    ids = arrays["test"][:1].reshape(1, -1).astype("int32") + 1
+    wanted = nats_by_hand(workdir.load_model(finished), arrays["test"][:1])
+    np.testing.assert_allclose(run("score", {"token_ids": ids})["nats"], wanted, atol=1e-4)
 
 
 def test_text_has_no_images_to_complete(untrained):

@@ -18,7 +18,7 @@ from trainers.shared import (
     training,
     workdir,
 )
-from trainers.tasks import generated_targets, registry
+from trainers.tasks import generated_targets, pair_scores, registry
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
@@ -105,6 +105,9 @@ def test_every_target_is_scored_once(finished, path, scores):
     assert "without the source" in registry.load_task(finished[0]).as_text(scores)
     train = registry.load_task(finished[0]).evaluate(finished[0], "train")
     assert (train["pairs"], train["left_out"]) == (15, 1)
+    assert (train["empty_sources"], train["empty_targets"]) == (0, 0)
+    text = registry.load_task(finished[0]).as_text({**train, "empty_targets": 2})
+    assert "15, 1 too long, 2 empty targets\n" in text
 
 
 @pytest.mark.full
@@ -159,6 +162,15 @@ def test_translations_go_on_where_they_were_stopped(finished, tmp_path):
     path.with_suffix(".partial.jsonl").write_text('["another model"]\n{"pair": 1}\n')
     assert generated_targets.GeneratedTargets(path, ["model"]).complete(task, anew, buckets, pairs) == lines
     assert anew.calls == [8, 2]
+
+
+def test_targets_that_are_all_empty_have_no_bits_per_byte(finished, make_config, tmp_path):
+    config = make_config()
+    (tmp_path / "empty.jsonl").write_text('{"de": "eins", "en": "", "split": "train"}')
+    config.data.path = str(tmp_path / "empty.jsonl")
+    task = registry.make_task(config)
+    with pytest.raises(ValueError, match=r"`config\.data\.target_field` must have a text .* 1 pairs of .*empty"):
+        pair_scores.Validation(task, workdir.load_model(finished[0]), task.open_buckets("train"), {})
 
 
 def test_scores_are_those_of_sacrebleu_on_whole_texts(finished):

@@ -90,7 +90,8 @@ class Run:
         self.model = self.task.make_model()
         self._training_model = self.task.make_training_model(self.model)
         optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
-        self._training_model.compile(optimizer, loss=self.task.make_loss(), **execution)
+        losses = {"loss": self.task.make_loss(), "weighted_metrics": self.task.make_metrics()}
+        self._training_model.compile(optimizer, **losses, **execution)
         self._training_model.optimizer.build(self.model.trainable_variables)
         self._validation: Any = None
         if config.train.evaluate_every:

@@ -98,6 +98,10 @@ class ByteTask:
         """Returns the mean nats a byte."""
         return tsa.models.language_model_loss()
 
+    def make_metrics(self) -> list[keras.metrics.Metric]:
+        """Returns no metric: the loss is reported as Keras has it."""
+        return []
+
     def make_validation(self, model: Any, execution: dict[str, Any]) -> byte_scores.Validation:
         """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
         return self.scores_class(self, model, self.open_split(self.config.data.validation_split), execution)

@@ -125,8 +125,12 @@ class Task(TextTask):
         return model
 
     def make_loss(self) -> keras.losses.Loss:
-        """Returns the mean nats a text."""
+        """Returns the nats of a batch divided by its rows, so that each text counts the same in an epoch."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def make_metrics(self) -> list[keras.metrics.Metric]:
+        """Returns the mean nats a text, "loss": in Keras's mean, rows that fill a batch count as texts without any."""
+        return [keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)]
 
     def make_validation(self, model: Any, execution: dict[str, Any]) -> class_scores.Validation:
         """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""

@@ -16,6 +16,7 @@ from trainers.tasks.parts import Shown
 
 NUM_SHOWN = 2  # targets that are generated for TensorBoard
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L"}  # of scores of generated targets
+EMPTY = ("empty_sources", "empty_targets")
 FIGURES = ("nats", "tokens", "bytes", "bits_per_byte", "perplexity")
 
 
@@ -27,12 +28,20 @@ class Validation:
         model: its model.
         buckets: the `PairBuckets` of the split.
         execution: arguments of `keras.Model.compile`.
+
+    Raises:
+        ValueError: If all targets are empty, so that there are no bytes to divide bits by.
     """
 
     def __init__(self, task: Any, model: Any, buckets: Any, execution: dict[str, Any]) -> None:
         self.task = task
         self.model = model
         self.buckets = buckets
+        if not self.num_bytes:
+            raise ValueError(
+                "`config.data.target_field` must have a text in some pair that is scored. "
+                f"Received: {int(np.sum(~buckets.is_too_long))} pairs of {task.pairs.name} with empty targets."
+            )
         self._scorer = scoring.make_scorer(model, execution, buckets.batch_size)
 
     def score(self, devices: Any, callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, float]:
@@ -82,8 +91,9 @@ def evaluate(task: Any, folder: str | os.PathLike, split: str) -> dict[str, Any]
         validation = Validation(task, workdir.load_model(folder), task.open_buckets(split), run.execution)
         found = [_figures(validation, run, use_source) for use_source in (True, False)]
     written = _generate(validation, folder, split, run.identity) if run.devices.is_chief else {}
-    is_too_long = validation.buckets.is_too_long
-    counts = {"pairs": int(np.sum(~is_too_long)), "left_out": int(np.sum(is_too_long))}
+    buckets = validation.buckets
+    counts = {"pairs": int(np.sum(~buckets.is_too_long)), "left_out": int(np.sum(buckets.is_too_long))}
+    counts |= {f"empty_{side}s": count for side, count in buckets.num_empty.items()}
     result = {"split": split, "data": task.pairs.name, **counts, **found[0], "without_source": found[1]}
     return run.write({**result, **written})
 
@@ -114,9 +124,10 @@ def _figures(validation, run, use_source):
 def as_text(scores: dict[str, Any]) -> str:
     """Returns the scores as text, a line each."""
     alone = scores["without_source"]
+    empty = "".join(f", {scores[name]} {name.replace('_', ' ')}" for name in EMPTY if scores.get(name))
     perplexities = [evaluation.number(found["perplexity"]) for found in (scores, alone)]
     rows = [
-        ("pairs", f"{scores['data']}, {scores['split']}: {scores['pairs']}, {scores['left_out']} too long"),
+        ("pairs", f"{scores['data']}, {scores['split']}: {scores['pairs']}, {scores['left_out']} too long{empty}"),
         ("bytes, tokens", f"{scores['bytes']}, {scores['tokens']} of targets"),
         ("bits per byte", f"{scores['bits_per_byte']:.4f}, without the source {alone['bits_per_byte']:.4f}"),
         ("perplexity per token", f"{perplexities[0]}, without the source {perplexities[1]}"),

@@ -124,10 +124,13 @@ class PairTask(TextTask):
             overrides: `overrides.overridable_settings()` with the settings to override. None: none.
 
         Returns:
-            Dictionary: "split", "data", "pairs" that were scored and those "left_out" as too long, "bytes" and "tokens"
-            of the targets, "nats", "bits_per_byte" and "perplexity" (per token), the same of "without_source", the
-            scores of the task's `scores_of` if targets were generated, with "generated_path", and "path", the file they
-            were written to.
+            Dictionary: "split", "data", "pairs" that were scored and those "left_out" as too long, "empty_sources" and
+            "empty_targets" of the split, which are scored too, "bytes" and "tokens" of the targets, "nats",
+            "bits_per_byte" and "perplexity" (per token), the same of "without_source", the scores of the task's
+            `scores_of` if targets were generated, with "generated_path", and "path", the file they were written to.
+
+        Raises:
+            ValueError: If there is no trained model, or all targets are empty.
         """
         config = with_overrides(self.config, overrides)
         return pair_scores.evaluate(type(self)(config, self.tokenizer), folder, split)

@@ -4,7 +4,8 @@ A class `Task` has `settings`, the names of the settings that it reads beside th
 `trainers.tasks.settings`; one of text has `training_texts(config)`, for `trainers.vocabulary`. `Task(config)` has
 
 - `open_data()`, the `TrainingData`;
-- `make_model()`, `make_training_model(model)`, the model to call `fit` on, and `make_loss()`;
+- `make_model()`, `make_training_model(model)`, the model to call `fit` on, `make_loss()` and `make_metrics()`, weighted
+  metrics of training: one named "loss" is reported in place of Keras's mean over batches;
 - `make_validation(model, execution)`, which has `score(devices, callbacks)`, a dictionary of numbers by name, and
   `show()`, a `Shown`;
 - `evaluate(folder, split, overrides)`, the scores of the model in a work folder, a dictionary that is also written

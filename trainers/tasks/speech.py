@@ -143,6 +143,10 @@ class Task:
         """Returns the mean nats a label."""
         return tsa.models.CTCLoss()
 
+    def make_metrics(self) -> list[keras.metrics.Metric]:
+        """Returns no metric: the loss is reported as Keras has it."""
+        return []
+
     def make_validation(self, model: Any, execution: dict[str, Any]) -> speech_scores.Validation:
         """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
         return speech_scores.Validation(self, model, self.open_buckets(self.config.data.validation_split), execution)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
+import keras
 import ml_collections
 
 from trainers.shared import components, sample_sources, sampling, tokenizers, workdir
@@ -51,6 +52,10 @@ class TextTask:
     def check(self, folder: str | os.PathLike) -> None:
         """Raises a `ValueError` if a work folder has another tokenizer."""
         workdir.check_tokenizer(folder, self.tokenizer)
+
+    def make_metrics(self) -> list[keras.metrics.Metric]:
+        """Returns no metric: the loss is reported as Keras has it."""
+        return []
 
     def make_sample_source(self, folder: str | os.PathLike) -> sample_sources.LocalModelSource:
         """Returns what continues prompts with the model of a work folder, that of the newest checkpoint if need be."""

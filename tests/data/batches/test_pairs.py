@@ -142,6 +142,16 @@ def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
         PairBatches(buckets, seed=-1)
 
 
+def test_empty_texts_are_counted_and_kept(tmp_path, caplog):
+    texts = {"source": ["a", "", "c", ""], "target": ["x", "y", "", ""]}
+    both = [open_token_store(Texts(each, name, tmp_path), ByteTokenizer(), "train") for name, each in texts.items()]
+    buckets = PairBuckets(*both, 2, 256)
+    assert buckets.num_empty == {"source": 2, "target": 2} and not buckets.is_too_long.any()
+    assert "2 of 4 pairs have an empty source; none is left out." in caplog.text
+    assert "2 of 4 pairs have an empty target; none is left out." in caplog.text
+    assert sorted(pairs_of(buckets.evaluation_batches())) == [("", ""), ("", "y"), ("a", "x"), ("c", "")]
+
+
 def test_stores_of_other_numbers_of_documents_are_refused(stores, tmp_path):
     short = open_token_store(Texts(["a"], "short", tmp_path), ByteTokenizer(), "train")
     with pytest.raises(ValueError, match=r"`source` and `target` must have as many documents, which are pairs\. Rec"):

@@ -1,6 +1,7 @@
 """Batches of recordings: each once an epoch, whatever the division; what cannot be learnt is counted."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -72,15 +73,26 @@ def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):
     assert other.labels == store.labels and other.has_unknown.tolist() == [False, True]
     source.splits = {}
     assert open_speech_store(source, "test", store.labels).num_utterances == 2
+
+
+@pytest.mark.parametrize("name", ["features.bin", "frames.bin", "labels.bin", "label_offsets.bin"])
+def test_a_store_that_was_cut_short_is_made_anew_and_told(name, tmp_path, caplog):
+    source = Source(tmp_path, test=UTTERANCES[1:4])
+    whole = open_speech_store(source, "test")
     (folder,) = (tmp_path / "speech_stores").iterdir()
-    (folder / "features.bin").write_bytes(b"cut")
-    with pytest.raises(ValueError, match=r"`folder` must hold a complete store\. Received: folder="):
+    os.truncate(folder / name, (folder / name).stat().st_size - 8)
+    with pytest.raises(ValueError, match=rf"`folder` must hold a complete store\. .*{name} has \d+ bytes, not"):
         SpeechStore(folder)
+    again = open_speech_store(source, "test")
+    labels = [[store.label_ids(number).tolist() for number in range(3)] for store in (whole, again)]
+    assert labels[0] == labels[1] and again.num_frames.tolist() == FRAMES[1:4].tolist()
+    assert f"{name} has" in caplog.text and "It is prepared anew." in caplog.text
 
 
 def test_what_cannot_be_learnt_is_counted_and_told(store, caplog):
     buckets = SpeechBuckets(store, batch_size=2, max_length=800, subsampling=4)
-    assert buckets.left_out == {"unknown_labels": 0, "empty": 1, "more_labels_than_frames": 1, "too_long": 1}
+    counts = {"unknown_labels": 0, "empty": 1, "missing_transcript": 0, "more_labels_than_frames": 1, "too_long": 1}
+    assert buckets.left_out == counts
     assert "1 of 33 recordings are left out: empty." in caplog.text
     assert "1 of 33 recordings are left out: more labels than frames." in caplog.text
     assert (
@@ -88,6 +100,13 @@ def test_what_cannot_be_learnt_is_counted_and_told(store, caplog):
         and "1 of 31 recordings are left out: they have more than" in caplog.text
     )
     assert SpeechBuckets(store, 2, 800, subsampling=2).left_out["more_labels_than_frames"] == 0
+
+
+def test_transcripts_that_say_missing_are_counted(tmp_path, caplog):
+    missing = [Utterance("m", np.ones((300, F), "float32"), list(text)) for text in ("nan", "<na>", "an", "nanna")]
+    buckets = SpeechBuckets(open_speech_store(Source(tmp_path, train=missing), "train"), 2, 800)
+    assert buckets.left_out["missing_transcript"] == 2 and buckets.numbers.tolist() == [2, 3]
+    assert "2 of 4 recordings are left out: missing transcript." in caplog.text
 
 
 def test_an_epoch_has_each_recording_once_and_the_next_another_order(store):

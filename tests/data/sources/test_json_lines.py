@@ -8,6 +8,7 @@ import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import open_pairs
 from tf_sparse_attention.data.sources.json_lines import JsonLines
+from tf_sparse_attention.data.sources.left_out import warn_once
 
 LINES = [{"en": f"text {number}", "de": f"Text {number}", "split": "train"} for number in range(6)]
 LINES += [{"en": "one more", "de": "noch einer", "split": "test"}, {"en": "alone", "split": "train"}]
@@ -79,8 +80,15 @@ def test_paragraphs_pair_up_where_both_sides_have_as_many(opened, caplog):
 def test_lines_that_lack_a_field_are_counted(opened, caplog):
     lines = [{"en": f"one {number}", "de": "eins", "split": "train"} for number in range(3)]
     lines += [{"en": "alone", "split": "train"}, {"de": "allein", "split": "test"}]
+    lines += [{"en": "missing", "de": missing, "split": "train"} for missing in (None, float("nan"))]
     assert len(list(opened(lines).target.documents("train"))) == 3
-    assert "2 of 5 lines are left out, they lack one of en, de." in caplog.text
+    message = "4 of 7 lines are left out, they lack one of en, de."
+    assert caplog.text.count(message) == 1
+    opened(lines)
+    assert caplog.text.count(message) == 1
+    warn_once.cache_clear()  # as another process, in which the data set is prepared already
+    opened(lines)
+    assert caplog.text.count(message) == 2
 
 
 def test_several_fields_and_lists_of_texts_are_one_text(opened):

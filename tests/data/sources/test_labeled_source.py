@@ -1,6 +1,7 @@
 """Texts with labels: JSON lines, sets of TFDS with classes, and batches of them."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -35,6 +36,13 @@ def test_lines_have_a_text_and_a_label_each(opened):
     assert source.numbers_of("train", ["yes", "no"]).tolist().count(1) == 2
     assert source.name.endswith("(text to label)")
     assert opened(label_feature="title", text_feature="text").fingerprint != source.fingerprint
+
+
+def test_texts_without_a_label_are_counted(opened, caplog):
+    lines = [*LINES[:3], {"text": "a", "label": "", "split": "train"}, {"text": "b", "label": None, "split": "train"}]
+    assert opened(lines).classes("train") == ["", "no", "yes"]
+    assert "1 of 5 lines are left out, they lack one of text, label." in caplog.text
+    assert re.search(r"1 of 4 texts of .*, train, have the empty label ''\.", caplog.text)
 
 
 def test_a_label_that_training_does_not_have_is_an_error(opened):

@@ -161,6 +161,11 @@ def test_a_file_of_features_has_phones(tmp_path):
             {"phonemes": np.array([1, 0, 2])},
             r"`phonemes` must be indices into `vocabulary`, from 0 to 1\.",
         ),
+        (
+            {"phonemes": np.array([1, 0, np.nan])},
+            r"`phonemes` must be whole numbers\. Received: float64, NaN in recording 1 of .*c\.npz\.",
+        ),
+        ({"phonemes": np.array([1, 0, 1.0])}, r"`phonemes` must be whole numbers\. Received: float64 of .*c\.npz"),
         ({"offsets": np.array([0, 9, 8], "uint64")}, r"`offsets` must be 3 growing numbers from 0 to 8"),
         ({"features": np.zeros(8)}, r"`path` must hold `features` of shape \(frames, F\)\. Received: \(8,\) in "),
         ({"vocabulary": np.array(["a", "b", "a"])}, r"`vocabulary` must have each label once\. Received: 'a' twice"),

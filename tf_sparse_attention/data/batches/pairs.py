@@ -1,6 +1,7 @@
 """Batches of pairs of documents, those of like length together: for models from one sequence to another."""
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ class PairBuckets(LengthBuckets):
             `pack_pairs`.
 
     Attributes:
+        num_empty: how many pairs have an empty text as their "source" and "target"; the log says so. They are read as
+            all others: of an empty text the end id is left.
         lengths, is_too_long, num_batches: see `LengthBuckets`.
 
     Raises:
@@ -53,6 +56,10 @@ class PairBuckets(LengthBuckets):
             )
         self.source, self.target, self.as_prefix = source, target, as_prefix
         both = [np.diff(store.document_offsets) for store in (source, target)]
+        self.num_empty = {side: int(np.sum(sizes <= 1)) for side, sizes in zip(("source", "target"), both, strict=True)}
+        for side, count in self.num_empty.items():
+            if count:
+                logging.warning("%d of %d pairs have an empty %s; none is left out.", count, len(both[0]), side)
         sizes = np.add(*both) if as_prefix else np.maximum(*both)
         super().__init__(sizes, batch_size, max_length)
 

@@ -11,18 +11,21 @@ from tf_sparse_attention.checks import check_count, check_seed
 from tf_sparse_attention.data.batches.feature_masking import FeatureMasks
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
 from tf_sparse_attention.data.batches.speech_store import SpeechStore
+from tf_sparse_attention.data.sources.speech_source import CHARACTER
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+MISSING = ("nan", "<na>")  # of pandas, in lower case as all characters
 SHORTEST = 200  # frames of the shortest bucket, two seconds
 
 
 class SpeechBuckets(LengthBuckets):
     """The recordings of a store by length: each bucket holds those that need no more than its frames.
 
-    Left out are recordings without a transcript, those whose labels have no place in their frames (one each, and a
-    blank between equal ones in a row), those with unknown labels and those that are too long; the log says how many.
+    Left out are recordings without a transcript, those with one that says "nan" or "<NA>" in characters, as pandas
+    writes a missing value, those whose labels have no place in their frames (one each, and a blank between equal ones
+    in a row), those with unknown labels and those that are too long; the log says how many.
 
     Args:
         store: `SpeechStore`.
@@ -32,7 +35,8 @@ class SpeechBuckets(LengthBuckets):
 
     Attributes:
         numbers: int (recordings that are left,), theirs in the store.
-        left_out: how many are not, by reason: "empty", "more_labels_than_frames", "unknown_labels", "too_long".
+        left_out: how many are not, by reason: "unknown_labels", "empty", "missing_transcript",
+            "more_labels_than_frames", "too_long".
         lengths, num_batches: see `LengthBuckets`.
 
     Raises:
@@ -52,6 +56,7 @@ class SpeechBuckets(LengthBuckets):
         reasons = {
             "unknown_labels": store.has_unknown,
             "empty": (store.num_labels == 0) & ~store.has_unknown,
+            "missing_transcript": _says_missing(store) & ~store.has_unknown,
             "more_labels_than_frames": (needed > -(-store.num_frames // subsampling)) & ~store.has_unknown,
         }
         usable = ~np.any(list(reasons.values()), axis=0)
@@ -194,6 +199,14 @@ class SpeechBatches:
         shard = {"num_shards": num_shards, "shard_index": shard_index, "num_parts": num_parts}
         element = functools.partial(self.buckets.element, masks=self.masks, seed=self.seed)
         return self.buckets.training_dataset(element, self.seed, start_step, num_steps, **shard)
+
+
+def _says_missing(store):
+    """Returns which transcripts are what is written in place of a missing one, bool (recordings,)."""
+    found = np.isin(store.num_labels, [len(text) for text in MISSING]) & (store.unit == CHARACTER)
+    for number in np.flatnonzero(found):
+        found[number] = store.transcript(store.label_ids(number)) in MISSING
+    return found
 
 
 def needed_frames(ids: np.ndarray) -> int:

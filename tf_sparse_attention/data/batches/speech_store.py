@@ -1,6 +1,5 @@
 """Features and labels of a whole split of speech on disk, mapped into memory."""
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -56,9 +55,8 @@ class SpeechStore:
                 np.fromfile(folder / name, "int64") for name in (FRAME_OFFSETS, LABEL_OFFSETS)
             )
             self._labels = np.fromfile(folder / LABELS, "int32")
-            sizes = int(self._frame_offsets[self.num_utterances]), self.num_features
-            if (folder / FRAMES).stat().st_size != 4 * sizes[0] * sizes[1]:  # cut short, as by a full disk
-                raise KeyError(FRAMES)
+            _check_sizes(folder, self.num_utterances, self.num_features)
+            sizes = int(self._frame_offsets[-1]), self.num_features
             self._features = np.memmap(folder / FRAMES, "float32", "r", shape=sizes)
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise ValueError(f"`folder` must hold a complete store. Received: folder={folder} ({error}).") from error
@@ -77,6 +75,21 @@ class SpeechStore:
     def transcript(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns labels as text: phones with spaces between, characters without."""
         return transcript_of(ids, self.labels, self.unit)
+
+
+def _check_sizes(folder, count, num_features):
+    """Raises a `ValueError` for a file that was cut short, as by a full disk: recordings would have other labels."""
+    expected = dict.fromkeys((FRAME_OFFSETS, LABEL_OFFSETS), 8 * (count + 1))
+    for name in expected:
+        _check_size(folder / name, expected[name])
+    ends = [int(np.fromfile(folder / name, "int64")[-1]) for name in expected]
+    _check_size(folder / FRAMES, 4 * ends[0] * num_features)
+    _check_size(folder / LABELS, 4 * ends[1])
+
+
+def _check_size(path, expected):
+    if path.stat().st_size != expected:
+        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {expected}")
 
 
 def transcript_of(ids: Sequence[int] | np.ndarray, labels: Sequence[str], unit: str) -> str:
@@ -126,8 +139,11 @@ def open_speech_store(
     }
     digest = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
     target = root / f"{re.sub('[^A-Za-z0-9]+', '_', f'{source.name}_{split}')}_{digest}"
-    with contextlib.suppress(ValueError):
-        return SpeechStore(target)
+    if target.exists():
+        try:
+            return SpeechStore(target)
+        except ValueError as error:
+            logging.warning("%s It is prepared anew.", error)
     with atomic_folder(target) as temporary:
         temporary.mkdir()
         _write(temporary, source, split, identity)

@@ -74,6 +74,7 @@ def _read(path):
     if missing:
         raise ValueError(f"`path` must hold the arrays {', '.join(NEEDED)}. Received: {path}, without {missing[0]}.")
     _check_features(arrays, path)
+    _check_integers(arrays["phonemes"], arrays["phoneme_offsets"], path)
     count = len(arrays["split"])
     for offsets, values in (("offsets", "features"), ("phoneme_offsets", "phonemes")):
         found = arrays[offsets] = arrays[offsets].astype("int64")  # unsigned ones would never fall
@@ -90,6 +91,15 @@ def _read(path):
             f"{arrays['phonemes'].min()} to {arrays['phonemes'].max()} in {path}."
         )
     return arrays
+
+
+def _check_integers(ids, offsets, path):
+    """Raises a `ValueError` for phonemes that are floats, as lists with missing values become."""
+    if ids.dtype.kind in "iu":
+        return
+    wrong = np.flatnonzero(ids != ids)  # NaN alone
+    where = f", NaN in recording {np.searchsorted(offsets, wrong[0], side='right') - 1}" if len(wrong) else ""
+    raise ValueError(f"`phonemes` must be whole numbers. Received: {ids.dtype.name}{where} of {path}.")
 
 
 def _check_features(arrays, path):

@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import json
-import logging
 import os
 import pathlib
 import re
@@ -11,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.left_out import warn_once
 from tf_sparse_attention.data.sources.paragraphs import UNITS, cut_at, paired_paragraphs
 from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
 
@@ -34,8 +34,8 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
     one of each of their paragraphs.
 
     A line is an object. Its field "split" is "train", "validation" or "test"; where no line has one, the hash of its
-    texts decides (about 90/5/5). A warning says how many lines lack a field, and of how many the paragraphs do not pair
-    up.
+    texts decides (about 90/5/5). Lines that lack a field, or have null or NaN in it, as pandas writes missing values,
+    are left out. A warning says in every process how many they are, and of how many the paragraphs do not pair up.
 
     Args:
         path: the file, UTF-8.
@@ -85,11 +85,13 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
             raise ValueError(f"`end_lines` must be of some of `fields`. Received: {end_lines}, with {tuple(fields)}.")
         self._path = pathlib.Path(path).expanduser().resolve()
         self._fields, self._unit, self._end_lines = tuple(fields), unit, dict(end_lines or {})
-        super().__init__(data_dir=data_dir, config=self._config(), version=version)
+        content = _read(self._path)
+        super().__init__(data_dir=data_dir, config=self._config(content), version=version)
+        self._report(content)
 
-    def _config(self):
+    def _config(self, content):
         stem = self._path.name.removesuffix(".gz").removesuffix(".jsonl")
-        made_of = _read(self._path) + (json.dumps(self._end_lines).encode() if self._end_lines else b"")
+        made_of = content + (json.dumps(self._end_lines).encode() if self._end_lines else b"")
         digest = content_digest(made_of)[:16]
         parts = [stem, *self._fields, *(["paragraphs"] if self._unit == UNITS[1] else [])]
         name = re.sub("[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
@@ -111,42 +113,45 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager  # Nothing is downloaded.
-        lines = list(read_lines(self._path))
-        for number, line in lines:
-            _check_texts(self._path, number, line, self._fields)
-        complete = [(number, line) for number, line in lines if all(name in line for name in names_of(self._fields))]
-        if not complete:
-            found = sorted({name for _, line in lines for name in line})
-            raise ValueError(
-                f"`fields` must be those of some lines of {self._path.name}. Received: fields={self._fields}, "
-                f"lines with {found}."
-            )
-        if len(complete) < len(lines):
-            message, lacking = "%s: %d of %d lines are left out, they lack one of %s.", len(lines) - len(complete)
-            logging.warning(message, self._path.name, lacking, len(lines), ", ".join(names_of(self._fields)))
+        lines = list(read_lines(self._path, _read(self._path)))
         splits: dict[str, list[tuple[int, list[tuple[str, ...]]]]] = {}
         named = any(SPLIT in line for _, line in lines)
-        for number, line in complete:
-            split = _split_of(self._path, number, line, self._fields, named)
-            splits.setdefault(split, []).append((number, self._examples(line)))
-        self._check_paragraphs([examples for lines in splits.values() for _, examples in lines])
+        for number, line in lines:
+            if _is_complete(line, self._fields):
+                split = _split_of(self._path, number, line, self._fields, named)
+                splits.setdefault(split, []).append((number, self._examples(line)))
         return {split: self._generate_examples(splits[split]) for split in SPLITS if split in splits}
+
+    def _report(self, content):
+        """Warns of what is left out: here and not where lines are read, which only the first process does."""
+        total, complete, unpaired = 0, 0, 0
+        names: set[str] = set()
+        for number, line in read_lines(self._path, content):
+            _check_texts(self._path, number, line, self._fields)
+            total, names = total + 1, names | set(line)
+            if _is_complete(line, self._fields):
+                complete, unpaired = complete + 1, unpaired + (not self._examples(line))
+        if not complete:
+            raise ValueError(
+                f"`fields` must be those of some lines of {self._path.name}. Received: fields={self._fields}, "
+                f"lines with {sorted(names)}."
+            )
+        if unpaired == complete:
+            raise ValueError(
+                f"`unit` must be {UNITS[0]!r} for texts that have different numbers of paragraphs. "
+                f"Received: unit={self._unit!r}, with {self._path.name}."
+            )
+        if complete < total:
+            lacked = ", ".join(names_of(self._fields))
+            warn_once(f"{self._path}: {total - complete} of {total} lines are left out, they lack one of {lacked}.")
+        if unpaired:
+            reason = "their texts have different numbers of paragraphs"
+            warn_once(f"{self._path}: {unpaired} of {complete} lines are left out, {reason}.")
 
     def _examples(self, line):
         """Returns the texts of a line, a tuple for each example; of paragraphs that do not pair up there are none."""
         texts = tuple(cut_at(text_of(line, field), self._end_lines.get(field)) for field in self._fields)
         return [texts] if self._unit == UNITS[0] else paired_paragraphs(texts) or []
-
-    def _check_paragraphs(self, examples_of_lines):
-        unpaired = sum(not examples for examples in examples_of_lines)
-        if unpaired == len(examples_of_lines):
-            raise ValueError(
-                f"`unit` must be {UNITS[0]!r} for texts that have different numbers of paragraphs. "
-                f"Received: unit={self._unit!r}, with {self._path.name}."
-            )
-        if unpaired:
-            message = "%s: %d of %d lines are left out, their texts have different numbers of paragraphs."
-            logging.warning(message, self._path.name, unpaired, len(examples_of_lines))
 
     def _generate_examples(self, lines):
         for number, examples in lines:
@@ -154,24 +159,30 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
                 yield f"{number:09}-{part:06}", dict(zip(self._fields, texts, strict=True))
 
 
-def read_lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_lines(path: pathlib.Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the objects of a file of JSON lines with the numbers of their lines, from 1; blank lines are left out.
+
+    Fields that are null or NaN are left out too.
 
     Raises:
         ValueError: for a line that is no JSON object in UTF-8.
     """
-    for number, content in enumerate(_read(path).split(b"\n"), 1):
-        if not content.strip():
+    for number, text in enumerate(content.split(b"\n"), 1):
+        if not text.strip():
             continue
         try:
-            line = json.loads(content.decode("utf-8"))
+            line = json.loads(text.decode("utf-8"))
         except ValueError as error:
             raise ValueError(
                 f"`path` must hold JSON lines in UTF-8. Received: {path}, line {number}: {error}."
             ) from error
         if not isinstance(line, dict):
             raise ValueError(f"`path` must hold JSON objects. Received: {path}, line {number}: {type(line).__name__}.")
-        yield number, line
+        yield number, {name: value for name, value in line.items() if value is not None and value == value}
+
+
+def _is_complete(line, fields):
+    return all(name in line for name in names_of(fields))
 
 
 def _read(path):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.left_out import warn_once
 from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
 
@@ -45,11 +46,16 @@ class LabeledSource:
     def labels_of(self, split: str) -> list[str]:
         """Returns the label of each text of a split, in their order.
 
+        An empty label is one as any other; a warning says how many texts have it.
+
         Raises:
             ValueError: If the data set has no such split, or one without labels, as the test splits of GLUE.
         """
         found, names = list(self.text.values(split, self.label_feature)), self._names
         if names is None:
+            empty = sum(not label for label in found)
+            if empty:
+                warn_once(f"{empty} of {len(found)} texts of {self.text.name}, {split}, have the empty label ''.")
             return [label.decode("utf-8") for label in found]
         if min(found, default=0) < 0:
             raise ValueError(f"`split` must be one with labels. Received: {split} of {self.text.name}, without.")

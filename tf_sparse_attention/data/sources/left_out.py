@@ -1,4 +1,4 @@
-"""Says once, in the log, what of a folder is not read: splits without a folder, and files in none or of other names."""
+"""Says once, in the log, what of a data set is not read: splits without a folder, files in none or of other names."""
 
 import functools
 import logging
@@ -18,7 +18,7 @@ def warn_of_missing_splits(folder: pathlib.Path, parts: Iterable[str]) -> None:
     named = [split for split in SPLITS if split in parts]
     missing = [split for split in SPLITS if split not in named]
     if named and missing:
-        _warn(f"{folder} has a folder for {', '.join(named)} alone: there is no split {' or '.join(missing)}.")
+        warn_once(f"{folder} has a folder for {', '.join(named)} alone: there is no split {' or '.join(missing)}.")
 
 
 def warn_of_files(folder: pathlib.Path, files: Iterable[pathlib.Path], why: str) -> None:
@@ -33,10 +33,10 @@ def warn_of_files(folder: pathlib.Path, files: Iterable[pathlib.Path], why: str)
         path.relative_to(folder).as_posix() for path in files if not is_hidden(path, folder) and path.is_file()
     )
     if names:
-        _warn(f"{len(names)} of the files in {folder} left out ({why}), such as {names[0]}.")
+        warn_once(f"{len(names)} of the files in {folder} left out ({why}), such as {names[0]}.")
 
 
 @functools.cache
-def _warn(message):
-    # Cached, since a program opens its data set once for each split.
+def warn_once(message: str) -> None:
+    """Logs a warning, once in a process: a program opens its data set once for each split."""
     logging.warning("%s", message)
