@@ -18,8 +18,7 @@ from absl import flags, logging
 from trainers.shared import console
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
-SAVED_MODEL = "saved_model"
-FORMAT = flags.DEFINE_enum("format", SAVED_MODEL, [SAVED_MODEL, "litert", "onnx"], "What is written, see above.")
+FORMAT = flags.DEFINE_enum("format", "saved_model", ["saved_model", "litert", "onnx"], "What is written, see above.")
 SIGNATURES = flags.DEFINE_list("signatures", None, "Of LiteRT and ONNX: those to write, such as score. Default: all.")
 WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "Of SavedModels: large weights in 8 bits.")
 JIT_COMPILE = flags.DEFINE_bool(
@@ -28,27 +27,12 @@ JIT_COMPILE = flags.DEFINE_bool(
 
 
 def main() -> None:
-    result = _export_saved_model() if FORMAT.value == SAVED_MODEL else _export_portable()
+    from trainers.tasks.run_export import export_run
+
+    folder: str = WORKDIR.value  # type: ignore[assignment]  # required
+    result = export_run(folder, FORMAT.value, SIGNATURES.value, WEIGHT_DTYPE.value, JIT_COMPILE.value)
     logging.info("Written to %s.", result["path"])
     print(result["proof"], flush=True)
-
-
-def _export_saved_model():
-    from trainers.tasks import registry
-
-    if SIGNATURES.value is not None:
-        raise ValueError(f"`--signatures` must be unset for SavedModels. Received: signatures={SIGNATURES.value}.")
-    task = registry.load_task(WORKDIR.value)  # type: ignore[arg-type]  # required
-    result = task.export(WORKDIR.value, JIT_COMPILE.value, WEIGHT_DTYPE.value)
-    return {**result, "proof": f"loaded in a process without the library, {result['proof']}"}
-
-
-def _export_portable():
-    from trainers.shared.portable_files import export_portable
-
-    if WEIGHT_DTYPE.value is not None:
-        raise ValueError(f"`--weight_dtype` must be unset for {FORMAT.value} files. Received: {WEIGHT_DTYPE.value}.")
-    return export_portable(WORKDIR.value, FORMAT.value, SIGNATURES.value)  # type: ignore[arg-type]  # required
 
 
 def run() -> None:

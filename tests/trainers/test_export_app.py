@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
 
 from tests.export.portable_cases import RunLiteRT
 from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
-from trainers import export as program
 from trainers.shared import exporting, sample_sources, sampling, workdir
 from trainers.shared.portable_files import export_portable
 from trainers.tasks import registry
+from trainers.tasks.run_export import export_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,34 +82,19 @@ def test_a_saved_model_that_does_not_work_by_itself_is_an_error(tmp_path, monkey
         exporting.score_alone(tmp_path, "a line")
 
 
-@pytest.fixture
-def arguments():
-    """Function that sets flags of the program for a test."""
-    before = {name: flags.FLAGS[name].value for name in ("workdir", "format", "signatures", "weight_dtype")}
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-    yield lambda **values: [setattr(flags.FLAGS, name, value) for name, value in values.items()]
-    for name, value in before.items():
-        setattr(flags.FLAGS, name, value)
-
-
-def test_the_program_writes_a_litert_file_of_rows_as_long_as_in_training(run, arguments, capsys):
-    arguments(workdir=str(run), format="litert", signatures=["score"])
-    program.main()
-    assert capsys.readouterr().out == "random rows of 64 have the answers of the model\n"
+def test_a_litert_file_has_rows_as_long_as_in_training(run):
+    assert export_run(run, "litert", ["score"])["proof"] == "random rows of 64 have the answers of the model"
     ids = np.random.default_rng(0).integers(1, 257, size=(1, 64), dtype="int32")
     logits = workdir.load_model(run)(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)
     np.testing.assert_allclose(RunLiteRT(run / "model.tflite")("score", {"token_ids": ids})["nats"], nats, atol=1e-4)
 
 
-def test_flags_of_another_format_are_refused(run, arguments):
-    arguments(workdir=str(run), format="onnx", weight_dtype="int8")
+def test_arguments_of_another_format_are_refused(run):
     with pytest.raises(ValueError, match=r"`--weight_dtype` must be unset for onnx files\. Received: int8\."):
-        program.main()
-    arguments(format="saved_model", signatures=["score"], weight_dtype=None)
+        export_run(run, "onnx", weight_dtype="int8")
     with pytest.raises(ValueError, match=r"`--signatures` must be unset for SavedModels\. Received: .*score"):
-        program.main()
+        export_run(run, signatures=["score"])
 
 
 @pytest.mark.parametrize(
