@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data import LogMel, open_speech
+from tf_sparse_attention.data import LogMel, open_audio, open_speech
+from tf_sparse_attention.data.sources.text_files import content_digest
 
 RATE = 8000
 
@@ -89,6 +90,49 @@ def test_a_folder_of_wav_files_has_characters(folder, tmp_path):
     assert (source.unit, source.labels, source.splits) == ("character", None, ("train", "test"))
     (folder / "test" / "2.txt").write_text("other", encoding="utf-8")
     assert open_speech(path=folder, data_dir=tmp_path, sample_rate=RATE).fingerprint != source.fingerprint
+
+
+def make_recordings(folder, numbers):
+    folder.mkdir()
+    for number in numbers:
+        write_wav(folder / f"{number}.wav", np.full(800, number + 1))
+        (folder / f"{number}.txt").write_text("a", encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", [open_audio, open_speech])
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_folder_without_folders_for_the_splits_has_all_three_by_what_the_files_hold(tmp_path, kind, count):
+    make_recordings(tmp_path / "one", range(count))
+    make_recordings(tmp_path / "other", reversed(range(count)))
+    (tmp_path / "other" / "0.wav").rename(tmp_path / "other" / "zero.wav")
+    (tmp_path / "other" / "0.txt").rename(tmp_path / "other" / "zero.txt")
+    sources = [kind(path=tmp_path / name, data_dir=tmp_path, sample_rate=RATE) for name in ("one", "other")]
+    found = []
+    for source in sources:
+        assert source.splits == ("train", "validation", "test")
+        items = source.recordings if kind is open_audio else source.utterances
+        recordings = {split: [getattr(item, "features", item) for item in items(split)] for split in source.splits}
+        found.append({split: sorted(item.tobytes() for item in own) for split, own in recordings.items()})
+        assert min(map(len, recordings.values())) > 0 and sum(map(len, recordings.values())) == count
+        assert len(recordings["train"]) >= 0.8 * count - 2
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("kind", [open_audio, open_speech])
+def test_fewer_than_three_different_recordings_are_too_few_to_split(tmp_path, kind):
+    make_recordings(tmp_path / "few", range(2))
+    make_recordings(tmp_path / "few" / "copies", range(2))
+    with pytest.raises(ValueError, match=r"`path` must hold 3 different WAV files .*Received: path=.*few with 2\."):
+        kind(path=tmp_path / "few", data_dir=tmp_path, sample_rate=RATE)
+
+
+def test_a_folder_with_the_splits_keeps_the_fingerprint_of_its_files(folder, tmp_path):
+    lines = []
+    for file in sorted(folder.rglob("*.wav")):
+        digests = [content_digest(path.read_bytes()) for path in (file, file.with_suffix(".txt"))]
+        lines.append(" ".join([str(file.relative_to(folder)), *digests]))
+    expected = content_digest("\n".join(lines).encode())[:16]
+    assert open_speech(path=folder, data_dir=tmp_path).fingerprint == f"sounds#{expected}"
 
 
 def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path):
