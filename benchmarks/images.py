@@ -22,10 +22,12 @@ import keras
 import numpy as np
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.data.sources.array_file import Form, read_arrays
 from trainers.configs import images
 from trainers.shared import components
 
 ROUND = 25  # steps between two values of the learning rate
+FORMS = {name: Form("uint8", "NHWC", is_needed=name == "x_train") for name in ("x_train", "x_heldout", "x_test")}
 
 
 class Timed(keras.callbacks.Callback):
@@ -114,13 +116,11 @@ def device_kind() -> str:
 
 def read_images(path: str) -> dict[str, np.ndarray]:
     """Returns the images of a file to train with, `x_train`, and others, `x_heldout`, or else `x_test`."""
-    with np.load(path) as file:
-        other = next((name for name in ("x_heldout", "x_test") if name in file), None)
-        if "x_train" not in file or other is None:
-            raise ValueError(
-                f"`path` must have arrays x_train and x_heldout or x_test. Received: {path} with {file.files}."
-            )
-        return {"train": file["x_train"], "other": file[other]}
+    arrays = read_arrays(path, FORMS)
+    other = next((name for name in ("x_heldout", "x_test") if name in arrays), None)
+    if other is None:
+        raise ValueError(f"`path` must have an array x_heldout or x_test. Received: {path}, without.")
+    return {"train": arrays["x_train"], "other": arrays[other]}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -199,14 +199,17 @@ def test_a_file_of_features_has_phones(tmp_path):
         ({"split": None}, r"`path` must hold the arrays .*\. Received: .*c\.npz, without split\."),
         (
             {"offsets": np.array([0, 3, 7])},
-            r"`offsets` must be 3 growing numbers from 0 to 8, the length",
+            r"`path` must hold 3 `offsets` that rise from 0 to 8, the length of `features`\. Received: 3 that",
         ),
         (
             {"phonemes": np.array([1, 0, 2])},
             r"`phonemes` must be indices into `vocabulary`, from 0 to 1\.",
         ),
-        ({"offsets": np.array([0, 9, 8], "uint64")}, r"`offsets` must be 3 growing numbers from 0 to 8"),
-        ({"features": np.zeros(8)}, r"`path` must hold `features` of shape \(frames, F\)\. Received: \(8,\) in "),
+        ({"offsets": np.array([0, 9, 8], "uint64")}, r"3 `offsets` that rise from 0 to 8, the length"),
+        (
+            {"features": np.zeros(8)},
+            r"`path` must hold `features` as numbers \(T, F\)\. Received: .*c\.npz with float64 of shape \(8,\)",
+        ),
         ({"vocabulary": np.array(["a", "b", "a"])}, r"`vocabulary` must have each label once\. Received: 'a' twice"),
     ]:
         with pytest.raises(ValueError, match=message):
