@@ -85,7 +85,7 @@ def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Ite
 
 
 def in_and_out(ids: np.ndarray) -> tuple[Any, Any]:
-    """Returns inputs and targets of a language model."""
+    """Returns inputs {"token_ids": (B, T)} and targets (B, T) of a language model, of ids (B, T)."""
     return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids
 
 
@@ -131,7 +131,11 @@ def device_kind() -> str:
 
 
 def read_images(path: str) -> dict[str, np.ndarray]:
-    """Returns the images of a file to train with, `x_train`, and others, `x_heldout`, or else `x_test`."""
+    """Returns the images of a file, uint8 (N, H, W, C): "train", `x_train`, and "other", `x_heldout` or else `x_test`.
+
+    Raises:
+        ValueError: If the file is damaged, or lacks one of them or has it in another form.
+    """
     arrays = read_arrays(path, FORMS)
     other = next((name for name in ("x_heldout", "x_test") if name in arrays), None)
     if other is None:

@@ -128,6 +128,9 @@ class PairTask(TextTask):
             of the targets, "nats", "bits_per_byte" and "perplexity" (per token), the same of "without_source", the
             scores of the task's `scores_of` if targets were generated, with "generated_path", and "path", the file they
             were written to.
+
+        Raises:
+            ValueError: If there is no trained model or no such split, or the task ignores a setting of `overrides`.
         """
         config = with_overrides(self.config, overrides)
         return pair_scores.evaluate(type(self)(config, self.tokenizer), folder, split)
