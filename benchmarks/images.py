@@ -3,8 +3,10 @@
 Trains the variants of `trainers/configs/images.py` on the images `x_train` of the file, half of them mirrored, for a
 number of seconds each, compiling not counted, and prints the bits per dimension of other images, every byte once given
 those before it. The learning rate falls with the time that has passed, as a cosine does, so that each kind ends its
-schedule. On a GPU: `KERAS_BACKEND=jax python -m benchmarks.images --batch_size=20 --dtype=mixed_bfloat16`; nothing of
-TensorFlow is needed there. A run that is done is in the file of results and is not done again.
+schedule. All variants of a seed see the same images in the same order, mirrored alike; one with faster steps sees more
+of them. They are scored on the same images, all of them, in the order of the file. On a GPU: `KERAS_BACKEND=jax python
+-m benchmarks.images --batch_size=20 --dtype=mixed_bfloat16`; nothing of TensorFlow is needed there. A run that is done
+is in the file of results and is not done again.
 """
 
 import argparse
@@ -22,10 +24,12 @@ import keras
 import numpy as np
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.data.sources.array_file import Form, read_arrays
 from trainers.configs import images
 from trainers.shared import components
 
 ROUND = 25  # steps between two values of the learning rate
+FORMS = {name: Form("uint8", "NHWC", is_needed=name == "x_train") for name in ("x_train", "x_heldout", "x_test")}
 
 
 class Timed(keras.callbacks.Callback):
@@ -59,7 +63,19 @@ class Timed(keras.callbacks.Callback):
 
 
 def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
-    """Returns batches of images without an end, each image once an epoch and mirrored every other time."""
+    """Yields batches of images without an end, each image once an epoch and mirrored every other time.
+
+    The seed alone decides on order and mirrors: no other draw, such as those of a model's dropout, moves them.
+
+    Args:
+        pictures: uint8 (N, H, W, C).
+        codec: the `ImageCodec` of their shape.
+        batch_size: images in a batch.
+        seed: an integer.
+
+    Yields:
+        What `in_and_out` returns for (batch_size, H W C) ids.
+    """
     draw = np.random.default_rng(seed)
     order = itertools.chain.from_iterable(draw.permutation(len(pictures)) for _ in itertools.count())
     while True:
@@ -69,7 +85,7 @@ def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Ite
 
 
 def in_and_out(ids: np.ndarray) -> tuple[Any, Any]:
-    """Returns inputs and targets of a language model."""
+    """Returns inputs {"token_ids": (B, T)} and targets (B, T) of a language model, of ids (B, T)."""
     return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids
 
 
@@ -86,7 +102,9 @@ def train(variant: str, seed: int, data: dict[str, np.ndarray], options: argpars
     timed = Timed(peak, warmup_steps, options.seconds)
     batches = endless(data["train"], codec, options.batch_size, seed)
     many = 10**9
-    history = model.fit(batches, steps_per_epoch=ROUND, epochs=many, callbacks=[timed], verbose=0).history["loss"]
+    history = model.fit(
+        batches, steps_per_epoch=ROUND, epochs=many, callbacks=[timed], shuffle=False, verbose=0
+    ).history["loss"]
     inputs, targets = in_and_out(codec.encode(data["other"]))
     nats = model.evaluate(inputs, targets, batch_size=options.batch_size, verbose=0)
     return {
@@ -113,14 +131,16 @@ def device_kind() -> str:
 
 
 def read_images(path: str) -> dict[str, np.ndarray]:
-    """Returns the images of a file to train with, `x_train`, and others, `x_heldout`, or else `x_test`."""
-    with np.load(path) as file:
-        other = next((name for name in ("x_heldout", "x_test") if name in file), None)
-        if "x_train" not in file or other is None:
-            raise ValueError(
-                f"`path` must have arrays x_train and x_heldout or x_test. Received: {path} with {file.files}."
-            )
-        return {"train": file["x_train"], "other": file[other]}
+    """Returns the images of a file, uint8 (N, H, W, C): "train", `x_train`, and "other", `x_heldout` or else `x_test`.
+
+    Raises:
+        ValueError: If the file is damaged, or lacks one of them or has it in another form.
+    """
+    arrays = read_arrays(path, FORMS)
+    other = next((name for name in ("x_heldout", "x_test") if name in arrays), None)
+    if other is None:
+        raise ValueError(f"`path` must have an array x_heldout or x_test. Received: {path}, without.")
+    return {"train": arrays["x_train"], "other": arrays[other]}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

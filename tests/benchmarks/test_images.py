@@ -1,12 +1,16 @@
 """Kinds of heads on images in equal time: `python -m benchmarks.images`."""
 
+import argparse
+import itertools
 import json
+import types
 
 import numpy as np
 import pytest
 
 from benchmarks import images
 from tf_sparse_attention.data import ImageCodec
+from trainers.configs import images as configs
 
 ROW = {"bits_per_dim": 4.0, "training_bits": 3.5, "weights": 1000, "steps": 50, "seconds": 10.0}
 
@@ -33,7 +37,9 @@ def test_the_model_reads_the_byte_before():
 
 def test_a_file_without_other_images_is_refused(tmp_path):
     np.savez(tmp_path / "images.npz", x_train=np.zeros((1, 2, 2, 3), np.uint8))
-    with pytest.raises(ValueError, match=r"`path` must have arrays x_train and x_heldout"):
+    with pytest.raises(
+        ValueError, match=r"`path` must have an array x_heldout or x_test\. Received: .*images\.npz, without"
+    ):
         images.read_images(str(tmp_path / "images.npz"))
 
 
@@ -52,6 +58,45 @@ def test_a_run_that_is_done_is_not_done_again(tmp_path, monkeypatch, capsys):
     images.main(arguments)
     assert trained == [("strided", 0), ("local", 1), ("strided", 1)]
     assert len(results.read_text().splitlines()) == 4 and "| strided | 4.000 (0.000) |" in capsys.readouterr().out
+
+
+class Recorder:
+    """Stands for a model, and keeps the first batches that it is given."""
+
+    def compile(self, optimizer, loss):
+        self.given = []
+
+    def fit(self, batches, shuffle, **options):
+        assert not shuffle
+        for inputs, targets in itertools.islice(batches, 5):
+            self.given += [inputs["token_ids"], targets]
+        return types.SimpleNamespace(history={"loss": [1.0]})
+
+    def evaluate(self, inputs, targets, **options):
+        self.given += [inputs["token_ids"], targets]
+        return 1.0
+
+    def count_params(self):
+        return 0
+
+
+def test_all_variants_see_the_same_images_in_the_same_order(monkeypatch):
+    draw, models = np.random.default_rng(0), []
+    data = {name: draw.integers(256, size=(4, 2, 2, 3), dtype=np.uint8) for name in ("train", "other")}
+
+    def make_model(config, vocabulary_size):
+        models.append(Recorder())
+        return models[-1]
+
+    monkeypatch.setattr(images.components, "make_model", make_model)
+    options = argparse.Namespace(batch_size=3, dtype="float32", seconds=1.0)
+    for number, variant in enumerate([*configs.VARIANTS, next(iter(configs.VARIANTS))]):
+        seed = int(number == len(configs.VARIANTS))
+        images.train(variant, seed, data, options)
+    first, *others, of_another_seed = (np.concatenate(model.given) for model in models)
+    assert len(others) > 1 and all(np.array_equal(first, other) for other in others)
+    assert not np.array_equal(first, of_another_seed)
+    np.testing.assert_array_equal(ImageCodec(2, 2).decode(first[-4:]), data["other"])
 
 
 @pytest.mark.full

@@ -21,9 +21,9 @@ def test_the_folder_of_data_sets_is_that_of_tfds_unless_another_is_given(monkeyp
 def files(tmp_path):
     np.savez(tmp_path / "images.npz", x_train=np.zeros((1, 2, 2, 3), "uint8"))
     np.savez(tmp_path / "sounds.npz", audio=np.zeros(3, "int16"), offsets=np.array([0, 3]), sample_rate=8000)
-    (tmp_path / "spoken").mkdir()
+    (tmp_path / "spoken" / "train").mkdir(parents=True)
     for name in ("a.wav", "a.txt"):
-        (tmp_path / "spoken" / name).write_bytes(b"a")
+        (tmp_path / "spoken" / "train" / name).write_bytes(b"a")
     return tmp_path
 
 

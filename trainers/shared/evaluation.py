@@ -32,7 +32,7 @@ def evaluate(
         "tokenizer" and its "vocabulary_size", "settings" (of the windows), and "path", the file they were written to.
 
     Raises:
-        ValueError: If there is no trained model, or a setting is wrong.
+        ValueError: If there is no trained model, a setting is wrong, or the task ignores one of `overrides`.
     """
     config = with_overrides(workdir.load_config(folder), overrides)
     source = components.make_text_source(config)

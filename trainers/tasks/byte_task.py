@@ -120,6 +120,9 @@ class ByteTask:
 
         Returns:
             Dictionary, see `byte_scores.evaluate`, and "path", the file it was written to.
+
+        Raises:
+            ValueError: If there is no trained model or no such split, or the task ignores a setting of `overrides`.
         """
         config = with_overrides(self.config, overrides)
         return byte_scores.evaluate(type(self)(config, self._codec), folder, split)

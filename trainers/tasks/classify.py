@@ -164,6 +164,9 @@ class Task(TextTask):
             Dictionary: "split", "data", "texts" and those that were "cut", "loss", "accuracy", "macro_f1", "labels",
             "confusion" (texts by true and predicted label), "seconds", "backend", and "path", the file they were
             written to.
+
+        Raises:
+            ValueError: If there is no trained model or no such split, or the task ignores a setting of `overrides`.
         """
         config = with_overrides(self.config, overrides)
         return class_scores.evaluate(type(self)(config, self.tokenizer, self.labels), folder, split)

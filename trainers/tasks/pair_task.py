@@ -130,7 +130,8 @@ class PairTask(TextTask):
             `scores_of` if targets were generated, with "generated_path", and "path", the file they were written to.
 
         Raises:
-            ValueError: If there is no trained model, or all targets are empty.
+            ValueError: If there is no trained model or no such split, all targets are empty, or the task ignores a
+                setting of `overrides`.
         """
         config = with_overrides(self.config, overrides)
         return pair_scores.evaluate(type(self)(config, self.tokenizer), folder, split)

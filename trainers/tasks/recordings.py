@@ -2,16 +2,21 @@
 
 import itertools
 import pathlib
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.wav_folder import read_mono
 
 SUFFIXES = (".wav", ".npz")
+FORMS = {
+    "features": Form("numbers", "TF"),
+    "offsets": Form("integers", "N", is_needed=False),
+    "scale": Form("numbers", "2", is_needed=False),
+}
 
 
 def find_recordings(task: Any, what: str, count: int) -> Iterator[tuple[str, np.ndarray, str | None]]:
@@ -40,7 +45,7 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
         description: how features are made, see `SpeechSource`.
 
     Raises:
-        ValueError: for another file, or sound where the model reads features of another kind.
+        ValueError: for another file or a damaged one, or sound where the model reads features of another kind.
     """
     file = pathlib.Path(path).expanduser()
     if not file.is_file():
@@ -50,27 +55,11 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
             raise ValueError(f"`prompt` must be a file of features, which the model was trained on. Received: {path}.")
         yield file.name, np.asarray(tsa.data.LogMel(**description)(read_mono(file, description["sample_rate"])))
         return
-    arrays = _arrays_of(file)
+    arrays = read_arrays(file, FORMS, "prompt")
     features, scale = arrays["features"].astype("float32"), arrays.get("scale")
-    offsets = arrays.get("offsets", np.array([0, len(features)])).astype("int64")
-    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(features) or (np.diff(offsets) < 0).any():
-        raise ValueError(
-            f"`prompt` must be a file with `offsets` that grow from 0 to {len(features)}, the length of `features`. "
-            f"Received: {offsets.tolist()[:10]} in {path}."
-        )
+    arrays.setdefault("offsets", np.array([0, len(features)]))
+    offsets = checked_offsets(arrays, "offsets", "features", file, "prompt")
     if scale is not None:
         features = scale[0] + (scale[1] - scale[0]) * features / 255
     for number, (begin, end) in enumerate(itertools.pairwise(offsets)):
         yield f"{file.name}[{number}]", features[begin:end]
-
-
-def _arrays_of(path):
-    """Returns the arrays of a file NAME.npz that features are made of."""
-    try:
-        with path.open("rb") as content, np.load(content) as file:
-            arrays = {name: file[name] for name in ("features", "offsets", "scale") if name in file}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"`prompt` must be a whole file NAME.npz. Received: {path}: {error}.") from error
-    if "features" not in arrays:
-        raise ValueError(f"`prompt` must be a file with the array `features`. Received: {path}.")
-    return arrays

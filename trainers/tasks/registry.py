@@ -43,7 +43,11 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
 
 
 def load_task(folder: str | os.PathLike) -> Any:
-    """Returns the task of the run in a work folder."""
+    """Returns the task of the run in a work folder.
+
+    Raises:
+        ValueError: If there is no run, or its task cannot be found.
+    """
     from trainers.shared import workdir  # which loads models of tasks
 
     return class_of(workdir.load_config(folder).task).load(folder)

@@ -171,6 +171,9 @@ class Task:
             Dictionary: "split", "data", "recordings" that were scored and those "left_out" by reason, "labels", "nats"
             and "loss", nats a label; "phone_error_rate", or of characters "character_error_rate" and "word_error_rate";
             the same of "beams", with "num_beams", and "path", the file they were written to.
+
+        Raises:
+            ValueError: If there is no trained model or no such split, or the task ignores a setting of `overrides`.
         """
         config = with_overrides(self.config, overrides)
         return speech_scores.evaluate(type(self)(config, self.known), folder, split)

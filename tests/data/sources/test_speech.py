@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data import LogMel, open_speech
+from tf_sparse_attention.data import LogMel, open_audio, open_speech
+from tf_sparse_attention.data.sources.text_files import content_digest
 
 RATE = 8000
 
@@ -91,6 +92,49 @@ def test_a_folder_of_wav_files_has_characters(folder, tmp_path):
     assert open_speech(path=folder, data_dir=tmp_path, sample_rate=RATE).fingerprint != source.fingerprint
 
 
+def make_recordings(folder, numbers):
+    folder.mkdir()
+    for number in numbers:
+        write_wav(folder / f"{number}.wav", np.full(800, number + 1))
+        (folder / f"{number}.txt").write_text("a", encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", [open_audio, open_speech])
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_folder_without_folders_for_the_splits_has_all_three_by_what_the_files_hold(tmp_path, kind, count):
+    make_recordings(tmp_path / "one", range(count))
+    make_recordings(tmp_path / "other", reversed(range(count)))
+    (tmp_path / "other" / "0.wav").rename(tmp_path / "other" / "zero.wav")
+    (tmp_path / "other" / "0.txt").rename(tmp_path / "other" / "zero.txt")
+    sources = [kind(path=tmp_path / name, data_dir=tmp_path, sample_rate=RATE) for name in ("one", "other")]
+    found = []
+    for source in sources:
+        assert source.splits == ("train", "validation", "test")
+        items = source.recordings if kind is open_audio else source.utterances
+        recordings = {split: [getattr(item, "features", item) for item in items(split)] for split in source.splits}
+        found.append({split: sorted(item.tobytes() for item in own) for split, own in recordings.items()})
+        assert min(map(len, recordings.values())) > 0 and sum(map(len, recordings.values())) == count
+        assert len(recordings["train"]) >= 0.8 * count - 2
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("kind", [open_audio, open_speech])
+def test_fewer_than_three_different_recordings_are_too_few_to_split(tmp_path, kind):
+    make_recordings(tmp_path / "few", range(2))
+    make_recordings(tmp_path / "few" / "copies", range(2))
+    with pytest.raises(ValueError, match=r"`path` must hold 3 different WAV files .*Received: path=.*few with 2\."):
+        kind(path=tmp_path / "few", data_dir=tmp_path, sample_rate=RATE)
+
+
+def test_a_folder_with_the_splits_keeps_the_fingerprint_of_its_files(folder, tmp_path):
+    lines = []
+    for file in sorted(folder.rglob("*.wav")):
+        digests = [content_digest(path.read_bytes()) for path in (file, file.with_suffix(".txt"))]
+        lines.append(" ".join([str(file.relative_to(folder)), *digests]))
+    expected = content_digest("\n".join(lines).encode())[:16]
+    assert open_speech(path=folder, data_dir=tmp_path).fingerprint == f"sounds#{expected}"
+
+
 def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path):
     options = {"path": folder, "data_dir": tmp_path}
     with pytest.raises(ValueError, match=r"`sample_rate` must be that of the WAV.*sample_rate=16000, 8000 .*0\.wav"):
@@ -155,7 +199,7 @@ def test_a_file_of_features_has_phones(tmp_path):
         ({"split": None}, r"`path` must hold the arrays .*\. Received: .*c\.npz, without split\."),
         (
             {"offsets": np.array([0, 3, 7])},
-            r"`offsets` must be 3 growing numbers from 0 to 8, the length",
+            r"`path` must hold 3 `offsets` that rise from 0 to 8, the length of `features`\. Received: 3 that",
         ),
         (
             {"phonemes": np.array([1, 0, 2])},
@@ -163,11 +207,13 @@ def test_a_file_of_features_has_phones(tmp_path):
         ),
         (
             {"phonemes": np.array([1, 0, np.nan])},
-            r"`phonemes` must be whole numbers\. Received: float64, NaN in recording 1 of .*c\.npz\.",
+            r"`path` must hold `phonemes` as integers \(U,\)\. Received: .*c\.npz with float64 of shape \(3,\)",
         ),
-        ({"phonemes": np.array([1, 0, 1.0])}, r"`phonemes` must be whole numbers\. Received: float64 of .*c\.npz"),
-        ({"offsets": np.array([0, 9, 8], "uint64")}, r"`offsets` must be 3 growing numbers from 0 to 8"),
-        ({"features": np.zeros(8)}, r"`path` must hold `features` of shape \(frames, F\)\. Received: \(8,\) in "),
+        ({"offsets": np.array([0, 9, 8], "uint64")}, r"3 `offsets` that rise from 0 to 8, the length"),
+        (
+            {"features": np.zeros(8)},
+            r"`path` must hold `features` as numbers \(T, F\)\. Received: .*c\.npz with float64 of shape \(8,\)",
+        ),
         ({"vocabulary": np.array(["a", "b", "a"])}, r"`vocabulary` must have each label once\. Received: 'a' twice"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -2,17 +2,22 @@
 
 import os
 import pathlib
-import zipfile
 from collections.abc import Iterator
 
 import numpy as np
 
+from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.media_files import MediaFolder, select
 from tf_sparse_attention.data.sources.text_files import content_digest
 from tf_sparse_attention.data.sources.wav_file import Recording, read_wav
 
 SUFFIXES = (".wav",)
-ARRAYS = ("audio", "offsets", "sample_rate")
+FORMS = {
+    "audio": Form("int16", "S"),
+    "offsets": Form("integers", "N"),
+    "sample_rate": Form("integers"),
+    "is_test": Form("bool", "N", is_needed=False),
+}
 
 
 class FolderReader:
@@ -42,14 +47,14 @@ class ArrayReader:
     """The recordings in a file NAME.npz, one after the other; see `AudioSource`.
 
     Its arrays are `audio`, int16 (S,), `offsets`, integers (N + 1,): recording n is `audio[offsets[n]:offsets[n + 1]]`,
-    `sample_rate`, and if there is a part for testing `is_test`, bool (N,); the rest is the split train. The order is
-    that of a hash of their contents, so that any part of a split has some of every kind of them.
+    `sample_rate`, an integer, and if there is a part for testing `is_test`, bool (N,); the rest is the split train. The
+    order is that of a hash of their contents, so that any part of a split has some of every kind of them.
 
     Args:
         path: the file.
 
     Raises:
-        ValueError: If there is no such file, or an array is missing or of another kind.
+        ValueError: If there is no such file, it is damaged, or an array is missing or of another kind.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -58,17 +63,17 @@ class ArrayReader:
             raise ValueError(
                 f"`path` must be an existing folder of WAV files, or a file NAME.npz. Received: path={path}."
             )
-        try:
-            with np.load(self._path, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in (*ARRAYS, "is_test") if name in arrays.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(f"`path` must be a whole file of arrays. Received: {path}: {error}.") from error
-        _check_arrays(found, self._path.name)
-        self._audio, self._offsets = found["audio"], found["offsets"]
+        found = read_arrays(self._path, FORMS)
+        self._audio, self._offsets = found["audio"], checked_offsets(found, "offsets", "audio", self._path)
         self.sample_rate = int(found["sample_rate"])
         self.name = self._path.stem
         self.fingerprint = f"audio_arrays/{self.name}_{content_digest(self._path.read_bytes())[:16]}"
         is_test = found.get("is_test", np.zeros(len(self._offsets) - 1, bool))
+        if len(is_test) != len(self._offsets) - 1:
+            raise ValueError(
+                f"`path` must hold `is_test` as bool ({len(self._offsets) - 1},), of each recording. "
+                f"Received: {self._path} with {is_test.dtype} of shape {is_test.shape}."
+            )
         numbers = sorted(range(len(is_test)), key=lambda number: content_digest(self._samples(number).tobytes()))
         parts = {"train": [n for n in numbers if not is_test[n]], "test": [n for n in numbers if is_test[n]]}
         self._numbers = {split: own for split, own in parts.items() if own}
@@ -85,26 +90,3 @@ class ArrayReader:
 
     def _samples(self, number):
         return self._audio[self._offsets[number] : self._offsets[number + 1]]
-
-
-def _check_arrays(arrays, name):
-    missing = [wanted for wanted in ARRAYS if wanted not in arrays]
-    if missing:
-        raise ValueError(f"`path` must hold the arrays {', '.join(ARRAYS)}. Received: {name}, without {missing[0]}.")
-    audio, offsets = arrays["audio"], arrays["offsets"]
-    if audio.dtype != np.int16 or audio.ndim != 1:
-        raise ValueError(
-            f"`path` must hold `audio` as int16 (S,). Received: {name} with {audio.dtype} of shape {audio.shape}."
-        )
-    whole = offsets.ndim == 1 and np.issubdtype(offsets.dtype, np.integer) and len(offsets) > 1
-    if not whole or offsets[0] != 0 or offsets[-1] != len(audio) or (np.diff(offsets) < 0).any():
-        raise ValueError(
-            f"`path` must hold `offsets` that rise from 0 to the {len(audio)} samples. "
-            f"Received: {name} with {offsets.dtype} of shape {offsets.shape}."
-        )
-    is_test = arrays.get("is_test")
-    if is_test is not None and (is_test.dtype != bool or is_test.shape != (len(offsets) - 1,)):
-        raise ValueError(
-            f"`path` must hold `is_test` as bool ({len(offsets) - 1},). "
-            f"Received: {name} with {is_test.dtype} of shape {is_test.shape}."
-        )

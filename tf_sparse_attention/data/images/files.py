@@ -2,18 +2,19 @@
 
 import os
 import pathlib
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.data.sources.array_file import Form, read_arrays
 from tf_sparse_attention.data.sources.media_files import MediaFolder, select
 from tf_sparse_attention.data.sources.text_files import content_digest
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
 PREFIX = "x_"  # of the names of arrays
+FORMS = {f"{PREFIX}*": Form("uint8", "NHWC", is_needed=False)}
 
 
 class FolderReader:
@@ -60,25 +61,15 @@ class ArrayReader:
         path: the file.
 
     Raises:
-        ValueError: If there is no such file, or an array is not uint8 (N, H, W, C).
+        ValueError: If there is no such file, it is damaged, or an array is not uint8 (N, H, W, C).
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
         self._path = pathlib.Path(path).expanduser().resolve()
         if not self._path.is_file():
             raise ValueError(f"`path` must be an existing folder of images, or a file NAME.npz. Received: path={path}.")
-        try:
-            with np.load(self._path, allow_pickle=False) as arrays:
-                names = [name for name in arrays.files if name.startswith(PREFIX)]
-                self._arrays = {name.removeprefix(PREFIX): arrays[name] for name in names}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(f"`path` must be a whole file of arrays. Received: {path}: {error}.") from error
-        for name, array in self._arrays.items():
-            if array.dtype != np.uint8 or array.ndim != 4:
-                raise ValueError(
-                    "`path` must hold images as uint8 (N, H, W, C). "
-                    f"Received: {PREFIX}{name} of {self._path.name}, {array.dtype} of shape {array.shape}."
-                )
+        found = read_arrays(self._path, FORMS)
+        self._arrays = {name.removeprefix(PREFIX): array for name, array in found.items()}
         if not self._arrays:
             raise ValueError(f"`path` must hold arrays named x_train and so on. Received: path={path}, without any.")
         self.name = self._path.stem

@@ -2,32 +2,42 @@
 
 import os
 import pathlib
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.speech_source import PHONE, Utterance
 from tf_sparse_attention.data.sources.text_files import content_digest
 
-NEEDED = ("features", "offsets", "phonemes", "phoneme_offsets", "vocabulary", "split")
+FORMS = {
+    "features": Form("numbers", "TF"),
+    "offsets": Form("integers", "N"),
+    "phonemes": Form("integers", "U"),
+    "phoneme_offsets": Form("integers", "N"),
+    "vocabulary": Form("strings", "V"),
+    "split": Form("strings", "N"),
+    "scale": Form("numbers", "2", is_needed=False),
+}
 
 
 class FeatureFile:
     """The recordings of a file NAME.npz, a `SpeechSource` whose labels are phonemes.
 
     Arrays: "features" (all frames, F), float, or uint8 x with "scale" = (lo, hi) for the value lo + (hi - lo) x / 255;
-    "offsets" (recordings + 1,), of which frames offsets[i] to offsets[i + 1] are recording i; "phonemes" (all labels,),
-    indices into "vocabulary", strings; "phoneme_offsets" likewise; "split" (recordings,), names of splits.
+    "offsets" (recordings + 1,), integers, of which frames offsets[i] to offsets[i + 1] are recording i; "phonemes" (all
+    labels,), integers, indices into "vocabulary" (V,), strings; "phoneme_offsets" likewise; "split" (recordings,),
+    strings, the names of splits.
 
     Args:
         path: the file.
         data_dir: folder in which prepared features are kept. None is TFDS's own default.
 
     Raises:
-        ValueError: for a file that lacks an array, whose offsets do not fit, or whose vocabulary has a label twice.
+        ValueError: for a file that is damaged, lacks an array or has one of another kind, whose offsets do not fit, or
+            whose vocabulary has a label twice.
     """
 
     unit = PHONE
@@ -65,24 +75,10 @@ class FeatureFile:
 
 def _read(path):
     """Returns the arrays of a file, checked."""
-    try:
-        with path.open("rb") as content, np.load(content) as file:
-            arrays = {name: file[name] for name in (*NEEDED, "scale") if name in file}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"`path` must be a whole file NAME.npz. Received: {path}: {error}.") from error
-    missing = [name for name in NEEDED if name not in arrays]
-    if missing:
-        raise ValueError(f"`path` must hold the arrays {', '.join(NEEDED)}. Received: {path}, without {missing[0]}.")
-    _check_features(arrays, path)
-    _check_integers(arrays["phonemes"], arrays["phoneme_offsets"], path)
-    count = len(arrays["split"])
+    arrays = read_arrays(path, FORMS)
+    _check_labels(arrays, path)
     for offsets, values in (("offsets", "features"), ("phoneme_offsets", "phonemes")):
-        found = arrays[offsets] = arrays[offsets].astype("int64")  # unsigned ones would never fall
-        if len(found) != count + 1 or found[0] != 0 or found[-1] != len(arrays[values]) or (np.diff(found) < 0).any():
-            raise ValueError(
-                f"`{offsets}` must be {count + 1} growing numbers from 0 to {len(arrays[values])}, the length of "
-                f"`{values}`. Received: {len(found)} from {found[0]} to {found[-1]} in {path}."
-            )
+        arrays[offsets] = checked_offsets(arrays, offsets, values, path, num_parts=len(arrays["split"]))
     if len(arrays["phonemes"]) and not 0 <= arrays["phonemes"].min() <= arrays["phonemes"].max() < len(
         arrays["vocabulary"]
     ):
@@ -93,19 +89,8 @@ def _read(path):
     return arrays
 
 
-def _check_integers(ids, offsets, path):
-    """Raises a `ValueError` for phonemes that are floats, as lists with missing values become."""
-    if ids.dtype.kind in "iu":
-        return
-    wrong = np.flatnonzero(ids != ids)  # NaN alone
-    where = f", NaN in recording {np.searchsorted(offsets, wrong[0], side='right') - 1}" if len(wrong) else ""
-    raise ValueError(f"`phonemes` must be whole numbers. Received: {ids.dtype.name}{where} of {path}.")
-
-
-def _check_features(arrays, path):
-    features, labels = arrays["features"], [str(label) for label in arrays["vocabulary"]]
-    if features.ndim != 2:
-        raise ValueError(f"`path` must hold `features` of shape (frames, F). Received: {features.shape} in {path}.")
+def _check_labels(arrays, path):
+    labels = [str(label) for label in arrays["vocabulary"]]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
         raise ValueError(f"`vocabulary` must have each label once. Received: {twice[0]!r} twice in {path}.")

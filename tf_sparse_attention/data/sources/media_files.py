@@ -51,12 +51,9 @@ class MediaFolder:
         files = {split: _list(folder, part, suffixes) for split, part in (parts or {"": folder}).items()}
         if not any(files.values()):
             raise ValueError(f"`path` must hold files {', '.join(suffixes)}. Received: path={path}, without any.")
-        if not parts:
-            _check_different(files[""], path, items)
+        files = files if parts else split_files(files[""], path, items)
         _warn_of_left_out(folder, parts, suffixes)
-        self._files = {
-            split: found for split, found in (files if parts else nonempty_splits(files[""])).items() if found
-        }
+        self._files = {split: found for split, found in files.items() if found}
         self.name = re.sub("[^A-Za-z0-9]+", "_", folder.name).strip("_") or items
         self.fingerprint = fingerprint_files([file for found in self._files.values() for file in found])
 
@@ -91,13 +88,26 @@ def _warn_of_left_out(folder, parts, suffixes):
         warn_of_files(folder, outside, f"not in {', '.join(parts)}")
 
 
-def _check_different(files, path, items):
+def split_files(files: Sequence[TextFile], path: str | os.PathLike, items: str) -> dict[str, list[TextFile]]:
+    """Returns the files of a folder without folders for the splits by split, none of which is empty.
+
+    See `text_files.nonempty_splits`: the contents alone decide.
+
+    Args:
+        files: all files.
+        path: the folder, for errors.
+        items: what errors call the files, such as "images".
+
+    Raises:
+        ValueError: If fewer than 3 of them are different.
+    """
     different = len({file.digest for file in files})
     if different < len(SPLITS):
         raise ValueError(
             f"`path` must hold 3 different {items} or more, for training, validation and testing, or folders of these "
             f"names. Received: path={path} with {different}."
         )
+    return nonempty_splits(list(files))
 
 
 def select(split: str, items: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:

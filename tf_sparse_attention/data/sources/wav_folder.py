@@ -10,8 +10,9 @@ import numpy as np
 from tf_sparse_attention.data.optional import data_folder
 from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
 from tf_sparse_attention.data.sources.log_mel import LogMel
+from tf_sparse_attention.data.sources.media_files import split_files
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of
-from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
+from tf_sparse_attention.data.sources.text_files import SPLITS, TextFile, assign_split, content_digest
 from tf_sparse_attention.data.sources.wav_file import read_wav
 
 
@@ -19,8 +20,9 @@ class WavFolder:
     """The recordings of a folder, a `SpeechSource` of characters: each NAME.wav has its transcript in NAME.txt, UTF-8.
 
     The folder may have the subfolders train, validation and test. Otherwise a hash of each recording decides, about
-    90/5/5. Recordings are mono, of 16 bits and of the sample rate of `LogMel`; nothing is resampled. Files NAME.txt
-    without a recording are left out, with a warning that says how many.
+    90/5/5 and at least one for each; equal recordings are never in two splits, and names have no effect. Recordings are
+    mono, of 16 bits and of the sample rate of `LogMel`; nothing is resampled. Files NAME.txt without a recording are
+    left out, with a warning that says how many.
 
     Args:
         path: the folder.
@@ -28,7 +30,8 @@ class WavFolder:
         **log_mel: arguments of `LogMel`.
 
     Raises:
-        ValueError: for a folder without WAV files, and for one without its transcript.
+        ValueError: for a folder without WAV files, for one without its transcript, and for fewer than 3 different ones
+            to split.
     """
 
     unit = CHARACTER
@@ -42,20 +45,12 @@ class WavFolder:
             raise ValueError(f"`path` must hold files NAME.wav. Received: path={path}.")
         named = {split for split in SPLITS if (self._path / split).is_dir()}
         warn_of_missing_splits(self._path, named)
-        self._files: dict[str, list[pathlib.Path]] = {}
-        digests = []
-        for file in files:
-            _check_transcript(file)
-            digest = content_digest(file.read_bytes())
-            first = file.relative_to(self._path).parts[0]
-            if named and first not in named:
-                raise ValueError(f"`path` must hold WAV files in {', '.join(sorted(named))} alone. Received: {file}.")
-            self._files.setdefault(first if named else assign_split(digest), []).append(file)
-            text = content_digest(file.with_suffix(".txt").read_bytes())
-            digests.append(f"{file.relative_to(self._path)} {digest} {text}")
+        listed = [_listed(file, self._path) for file in files]
+        splits = _by_folder(listed, named) if named else split_files(listed, path, "WAV files")
+        self._files = {split: found for split, found in splits.items() if found}
         _report_alone(self._path, files)
         self.name = self._path.resolve().name
-        self.fingerprint = f"{self.name}#{content_digest(chr(10).join(digests).encode())[:16]}"
+        self.fingerprint = f"{self.name}#{_digest(self._files, is_named=bool(named))[:16]}"
         self.data_dir = data_folder(data_dir)
         self.num_features = self._log_mel.num_bands
         self.description: dict[str, Any] = self._log_mel.get_config()
@@ -72,9 +67,9 @@ class WavFolder:
                 f"`split` must be one of {', '.join(self.splits)} in {self.name}. Received: split={split}."
             )
         for file in self._files[split]:
-            text = _read_text(file.with_suffix(".txt"))
-            features = np.asarray(self._log_mel(read_mono(file, self._log_mel.sample_rate)))
-            yield Utterance(str(file.relative_to(self._path)), features, characters_of(text))
+            text = _read_text(file.path.with_suffix(".txt"))
+            features = np.asarray(self._log_mel(read_mono(file.path, self._log_mel.sample_rate)))
+            yield Utterance(file.name, features, characters_of(text))
 
 
 def read_mono(path: str | os.PathLike, sample_rate: int) -> np.ndarray:
@@ -103,9 +98,33 @@ def read_mono(path: str | os.PathLike, sample_rate: int) -> np.ndarray:
     return samples.astype("float32") / 32768
 
 
-def _check_transcript(file):
+def _listed(file, folder):
+    """Returns the `TextFile` of a recording that has a transcript."""
     if not file.with_suffix(".txt").is_file():
         raise ValueError(f"`path` must hold a transcript NAME.txt beside each NAME.wav. Received: {file} without one.")
+    return TextFile(str(file.relative_to(folder)), file, content_digest(file.read_bytes()))
+
+
+def _by_folder(files, named):
+    """Returns the files of each split, those of the folder with its name."""
+    found: dict[str, list[TextFile]] = {split: [] for split in SPLITS}
+    for file in files:
+        first = pathlib.PurePath(file.name).parts[0]
+        if first not in named:
+            raise ValueError(f"`path` must hold WAV files in {', '.join(sorted(named))} alone. Received: {file.path}.")
+        found[first].append(file)
+    return found
+
+
+def _digest(splits, is_named):
+    """Returns a hash of recordings and transcripts, and of the split of a recording that its own hash would not say."""
+    lines = []
+    for split, files in splits.items():
+        for file in files:
+            text = content_digest(file.path.with_suffix(".txt").read_bytes())
+            moved = "" if is_named or split == assign_split(file.digest) else f" {split}"
+            lines.append((file.path, f"{file.name} {file.digest} {text}{moved}"))
+    return content_digest("\n".join(line for _, line in sorted(lines)).encode())
 
 
 def _report_alone(folder, files):
