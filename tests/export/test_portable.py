@@ -256,6 +256,7 @@ def test_another_backend_is_refused_with_the_way_out(small, tmp_path, monkeypatc
         export_litert(small, tmp_path / "model.tflite")
 
 
+# The tables of docs/portable.md, and which of their cells are reasons.
 PAGE_TABLES = [(conversion_table.MODELS, REFUSED), (conversion_table.SOURCES, source_cases.REFUSED)]
 
 
