@@ -51,6 +51,7 @@ class Case:
         packs: whether a packed document gets what it gets alone.
         can_be_causal: whether later positions can be hidden at all; one where they cannot says so in an error.
         pairs: whether it takes masks of pairs of tokens; one that does not takes attention masks of keys alone.
+        segments: whether it takes `segment_ids`.
         vectors: whether every query also sees persistent vectors, whose weights are not among those returned.
     """
 
@@ -60,6 +61,7 @@ class Case:
     packs: bool = True
     can_be_causal: bool = True
     pairs: bool = True
+    segments: bool = True
     vectors: bool = False
 
 
@@ -120,7 +122,8 @@ OF_TWO_KINDS = Heads([(1, Dilated(3, 4) | First(1)), (2, Blocks(6, 1) | Stride(5
 NEVER_CAUSAL = {"causal": False, "can_be_causal": False}
 ACROSS = {**NEVER_CAUSAL, "crosses": True, "packs": False}
 SEPARATE = {"causal": False, "crosses": True, "packs": False}
-CLUSTERED = {**ACROSS, "pairs": False}
+CHOOSES_KEYS = {**ACROSS, "segments": False}
+CLUSTERED = {**CHOOSES_KEYS, "pairs": False}
 CASES = {
     "sparse_sinks": Case(sparse(SINKS, position="relative")),
     "sparse_sinks_both_sides": Case(sparse(SINKS, position="alibi"), causal=False),
@@ -234,8 +237,8 @@ CASES = {
     "top_k": Case(routing(position="relative"), causal=False, packs=False),
     "top_k_separate": Case(routing(share_qk=False, selection="top_k", position="alibi"), **SEPARATE),
     "top_k_published": Case(routing(selection="top_k", reproduce_reference=True, position="relative"), packs=False),
-    "top_keys": Case(routing(share_qk=False, selection="top_keys", position="relative"), **ACROSS),
-    "sparse_top_keys": Case(sparse(Window(2) | TopKeys(3, 4) | Nearest(2, 3), position="rotary"), **ACROSS),
+    "top_keys": Case(routing(share_qk=False, selection="top_keys", position="relative"), **CHOOSES_KEYS),
+    "sparse_top_keys": Case(sparse(Window(2) | TopKeys(3, 4) | Nearest(2, 3), position="rotary"), **CHOOSES_KEYS),
     "strided_clusters": Case(routing(selection="strided", position="relative"), packs=False),
     "strided_clusters_separate": Case(routing(share_qk=False, selection="strided", position="alibi"), **SEPARATE),
     "hash_buckets": Case(routing(selection="hash", num_clusters=4, cluster_size=9, position="rotary"), packs=False),

@@ -87,10 +87,10 @@ def projection(shape):
     return normal(*shape, seed=9)
 
 
-def random_masks(batch, heads, length, num_keys=None, seed=2, pairs=True):
+def random_masks(batch, heads, length, num_keys=None, seed=2, pairs=True, segments=True):
     """Returns masks of every kind at once, as a call takes them: some queries are left with nothing to see.
 
-    Without `pairs` the attention mask is one of keys for each head, and there are no segments.
+    Without `pairs` the attention mask is one of keys for each head; without `segments` there are none.
     """
     rng, num_keys = np.random.default_rng(seed), num_keys or length
     masks = {
@@ -99,8 +99,9 @@ def random_masks(batch, heads, length, num_keys=None, seed=2, pairs=True):
         "attention_mask": rng.random((batch, heads, length, num_keys)) < 0.7,
         "segment_ids": np.sort(rng.integers(0, 3, (batch, length))).astype("int32"),
     }
-    if not pairs:
+    if not segments:
         del masks["segment_ids"]
+    if not pairs:
         masks["attention_mask"] = masks["attention_mask"][:, :, :1]
     return masks
 

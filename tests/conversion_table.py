@@ -1,6 +1,7 @@
-"""Which patterns can be written as LiteRT and ONNX: `python -m tests.conversion_table` prints a table.
+"""Which patterns can be written as LiteRT and ONNX: `python -m tests.conversion_table` prints two tables, of language
+models and of encoder-decoders.
 
-Each model is exported and run, and its answers are compared with those of Keras; with `--write` the table goes to
+Each model is exported and run, and its answers are compared with those of Keras; with `--write` the tables go to
 docs/portable.md.
 """
 
@@ -9,48 +10,117 @@ import re
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from tests.export.portable_cases import CASES, decode_error, export, make, score_error
+from tests.export import portable_cases, source_cases
+from tests.export.portable_cases import SIZES, export
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "portable.md"
-MARKS = "<!-- conversions: begin -->", "<!-- conversions: end -->"
-ERRORS = {"score": score_error, "decode": decode_error}
-COLUMNS = [(target, signature) for target in ("LiteRT", "ONNX") for signature in ERRORS]
+TARGETS = ("LiteRT", "ONNX")
 
 
-def cell(model, target, signature):
+class Table(NamedTuple):
+    """One table of the page.
+
+    Attributes:
+        name: in the marks around it.
+        first: its first column.
+        errors: function of a model and what runs its file to the largest error, by signature.
+        cases: names of its lines, with what `make` takes.
+        make: function of a signature and a case to a model.
+        needed: the signatures that a file of one must have.
+    """
+
+    name: str
+    first: str
+    errors: dict[str, Callable]
+    cases: dict[str, Any]
+    make: Callable
+    needed: dict[str, tuple[str, ...]]
+
+    @property
+    def columns(self):
+        """Pairs of target and signature."""
+        return [(target, signature) for target in TARGETS for signature in self.errors]
+
+
+MODELS = Table(
+    "conversions",
+    "model",
+    {"score": portable_cases.score_error, "decode": portable_cases.decode_error},
+    portable_cases.CASES,
+    lambda signature, settings: portable_cases.make(**settings),
+    {"score": ("score",), "decode": ("decode",)},
+)
+SOURCES = Table(
+    "sources",
+    "heads",
+    {"encode": source_cases.encode_error, "decode": source_cases.decode_error},
+    source_cases.CASES,
+    source_cases.make,
+    {"encode": ("encode",), "decode": ("encode", "decode")},
+)
+TABLES = (MODELS, SOURCES)
+
+
+def marks(table):
+    """Returns what is before and after a table on the page."""
+    return f"<!-- {table.name}: begin -->", f"<!-- {table.name}: end -->"
+
+
+def cell(table, name, target, signature):
     """Returns the largest error of a file, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            run = export(target, model, pathlib.Path(folder), (signature,))
+            model = table.make(signature, table.cases[name])
+            sizes = {**SIZES, "source_length": source_cases.SOURCE_LENGTH} if table is SOURCES else {}
+            run = export(target, model, pathlib.Path(folder), table.needed[signature], **sizes)
         except ValueError as refusal:
             return reason_of(str(refusal))
-        return f"{ERRORS[signature](model, run):.0e}"
+        return f"{table.errors[signature](model, run):.0e}"
+
+
+def every_cell(table):
+    """Yields name, target and signature of each cell of a table."""
+    for name in table.cases:
+        for target, signature in table.columns:
+            yield name, target, signature
 
 
 def reason_of(message):
     """Returns the part of an exporter's message that says why."""
-    for pattern in (r"the reason: (.*)\.$", r"with a cache: (.*?)\. `signatures", r"Received: (.*)\.$"):
+    reasons = r"the reason: (.*)\.$", r"with a cache: (.*?)\. `signatures", r"on others: (.*?)\. Received"
+    for pattern in (*reasons, r"Received: (.*)\.$"):
         if found := re.search(pattern, message):
             return found[1]
     return message
 
 
-def table():
-    """Returns the table as Markdown."""
-    lines = ["| model | " + " | ".join(f"{target} `{signature}`" for target, signature in COLUMNS) + " |"]
-    lines.append("|---" * (len(COLUMNS) + 1) + "|")
-    for name, settings in CASES.items():
-        model = make(**settings)
-        cells = [cell(model, target, signature) for target, signature in COLUMNS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-        print(lines[-1], file=sys.stderr, flush=True)
-    return "\n".join(lines)
+def rows(table, names):
+    """Yields lines of a table as Markdown."""
+    for name in names:
+        cells = [cell(table, name, target, signature) for target, signature in table.columns]
+        line = f"| {name} | {' | '.join(cells)} |"
+        print(line, file=sys.stderr, flush=True)
+        yield line
 
 
-def write(text):
-    """Puts the table between the marks of docs/portable.md."""
-    begin, end = MARKS
+def as_markdown(table):
+    """Returns a table as Markdown."""
+    head = f"| {table.first} | " + " | ".join(f"{target} `{signature}`" for target, signature in table.columns) + " |"
+    return "\n".join([head, "|---" * (len(table.columns) + 1) + "|", *rows(table, table.cases)])
+
+
+def lines_of(table, page):
+    """Returns the cells of each line of a table, given the text of the page."""
+    text = page.partition(marks(table)[0])[2].partition(marks(table)[1])[0]
+    return [re.split(r"(?<!\\) ?\| ?", line.strip().strip("|").strip()) for line in text.strip().splitlines()[2:]]
+
+
+def write(table, text):
+    """Puts a table between its marks in docs/portable.md."""
+    begin, end = marks(table)
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(pattern.sub(lambda _: f"{begin}\n{text}\n{end}", page), encoding="utf-8")
@@ -58,7 +128,8 @@ def write(text):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    made = table()
-    print(made)
-    if "--write" in sys.argv:
-        write(made)
+    for each in TABLES:
+        made = as_markdown(each)
+        print(made)
+        if "--write" in sys.argv:
+            write(each, made)

@@ -1,6 +1,6 @@
 """The table pattern x feature of docs/patterns.md, made by trying: `python -m tests.feature_table` prints it.
 
-LiteRT and ONNX are read from the table of docs/portable.md, which a test of its own makes from conversions.
+LiteRT and ONNX are read from the tables of docs/portable.md, which tests of their own make from conversions.
 """
 
 import re
@@ -9,6 +9,7 @@ import warnings
 import keras
 import numpy as np
 
+from tests import conversion_table
 from tests.cases import Case
 from tests.contracts import SIZE, built, normal, to_numpy
 from tf_sparse_attention import layers
@@ -18,6 +19,14 @@ HEADS = {"num_heads": 2, "key_dim": 4}
 POSITIONS = ("relative", "rotary", "alibi", "relative_2d", "rotary_2d")
 COLUMNS = ("pattern", "causal", "both sides", "cross", "packed", "memory", "cache", "cross cache", "positions")
 COLUMNS += ("grouped heads", "LiteRT", "ONNX")
+# What a signature of docs/portable.md says that heads do, by its table.
+WORDS = {
+    ("conversions", "score"): "scores",
+    ("conversions", "decode"): "decodes",
+    ("sources", "encode"): "encodes",
+    ("sources", "decode"): "crosses",
+}
+ACROSS = ("encodes", "crosses")  # of encoder-decoders
 
 
 def sparse(pattern):
@@ -31,37 +40,45 @@ def layer(name, **own):
 OF_KIND = {"relative": {"max_distance": 4}}  # which dense attention has to be told
 ROUTED = {"num_clusters": 3, "cluster_size": 4, "seed": 0}
 HASHED = {"num_buckets": 4, "bucket_size": 4, "seed": 0}
-# Name, how to make it, and the line of docs/portable.md that tells of its conversion.
+# Name, pattern, and whether it is causal alone (True), never (False) or as the call says (None).
+COMPOSITIONS = [
+    ("`Window(4)`", Window(4), None),
+    ("`Window(4) \\| First(2)`", Window(4) | First(2), None),
+    ("`Dilated(2, 3)`", Dilated(2, 3), None),
+    ("`Stride(4) \\| Summary(4, 1)`", Stride(4) | Summary(4, 1), None),
+    ("`Window(4) \\| Nearest(3, 4)`", Window(4) | Nearest(3, 4), None),
+    ("`Window(4) \\| Hashed(4, 4)`", Window(4) | Hashed(4, 4), None),
+    ("`Window(4) \\| TopKeys(3, 4)`", Window(4) | TopKeys(3, 4), False),
+    ("`Window(4) \\| Successors(Nearest(3, 4))`", Window(4) | Successors(Nearest(3, 4)), True),
+]
+# Name, how to make it, and the lines of the two tables of docs/portable.md that tell of its conversion.
 ROWS = [
-    ("`LocalAttention`, window", layer("LocalAttention", window=4), "local, window, position None"),
-    ("`LocalAttention`, blocks", layer("LocalAttention", block_size=4), "local, blocks"),
-    ("`LocalAttention2D`", layer("LocalAttention2D", width=4, block_shape=(2, 2)), "local, two dimensions"),
-    ("`DenseAttention`", layer("DenseAttention"), None),
-    ("`StridedAttention`", layer("StridedAttention", stride=4), "strided, split"),
-    ("`FixedAttention`", layer("FixedAttention", block_size=4, num_summary=1), "fixed, split"),
+    ("`LocalAttention`, window", layer("LocalAttention", window=4), "local, window, position None", "local, window"),
+    ("`LocalAttention`, blocks", layer("LocalAttention", block_size=4), "local, blocks", "local, blocks"),
+    ("`LocalAttention2D`", layer("LocalAttention2D", width=4, block_shape=(2, 2)), "local, two dimensions",
+     "local, two dimensions"),
+    ("`DenseAttention`", layer("DenseAttention"), "dense", "dense"),
+    ("`StridedAttention`", layer("StridedAttention", stride=4), "strided, split", "strided"),
+    ("`FixedAttention`", layer("FixedAttention", block_size=4, num_summary=1), "fixed, split", "fixed"),
     ("`RoutingAttention`, nearest", layer("RoutingAttention", **ROUTED, selection="nearest", share_qk=False),
-     "routing, nearest, separate queries and keys"),
+     "routing, nearest, separate queries and keys", "routing, nearest"),
     ("`RoutingAttention`, nearest, shared", layer("RoutingAttention", **ROUTED, selection="nearest"),
-     "routing, nearest, position None"),
+     "routing, nearest, position None", "routing, nearest, shared"),
     ("`RoutingAttention`, successor values", layer("RoutingAttention", **ROUTED, use_successor_values=True),
-     "routing, nearest, successor values"),
+     "routing, nearest, successor values", None),
     ("`RoutingAttention`, top_k", layer("RoutingAttention", **ROUTED, selection="top_k", share_qk=False),
-     "routing, top_k"),
-    ("`RoutingAttention`, top_keys", layer("RoutingAttention", **ROUTED, selection="top_keys", share_qk=False), None),
-    ("`LSHAttention`, band", layer("LSHAttention", **HASHED, share_qk=False), "hashing (LSH), band"),
+     "routing, top_k", "routing, top_k"),
+    ("`RoutingAttention`, top_keys", layer("RoutingAttention", **ROUTED, selection="top_keys", share_qk=False), None,
+     "routing, top_keys"),
+    ("`LSHAttention`, band", layer("LSHAttention", **HASHED, share_qk=False), "hashing (LSH), band",
+     "hashing (LSH), band"),
     ("`LSHAttention`, chunks", layer("LSHAttention", **HASHED, share_qk=False, selection="chunks"),
-     "hashing (LSH), chunks"),
-    ("`AllAttention`", layer("AllAttention", num_persistent=3, window=4), "all-attention"),
-    ("`GlobalLocalAttention`", layer("GlobalLocalAttention", window=4, num_first_global=1), None),
-    ("`ClusteredAttention`", layer("ClusteredAttention", num_clusters=3, seed=0), None),
-    ("`Window(4)`", sparse(Window(4)), None),
-    ("`Window(4) \\| First(2)`", sparse(Window(4) | First(2)), None),
-    ("`Dilated(2, 3)`", sparse(Dilated(2, 3)), None),
-    ("`Stride(4)`, `Summary(4, 1)`", sparse(Stride(4) | Summary(4, 1)), None),
-    ("`Window(4) \\| Nearest(3, 4)`", sparse(Window(4) | Nearest(3, 4)), None),
-    ("`Window(4) \\| Hashed(4, 4)`", sparse(Window(4) | Hashed(4, 4)), None),
-    ("`Window(4) \\| TopKeys(3, 4)`", sparse(Window(4) | TopKeys(3, 4)), None),
-    ("`Window(4) \\| Successors(Nearest(3, 4))`", sparse(Window(4) | Successors(Nearest(3, 4))), None),
+     "hashing (LSH), chunks", "hashing (LSH), chunks"),
+    ("`AllAttention`", layer("AllAttention", num_persistent=3, window=4), "all-attention", "all-attention"),
+    ("`GlobalLocalAttention`", layer("GlobalLocalAttention", window=4, num_first_global=1), None, "global tokens"),
+    ("`ClusteredAttention`", layer("ClusteredAttention", num_clusters=3, seed=0), None, "clustered"),
+    *((name, sparse(pattern), None if causal is False else name, None if causal else name)
+      for name, pattern, causal in COMPOSITIONS),
 ]  # fmt: skip
 
 
@@ -94,32 +111,43 @@ def is_packed(make):
     return np.abs(packed - np.concatenate(alone, axis=1)).max() < 1e-5
 
 
-def portable(page):
-    """Returns {model: (LiteRT, ONNX)} of the table of docs/portable.md: what of "scores" and "decodes" works."""
-    found = {}
-    for line in page.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        measured = [bool(re.fullmatch(r"\d+(\.\d+)?e-\d+", cell)) for cell in cells[1:]]
-        if len(cells) == 5 and any(measured):
-            found[cells[0]] = tuple(_both(*measured[i : i + 2]) for i in (0, 2))
+def conversions(page):
+    """Returns what converts by the tables of docs/portable.md: a set of (line, target, word of `WORDS`)."""
+    found = set()
+    for table in conversion_table.TABLES:
+        for name, *cells in conversion_table.lines_of(table, page):
+            for (target, signature), cell in zip(table.columns, cells, strict=True):
+                if re.fullmatch(r"\d+(\.\d+)?e-\d+", cell):
+                    found.add((name, target, WORDS[table.name, signature]))
     return found
 
 
-def _both(scores, decodes):
-    if scores and decodes:
-        return "yes"
-    return "scores" if scores else "decodes" if decodes else "no"
+def converted(target, able, lines, known):
+    """Returns "yes" if a runtime has all that heads are able to do, otherwise what it has, or "no".
+
+    Args:
+        target: the runtime.
+        able: some of the `WORDS`.
+        lines: the names of the lines that tell, None for a table that has none.
+        known: of `conversions`.
+    """
+    able = [word for word in able if lines[word in ACROSS] is not None]
+    works = [word for word in able if (lines[word in ACROSS], target, word) in known]
+    return "yes" if works == able else ", ".join(works) or "no"
 
 
-def row(name, make, converted, conversions):
+def row(name, make, line, source_line, known):
     """Returns the cells of one row."""
     attention, x = built(Case(make)), normal(2, 11, SIZE)
     other = normal(2, 11, SIZE, seed=5)
-    causal = is_causal(attention, x)
+    causal, both = is_causal(attention, x), works(lambda: attention(x))
+    able = {"scores": True, "decodes": attention.cache_unsupported_reason is None}
+    able |= {"encodes": both, "crosses": attention.cross_cache_unsupported_reason is None}
+    able = [word for word, can in able.items() if can]
     return [
         name,
         _yes(causal),
-        _yes(works(lambda: attention(x))),
+        _yes(both),
         _yes(works(lambda: built(Case(make))(x, other))),
         _yes(is_packed(make)),
         _yes(attention.supports_memory and works(lambda: attention(x, memory=other, use_causal_mask=causal))),
@@ -128,7 +156,7 @@ def row(name, make, converted, conversions):
         ", ".join(kind for kind in POSITIONS if works(lambda kind=kind: make(position=kind, **OF_KIND.get(kind, {}))))
         or "no",
         _yes("num_key_value_heads" in attention.get_config()),
-        *conversions.get(converted, ("not tried", "not tried")),
+        *(converted(target, able, (line, source_line), known) for target in conversion_table.TARGETS),
     ]
 
 
@@ -138,8 +166,8 @@ def _yes(flag):
 
 def table(page):
     """Returns the table as Markdown, given the text of docs/portable.md."""
-    conversions = portable(page)
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *(row(*each, conversions) for each in ROWS)]
+    known = conversions(page)
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *(row(*each, known) for each in ROWS)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

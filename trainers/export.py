@@ -5,10 +5,9 @@
 --format=litert       WORKDIR/model.tflite, for phones: ids or features in, numbers out (docs/portable.md).
 --format=onnx         WORKDIR/model_onnx, for ONNX Runtime: a file a signature, the same.
 
-LiteRT and ONNX files have one row of the length of training. Their answers are compared with the model's before they
-are written; a model with heads that a format has no operations for, or computing in half precision, is refused in one
-line. Heads without a cache are written with --signatures=score. A run trained on JAX is exported with TensorFlow just
-the same.
+LiteRT and ONNX files have one row of the length of training and compute in float32. Their answers are compared with the
+model's before they are written; a model with heads that a format has no operations for is refused in one line. Heads
+without a cache are written with --signatures=score. A run trained on JAX is exported with TensorFlow just the same.
 """
 
 import os

@@ -16,6 +16,7 @@ from keras import ops
 
 from tf_sparse_attention.export import export_litert, export_onnx
 from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Successors, Summary, Window
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "portable.md"
 LENGTH, ROWS, VOCABULARY = 21, 2, 30
@@ -30,6 +31,12 @@ ALL = {"layer": "AllAttention", **HEADS, "num_persistent": 3, "window": 6}
 LSH = {"layer": "LSHAttention", **HEADS, "num_buckets": 4, "bucket_size": 4, "num_rounds": 2}
 IMAGE = {"layer": "LocalAttention2D", **HEADS, "width": 5, "block_shape": (2, 2)}
 POSITIONS = (None, "relative", "rotary", "alibi")
+
+
+def sparse(pattern):
+    """Returns heads of a composition of patterns."""
+    return {"layer": "SparseAttention", **HEADS, "pattern": pattern}
+
 
 # The arguments of `Backbone` by what the table calls it.
 CASES = {
@@ -68,6 +75,16 @@ CASES = {
     "hashing (LSH), band": {"attention": [LSH]},
     "hashing (LSH), chunks": {"attention": [{**LSH, "selection": "chunks"}]},
     "local, two dimensions": {"attention": [IMAGE]},
+    "dense": {"attention": [{"layer": "DenseAttention", **HEADS}]},
+    "`Window(4)`": {"attention": [sparse(Window(4))]},
+    "`Window(4) \\| First(2)`": {"attention": [sparse(Window(4) | First(2))]},
+    "`Dilated(2, 3)`": {"attention": [sparse(Dilated(2, 3))]},
+    "`Stride(4) \\| Summary(4, 1)`": {"attention": [sparse(Stride(4) | Summary(4, 1))]},
+    "`Window(4) \\| Nearest(3, 4)`": {"attention": [sparse(Window(4) | Nearest(3, 4))]},
+    "`Window(4) \\| Hashed(4, 4)`": {"attention": [sparse(Window(4) | Hashed(4, 4))]},
+    "`Window(4) \\| Successors(Nearest(3, 4))`": {
+        "attention": [sparse(Window(4) | Successors(Nearest(3, 4)))],
+    },
 }
 
 # Which of them have no file: model, target and signature.

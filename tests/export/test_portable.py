@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tf_sparse_attention as tsa
 from tests import conversion_table
+from tests.export import source_cases
 from tests.export.portable_cases import (
     CASES,
     IMAGE,
@@ -255,24 +256,38 @@ def test_another_backend_is_refused_with_the_way_out(small, tmp_path, monkeypatc
         export_litert(small, tmp_path / "model.tflite")
 
 
-def table_of_the_page():
-    """Returns the cells of each row of the table in docs/portable.md."""
-    page = PAGE.read_text(encoding="utf-8").split(conversion_table.MARKS[0])[1]
-    return [row.split(" | ") for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE)[1:]]
+# The tables of docs/portable.md, and which of their cells are reasons.
+PAGE_TABLES = [(conversion_table.MODELS, REFUSED), (conversion_table.SOURCES, source_cases.REFUSED)]
 
 
-def test_the_table_of_the_page_has_every_case():
-    assert [name for name, *_ in table_of_the_page()] == list(CASES)
-
-
-def test_the_table_of_the_page_has_a_reason_where_there_is_no_file():
+@pytest.mark.parametrize(("table", "refused"), PAGE_TABLES)
+def test_the_tables_of_the_page_have_every_case_and_a_reason_where_there_is_no_file(table, refused):
+    lines = conversion_table.lines_of(table, PAGE.read_text(encoding="utf-8"))
+    assert [name for name, *_ in lines] == list(table.cases)
     without = {
         (name, *column)
-        for name, *cells in table_of_the_page()
-        for column, cell in zip(conversion_table.COLUMNS, cells, strict=True)
+        for name, *cells in lines
+        for column, cell in zip(table.columns, cells, strict=True)
         if not re.fullmatch(r"\de-\d\d", cell)
     }
-    assert without == REFUSED
+    assert without == refused
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "signature"),
+    [
+        ("hashing (LSH), chunks", "LiteRT", "decode"),
+        pytest.param("routing, top_keys", "ONNX", "decode", marks=pytest.mark.full),
+    ]
+    + [pytest.param(*case, marks=pytest.mark.large) for case in conversion_table.every_cell(conversion_table.SOURCES)],
+)
+def test_encoder_decoders_of_every_pattern_answer_as_they_do_or_are_refused(name, target, signature):
+    needs(target)
+    found = conversion_table.cell(conversion_table.SOURCES, name, target, signature)
+    if (name, target, signature) in source_cases.REFUSED:
+        assert not re.fullmatch(r"\de-\d\d", found), f"{name} has a file now: take it from REFUSED"
+    else:
+        assert float(found) < TOLERANCE
 
 
 def test_exports_are_reached_from_the_front_door():

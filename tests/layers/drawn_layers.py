@@ -12,6 +12,7 @@ LENGTHS = st.integers(1, LONGEST)
 FIXED_LENGTHS = st.sampled_from([1, 7, 33, 60])  # for JAX, which compiles each again
 CROSSING = ("local", "unequal_blocks", "local_2d", "all_attention", "strided", "fixed", "clustered", "sparse")
 CROSSING += ("top_keys", "sparse_top_keys")
+WITHOUT_SEGMENTS = ("clustered", "top_keys", "sparse_top_keys")
 NEVER_CAUSAL = ("unequal_blocks", "global_local", "clustered", "top_keys", "sparse_top_keys")
 
 
@@ -21,7 +22,8 @@ def calls(draw, kind, lengths):
     num_queries = draw(lengths)
     num_keys = draw(lengths) if kind in CROSSING and draw(st.booleans()) else num_queries
     names = ["query_mask", "key_mask", "attention_mask"] + (["segment_ids"] if num_keys == num_queries else [])
-    masks = draw(st.sets(st.sampled_from([name for name in names if kind != "clustered" or name != "segment_ids"])))
+    known = [name for name in names if kind not in WITHOUT_SEGMENTS or name != "segment_ids"]
+    masks = draw(st.sets(st.sampled_from(known)))
     return num_queries, num_keys, kind not in NEVER_CAUSAL and draw(st.booleans()), sorted(masks)
 
 

@@ -55,7 +55,7 @@ def same_contracts(name):
     """Runs contracts that need no other backend as they are."""
     case = CASES[name]
     heads = built(case).num_heads
-    contracts.check_dense_twin(case, **contracts.random_masks(2, heads, 13, pairs=case.pairs))
+    contracts.check_dense_twin(case, **contracts.random_masks(2, heads, 13, pairs=case.pairs, segments=case.segments))
     contracts.check_state_is_left_alone(case)
     return "passed"
 

@@ -59,7 +59,7 @@ def quadratic_arrays(name):
         shapes = trace(lambda x: (layer(x["x"], x["x"], use_causal_mask=causal),), x)
     else:
         masks = {"query_mask": np.arange(LENGTH)[None] < LENGTH - 9}
-        if name != "clustered":
+        if name not in ("clustered", "top_keys"):
             masks["segment_ids"] = np.arange(LENGTH)[None] // 700
         layer.build(x.shape)
         shapes = trace(lambda x: (layer(x["x"], use_causal_mask=causal, training=True, **masks),), x)

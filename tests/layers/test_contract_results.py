@@ -20,7 +20,9 @@ def test_a_layer_equals_its_dense_twin(case):
 
 @every_layer(by_default=(*OF_EACH_KIND, "successors_window"))
 def test_a_layer_equals_its_dense_twin_under_all_masks(case):
-    contracts.check_dense_twin(case, **random_masks(2, built(case).num_heads, 13, pairs=case.pairs))
+    contracts.check_dense_twin(
+        case, **random_masks(2, built(case).num_heads, 13, pairs=case.pairs, segments=case.segments)
+    )
 
 
 SUCCESSORS = ["successors", "successors_window", "successors_beside", "successors_of_two_kinds"]

@@ -9,7 +9,8 @@ import tensorflow as tf
 from tests.contracts import SIZE, assert_close, normal, to_numpy
 from tests.layers.routing_state import X, assert_same_state, ready, routing, state_of
 from tf_sparse_attention.analysis import CausalityError, assert_causal
-from tf_sparse_attention.layers import RoutingAttention
+from tf_sparse_attention.layers import RoutingAttention, SparseAttention
+from tf_sparse_attention.patterns import TopKeys, Window
 
 
 def two_clusters(**own):
@@ -130,6 +131,17 @@ def test_keys_that_are_chosen_of_the_whole_sequence_are_refused_under_a_causal_m
     assert_same_state(before, layer)
     with pytest.raises(ValueError, match="with selection='top_keys' clusters choose their keys of the whole sequence"):
         layer.init_cache(2, 13)
+
+
+def test_documents_of_one_row_are_refused_where_clusters_choose_keys_of_the_whole_row():
+    chosen, segments = routing(selection="top_keys", share_qk=False), np.zeros(X.shape[:2], "int32")
+    for layer in map(ready, (chosen, SparseAttention(2, 4, Window(2) | TopKeys(3, 4)))):
+        for call in (layer, layer.attention_pattern):
+            for value in (None, X[:, ::-1]):
+                with pytest.raises(
+                    ValueError, match=r"`segment_ids` must be None with selection='top_keys' and TopKeys"
+                ):
+                    call(X, value, segment_ids=segments)
 
 
 def test_no_query_has_a_part_in_what_another_gets():

@@ -48,6 +48,15 @@ def test_the_first_and_last_block_are_global_whole_or_not(length, blocks):
     np.testing.assert_allclose(states(by_rule, ids(length)), marked, atol=1e-6)
 
 
+def test_padding_to_whole_blocks_changes_nothing_and_a_block_of_padding_is_the_last_one():
+    encoder, ids = Encoder(attention=ATTENTION, global_block=4, **SIZES), np.arange(1, 14)[None] % 9 + 1
+    alone = ops.convert_to_numpy(encoder(ids)["sequence_output"])
+    for length, is_same in ((16, True), (20, False)):
+        inputs = {"token_ids": np.pad(ids, [(0, 0), (0, length - 13)]), "padding_mask": np.arange(length)[None] < 13}
+        found = ops.convert_to_numpy(encoder(inputs)["sequence_output"])[:, :13]
+        assert (np.abs(found - alone).max() < 1e-5) == is_same
+
+
 def test_blocks_may_have_attention_of_their_own():
     encoder = Encoder(attention=[ATTENTION, [{**PART, "window": 7}]], **SIZES)
     assert [block.attention.window for block in encoder.blocks] == [3, 7]

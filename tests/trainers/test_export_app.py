@@ -15,7 +15,7 @@ from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
 from trainers.shared import exporting, sample_sources, sampling, workdir
-from trainers.shared.portable_files import export_portable
+from trainers.shared.portable_files import export_portable, in_float32
 from trainers.tasks import registry
 from trainers.tasks.run_export import export_run
 
@@ -97,16 +97,22 @@ def test_arguments_of_another_format_are_refused(run):
         export_run(run, signatures=["score"])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"causal": False}, r"must not be the run of a model of hidden tokens, .*`task=classify`.* Received: workdir="),
-        ({"dtype": "mixed_bfloat16"}, r"`model` must compute in float32\..* Received: compute dtype bfloat16\.$"),
-    ],
-)
-def test_runs_without_such_files_are_refused_with_what_to_do(run, monkeypatch, options, message):
+def make_model(dtype=None, **options):
     heads = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
-    model = LanguageModel(Backbone(10, 1, 8, [heads], **options))
-    monkeypatch.setattr(workdir, "load_model", lambda folder: model)
+    return LanguageModel(Backbone(10, 1, 8, [heads], dtype=dtype, **options), dtype=dtype)
+
+
+def test_a_model_of_hidden_tokens_is_refused_with_what_to_do(run, monkeypatch):
+    monkeypatch.setattr(workdir, "load_model", lambda folder: make_model(causal=False))
+    message = r"must not be the run of a model of hidden tokens, .*`task=classify`.* Received: workdir="
     with pytest.raises(ValueError, match=message):
         export_portable(run, "litert")
+
+
+def test_files_of_a_run_in_half_precision_are_of_the_same_weights_in_single_precision():
+    half, plain = make_model(dtype="mixed_bfloat16"), make_model()
+    found = in_float32(half)
+    assert {layer.compute_dtype for layer in found._flatten_layers()} == {"float32"}
+    for one, other in zip(found.get_weights(), half.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert in_float32(plain) is plain

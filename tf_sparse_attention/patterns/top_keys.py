@@ -33,6 +33,8 @@ class TopKeys(CentroidPattern):
     a cache too, and where nothing is causal. The other sequence may have any length. A key may be of several clusters,
     or of none.
 
+    A layer with it takes no `segment_ids`: the best keys of a packed row are not those of each of its documents.
+
     Source: clusters as in Roy et al. 2021, who choose queries so too (`BestOfCluster`) and average over the clusters
     that hold one; one cluster for each query is this library's.
 

@@ -85,9 +85,19 @@ def describe_tokens(
         key: float (B, N, S, H), or None where queries serve as keys.
         masks: a `TokenMasks`.
         training: boolean.
+
+    Raises:
+        ValueError: for documents in one row where groups choose their keys of the whole row.
     """
     if not pattern.by_content:
         return None
+    if masks.query_segments is not None and any(leaf.chooses_keys for leaf in pattern.leaves()):
+        # A document would get what is left of keys that were chosen among all of them, for many queries nothing.
+        raise ValueError(
+            "`segment_ids` must be None with selection='top_keys' and TopKeys, whose clusters choose their keys of the "
+            "whole row: give each document a row of its own, or take selection='nearest' and Nearest. "
+            "Received: segment_ids."
+        )
     known: list[Known] = [None] * len(pattern.leaves())
     rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
     tokens, token_masks = zip(*sides_of(query, key, masks), strict=True)

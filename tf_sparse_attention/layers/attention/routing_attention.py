@@ -42,7 +42,8 @@ class RoutingAttention(AttentionLayer):
     included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_keys": a query sees the
     `cluster_size` best keys of its nearest centroid, of all keys of the sequence, of equal ones the earlier. It depends
     on no other query: for cross-attention to a sequence of any length, with a cross-attention cache too, and for
-    encoders; a causal call is an error. A half of the time of "nearest" with separate keys. "top_k": every centroid
+    encoders; a causal call is an error, and so are `segment_ids`, as the best keys of a packed row are not the best of
+    each of its documents. A half of the time of "nearest" with separate keys. "top_k": every centroid
     takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
     it, zeros if none does: about (1 - 1/K)^K of the tokens where T = K `cluster_size`, as `tsa.analysis.health` counts
     them; "nearest" leaves out none. Not causal, whatever the mask;
@@ -85,7 +86,7 @@ class RoutingAttention(AttentionLayer):
 
     Raises:
         ValueError: for a wrong argument; for a `value` other than the query with `share_qk`; for sequences of
-            different lengths with "nearest" or "random"; for a causal call with "top_keys".
+            different lengths with "nearest" or "random"; for a causal call or `segment_ids` with "top_keys".
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
