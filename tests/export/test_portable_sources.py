@@ -24,7 +24,6 @@ from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequen
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.programs import Programs
 
-TARGETS = ("LiteRT", "ONNX")
 TOLERANCE = 1e-4
 SOURCES, WORDS = 31, 30
 SOURCE_LENGTH, LENGTH = 13, SIZES["max_length"]
@@ -50,7 +49,7 @@ def model():
     return model
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+@pytest.fixture(scope="module", params=["LiteRT", pytest.param("ONNX", marks=pytest.mark.full)])
 def run(request, model, tmp_path_factory):
     needs(request.param)
     return export(request.param, model, tmp_path_factory.mktemp("sources"), source_length=SOURCE_LENGTH)
