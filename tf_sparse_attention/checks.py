@@ -64,6 +64,14 @@ def check_optional_switch(name: str, value: Any) -> None:
         check_switch(name, value)
 
 
+def check_one_given(**values: Any) -> None:
+    """Raises a `ValueError` unless one of the arguments, given by name, is not None."""
+    if sum(value is not None for value in values.values()) != 1:
+        names = " and ".join(f"`{name}`" for name in values)
+        received = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise ValueError(f"One of {names} must be given. Received: {received}.")
+
+
 def check_seed(seed: Any) -> None:
     """Raises a `ValueError` unless `seed` is an integer in [0, 2**63)."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:

@@ -124,8 +124,7 @@ def open_audio(
     >>> source = open_audio(path="recordings", data_dir="/tmp/data")
     >>> store = open_token_store(source, AudioCodec(source.sample_rate), "train")
     """
-    if (tfds is None) == (path is None):
-        raise ValueError(f"One of `tfds` and `path` must be given. Received: tfds={tfds}, path={path}.")
+    checks.check_one_given(tfds=tfds, path=path)
     library = import_tfds()
     folder = data_folder(data_dir)
     if path is not None:

@@ -195,8 +195,7 @@ def open_images(
     >>> source = open_images(path="pictures", image_shape=(32, 32, 3), data_dir="/tmp/data")
     >>> images = source.array("train")
     """
-    if (tfds is None) == (path is None):
-        raise ValueError(f"One of `tfds` and `path` must be given. Received: tfds={tfds}, path={path}.")
+    checks.check_one_given(tfds=tfds, path=path)
     library = import_tfds()
     folder = data_folder(data_dir)
     if path is not None:

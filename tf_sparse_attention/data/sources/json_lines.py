@@ -19,6 +19,12 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 SPLIT = "split"
 
 
+def check_suffix(path: str | os.PathLike | None) -> None:
+    """Raises a `ValueError` unless a file is called as one of JSON lines."""
+    if not str(path).endswith(SUFFIXES):
+        raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in SUFFIXES)}. Received: {path}.")
+
+
 @dataclasses.dataclass
 class JsonLinesConfig(tfds.core.BuilderConfig):
     """Configuration of `JsonLines`: the file, the fields of its lines and what an example is."""

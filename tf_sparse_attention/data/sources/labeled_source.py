@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.left_out import warn_once
 from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
@@ -130,14 +131,12 @@ def open_labeled(
     >>> for text, label in zip(source.text.documents("train"), source.labels_of("train")):
     ...     print(len(text), label)
     """
-    if (tfds is None) == (path is None):
-        raise ValueError(f"One of `tfds` and `path` must be given. Received: tfds={tfds}, path={path}.")
+    checks.check_one_given(tfds=tfds, path=path)
     if path is None:
         return LabeledSource(open_source(tfds=tfds, text_feature=text_feature, **options), label_feature)
-    from tf_sparse_attention.data.sources.json_lines import SUFFIXES, JsonLines
+    from tf_sparse_attention.data.sources.json_lines import JsonLines, check_suffix
 
-    if not str(path).endswith(SUFFIXES):
-        raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in SUFFIXES)}. Received: {path}.")
+    check_suffix(path)
     fields = text_feature or "text", label_feature or "label"
     if fields[0] == fields[1]:
         raise ValueError(f"`text_feature` and `label_feature` must be two fields. Received: {fields[0]!r} for both.")

@@ -4,6 +4,7 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.data.sources.paragraphs import UNITS
 from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
@@ -69,8 +70,7 @@ def open_pairs(
     >>> for english, french in zip(pairs.source.documents("train"), pairs.target.documents("train")):
     ...     print(len(english), len(french))
     """
-    if (tfds is None) == (path is None):
-        raise ValueError(f"One of `tfds` and `path` must be given. Received: tfds={tfds}, path={path}.")
+    checks.check_one_given(tfds=tfds, path=path)
     if source == target:
         raise ValueError(f"`source` and `target` must be two fields. Received: {source!r} for both.")
     if path is None and (unit, target_end) != (UNITS[0], None):
@@ -80,10 +80,9 @@ def open_pairs(
         )
     if path is None:
         return PairSource(*(open_source(tfds=tfds, text_feature=field, **options) for field in (source, target)))
-    from tf_sparse_attention.data.sources.json_lines import SUFFIXES, JsonLines
+    from tf_sparse_attention.data.sources.json_lines import JsonLines, check_suffix
 
-    if not str(path).endswith(SUFFIXES):
-        raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in SUFFIXES)}. Received: {path}.")
+    check_suffix(path)
     with suppress_tfds_warnings():
         end_lines = {} if target_end is None else {target: target_end}
         builder = JsonLines(

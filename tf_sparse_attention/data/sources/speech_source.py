@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tf_sparse_attention import checks
+
 PHONE, CHARACTER = "phone", "character"
 
 
@@ -84,8 +86,7 @@ def open_speech(
     >>> for utterance in source.utterances("test"):
     ...     print(utterance.features.shape, " ".join(utterance.transcript))
     """
-    if (path is None) == (tfds is None):
-        raise ValueError(f"One of `path` and `tfds` must be given. Received: path={path}, tfds={tfds}.")
+    checks.check_one_given(path=path, tfds=tfds)
     if tfds is not None:
         from tf_sparse_attention.data.sources.speech_tfds import SoundSet
 
