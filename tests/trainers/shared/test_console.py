@@ -51,6 +51,20 @@ def test_a_setting_that_does_not_exist_is_named(capsys):
     assert capsys.readouterr().err.startswith("error: windw is not a setting; trainers/configs/base.py has all")
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("bokks:tiny", r"`--config` must be a file, or one of .*books, .*\. Received: --config=bokks:tiny\."),
+        ("books:tinny", r"flag --config=\S+:tinny: `variant` must be one of .*\. Received: variant=tinny\."),
+    ],
+)
+def test_a_wrong_configuration_or_variant_gets_one_line_before_any_backend_is_imported(config, message):
+    command = [sys.executable, "-m", "trainers.train", "--workdir=runs/none", "--config", config]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert re.fullmatch(rf"error: {message}\n\(--verbosity=1 shows where\)\n", process.stderr), process.stderr
+
+
 def test_the_traceback_is_shown_to_those_who_ask():
     before = logging.get_verbosity()
     logging.set_verbosity(logging.DEBUG)
