@@ -234,8 +234,8 @@ def test_the_program_reads_standard_input_and_prints_the_text(run):
     assert result.stdout.decode("utf-8") == sampling.as_text([sample]) + "\n"
 
 
-def read_prompt_of(*arguments):
-    """Returns the lines that the program's `read_prompt` gives, without starting TensorFlow."""
+def run_without_backend(lines, *arguments):
+    """Returns what these lines of Python print, which have the program as `generate`, without starting TensorFlow."""
     code = (
         "import sys, types\n"
         "for name in ('sampling', 'sample_sources', 'tokenizers', 'workdir'):\n"
@@ -243,10 +243,23 @@ def read_prompt_of(*arguments):
         "from absl import flags\n"
         "from trainers import generate\n"
         "flags.FLAGS(sys.argv)\n"
-        "print(generate.read_prompt())\n"
     )
-    command = [sys.executable, "-c", code, *arguments]
+    command = [sys.executable, "-c", code + lines, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().strip()
+
+
+def read_prompt_of(*arguments):
+    return run_without_backend("print(generate.read_prompt())", *arguments)
+
+
+def test_no_line_of_progress_is_logged_twice():
+    lines = (
+        "generate.SECONDS, generate.logging.info = -1.0, lambda text, *values: print(values[:3])\n"
+        "sys.modules['trainers.shared.sampling'].printable = None\n"
+        "progress, samples = generate.Progress(2), [{'num_tokens': 3}] * 2\n"
+        "progress(samples[:1]), progress(samples), progress.log(samples)\n"
+    )
+    assert run_without_backend(lines) == "(1, 2, 3)\n(2, 2, 6)"
 
 
 def test_the_program_takes_the_prompt_as_a_flag_or_from_a_file(tmp_path):
