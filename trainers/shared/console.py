@@ -17,6 +17,8 @@ TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
 # What ml_collections puts before the error of a configuration, such as that of a variant it lacks.
 CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
+# What Keras writes around the error of a layer: which one, and the arguments of its call on lines of their own.
+KERAS_CALL = re.compile(r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL)
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull"}
 WRONG_COMMAND, LOOKS_AHEAD, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
@@ -107,7 +109,7 @@ def _exit_on_error(function, argv, errors):
         name = text.strip("\"'")
         if isinstance(error, KeyError | AttributeError) and name.isidentifier():
             text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
-        text = CONFIG_TRACEBACK.sub("", text).strip()
+        text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(WRONG_COMMAND)
 
