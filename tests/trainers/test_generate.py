@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data import ByteTokenizer
@@ -151,6 +152,14 @@ def test_an_interruption_before_anything_is_one(run):
 
 def test_a_folder_without_a_saved_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`saved_model` must be the folder of a SavedModel\. Received: "):
+        sample_sources.SavedModelSource(tmp_path)
+
+
+def test_a_saved_model_of_another_task_is_refused(tmp_path):
+    module = tf.Module()
+    module.classify = tf.function(lambda text: {"label": text}, input_signature=[tf.TensorSpec([None], tf.string)])
+    tf.saved_model.save(module, tmp_path, signatures={"classify": module.classify})
+    with pytest.raises(ValueError, match=r"must be of a language model, .*, with {'classify': {'label'}}\."):
         sample_sources.SavedModelSource(tmp_path)
 
 
