@@ -109,6 +109,7 @@ class Progress:
         self._printed = 0
         self._printable = sampling.printable
         self._started = self._last_log = time.monotonic()
+        self._logged: tuple[int, int] | None = None
 
     def __call__(self, samples: list[dict[str, Any]]) -> None:
         if self._num_samples == 1 and "text" in samples[0]:
@@ -121,9 +122,11 @@ class Progress:
             self.log(samples)
 
     def log(self, samples: list[dict[str, Any]]) -> None:
-        """Logs the progress."""
+        """Logs the progress, unless the last line said so."""
         count, seconds = sum(sample["num_tokens"] for sample in samples), time.monotonic() - self._started
-        logging.info("%d of %d samples, %d tokens in %.1f s.", len(samples), self._num_samples, count, seconds)
+        if self._logged != (len(samples), count):
+            self._logged = (len(samples), count)
+            logging.info("%d of %d samples, %d tokens in %.1f s.", len(samples), self._num_samples, count, seconds)
 
 
 def main() -> None:

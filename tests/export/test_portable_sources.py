@@ -165,5 +165,5 @@ def test_the_example_of_the_page_writes_what_the_model_does(tmp_path, monkeypatc
     made, loop = page_blocks()[3:]
     run_examples(made, tmp_path, monkeypatch, tsa=tsa, translator=translator)
     found = [int(number) for number in re.findall(r"\d+", run_examples(loop, tmp_path, monkeypatch))]
-    assert found == translator.generate([72, 97, 108, 108, 111, 1], 19).tolist()
+    assert found == translator.generate([74, 99, 110, 110, 113, 1], 19).tolist()
     assert len(list((tmp_path / "translator_onnx").iterdir())) == 3

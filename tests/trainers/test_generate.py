@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data import ByteTokenizer
@@ -154,6 +155,14 @@ def test_a_folder_without_a_saved_model_is_refused(tmp_path):
         sample_sources.SavedModelSource(tmp_path)
 
 
+def test_a_saved_model_of_another_task_is_refused(tmp_path):
+    module = tf.Module()
+    module.classify = tf.function(lambda text: {"label": text}, input_signature=[tf.TensorSpec([None], tf.string)])
+    tf.saved_model.save(module, tmp_path, signatures={"classify": module.classify})
+    with pytest.raises(ValueError, match=r"must be of a language model, .*, with {'classify': {'label'}}\."):
+        sample_sources.SavedModelSource(tmp_path)
+
+
 def test_a_model_in_a_file_and_a_preset_go_on_too(run, monkeypatch):
     tokenizer = ByteTokenizer()
     source = sample_sources.from_file(run / "model.keras", tokenizer)
@@ -234,8 +243,8 @@ def test_the_program_reads_standard_input_and_prints_the_text(run):
     assert result.stdout.decode("utf-8") == sampling.as_text([sample]) + "\n"
 
 
-def read_prompt_of(*arguments):
-    """Returns the lines that the program's `read_prompt` gives, without starting TensorFlow."""
+def run_without_backend(lines, *arguments):
+    """Returns what these lines of Python print, which have the program as `generate`, without starting TensorFlow."""
     code = (
         "import sys, types\n"
         "for name in ('sampling', 'sample_sources', 'tokenizers', 'workdir'):\n"
@@ -243,10 +252,23 @@ def read_prompt_of(*arguments):
         "from absl import flags\n"
         "from trainers import generate\n"
         "flags.FLAGS(sys.argv)\n"
-        "print(generate.read_prompt())\n"
     )
-    command = [sys.executable, "-c", code, *arguments]
+    command = [sys.executable, "-c", code + lines, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().strip()
+
+
+def read_prompt_of(*arguments):
+    return run_without_backend("print(generate.read_prompt())", *arguments)
+
+
+def test_no_line_of_progress_is_logged_twice():
+    lines = (
+        "generate.SECONDS, generate.logging.info = -1.0, lambda text, *values: print(values[:3])\n"
+        "sys.modules['trainers.shared.sampling'].printable = None\n"
+        "progress, samples = generate.Progress(2), [{'num_tokens': 3}] * 2\n"
+        "progress(samples[:1]), progress(samples), progress.log(samples)\n"
+    )
+    assert run_without_backend(lines) == "(1, 2, 3)\n(2, 2, 6)"
 
 
 def test_the_program_takes_the_prompt_as_a_flag_or_from_a_file(tmp_path):

@@ -86,6 +86,7 @@ def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
     ("request_", "message"),
     [
         (Request(prompt=b"a"), r"`prompt` must be unset for images\. Received: prompt=b'a'"),
+        (Request(prompt=b"a" * 9999), r"`prompt` must be unset for images\. Received: prompt=.{,40}\.$"),
         (Request(length=3), r"`length` must be unset for images\. Received: length=3"),
         (Request(num_samples=6), r"`num_samples` must be at most the 5 images to complete\. Received: 6\."),
         (Request(num_samples=0), r"`num_samples` must be a positive integer"),

@@ -39,7 +39,7 @@ def get_config() -> ml_collections.ConfigDict:
 def _data():
     return {
         "tfds": placeholder(str),  # name in TFDS; None, without a path: Python's own source
-        "path": placeholder(str),  # folder of text files, or one text file, instead of `tfds`
+        "path": placeholder(str),  # instead of `tfds`: a file or folder of what the task reads, see docs/tasks.md
         "pattern": "**/*.txt",  # of the files in `path`
         "local_dir": placeholder(str),  # what the TFDS builder would download
         "text_feature": placeholder(str),  # None: found automatically; of classify, for JSON lines: "text"

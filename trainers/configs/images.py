@@ -25,8 +25,8 @@ import ml_collections
 
 from trainers.configs import base
 
-SIZE = 32  # pixels of a side
-ROW = 3 * SIZE  # bytes
+SIZE, CHANNELS = 32, 3  # pixels of a side; 1 channel for grey images
+ROW = SIZE * CHANNELS  # bytes
 HEADS = {"num_heads": 4, "key_dim": 32}
 LOCAL = {"layer": "LocalAttention", "window": 128, "position": "rotary", **HEADS}
 ROUTED = {
@@ -45,7 +45,7 @@ VARIANTS = {
             "layer": "LocalAttention2D",
             "width": ROW,
             "height": SIZE,
-            "block_shape": (4, 12),  # bytes; 6 blocks cost about what a window of 128 does
+            "block_shape": (4, 4 * CHANNELS),  # bytes; 6 blocks cost about what a window of 128 does
             "position": "rotary_2d",
             **HEADS,
         }
@@ -61,8 +61,8 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
     config.task = "image"
-    config.data.update(image_shape=(SIZE, SIZE, 3), sequence_length=SIZE * ROW, batch_size=2)
-    config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, 3])
+    config.data.update(image_shape=(SIZE, SIZE, CHANNELS), sequence_length=SIZE * ROW, batch_size=2)
+    config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, CHANNELS])
     config.model.attention = [dict(part) for part in VARIANTS[variant]]
     if variant in ("mixed", "top_k"):  # the projections that routed heads do not have are in the feed-forward layers
         config.model.update(num_local_layers=2, intermediate_dim=520)

@@ -10,7 +10,7 @@ BASE = str(CONFIGS / "base.py")
 def with_files(arguments: Sequence[str]) -> list[str]:
     """Returns a command line in which --config names a file, in one word: --config=trainers/configs/demo.py:local.
 
-    A file that is there is taken as it is, and what is neither stays, for the error that names it.
+    A file that is there is taken as it is, and what is neither stays, for `check_files` to name it.
     """
     resolved: list[str] = []
     rest = iter(arguments)
@@ -21,6 +21,15 @@ def with_files(arguments: Sequence[str]) -> list[str]:
             argument = f"--config={find(value)}"
         resolved.append(argument)
     return resolved
+
+
+def check_files(arguments: Sequence[str]) -> None:
+    """Raises a `ValueError` where --config of a command line from `with_files` names no file."""
+    for argument in arguments:
+        flag, _, value = argument.partition("=")
+        if flag == "--config" and not pathlib.Path(value.partition(":")[0]).is_file():
+            ours = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py") if path.stem != "__init__"))
+            raise ValueError(f"`--config` must be a file, or one of {ours}. Received: --config={value}.")
 
 
 def find(text: str) -> str:

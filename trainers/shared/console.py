@@ -3,6 +3,7 @@
 import logging as python_logging
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 
@@ -14,6 +15,10 @@ from trainers.shared.quiet import quiet_imports
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 # Raised for wrong flags: the first by absl, the others by a configuration.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
+# What ml_collections puts before the error of a configuration, such as that of a variant it lacks.
+CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
+# What Keras writes around the error of a layer: which one, and the arguments of its call on lines of their own.
+KERAS_CALL = re.compile(r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL)
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull"}
 WRONG_COMMAND, LOOKS_AHEAD, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
@@ -86,6 +91,8 @@ def _parse(argv):
 
 def _read_flags(argv):
     """Returns what of a command is no flag: the name of the program."""
+    if "config" in flags.FLAGS:
+        config_files.check_files(argv[1:])
     rest = flags.FLAGS(argv)
     if len(rest) > 1:
         raise ValueError(f"No arguments are expected beside flags. Received: {' '.join(rest[1:])}.")
@@ -102,6 +109,7 @@ def _exit_on_error(function, argv, errors):
         name = text.strip("\"'")
         if isinstance(error, KeyError | AttributeError) and name.isidentifier():
             text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
+        text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(WRONG_COMMAND)
 

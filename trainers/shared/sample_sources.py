@@ -132,8 +132,8 @@ class SavedModelSource:
         found = {name: set(function.structured_outputs) for name, function in self._signatures.items()}
         if "num_tokens" not in found.get("score", ()) or "num_tokens" not in found.get("generate", ()):
             raise ValueError(
-                "`saved_model` must be one that this version of `trainers.export` wrote, with num_tokens in `score` "
-                f"and `generate`. Received: {folder}, with {found}."
+                "`saved_model` must be of a language model, as this version of `trainers.export` writes it, with "
+                f"num_tokens in `score` and `generate`. Received: {folder}, with {found}."
             )
         self.defaults = dict(DEFAULTS)
 

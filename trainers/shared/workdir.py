@@ -44,7 +44,9 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
     if create:
         folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():
-        raise ValueError(f"`workdir` must be an existing folder. Received: workdir={workdir}.")
+        raise ValueError(
+            f"`workdir` must be an existing folder, which `trainers.train` makes. Received: workdir={workdir}."
+        )
     return folder
 
 

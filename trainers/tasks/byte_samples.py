@@ -1,5 +1,6 @@
 """Draws sequences of bytes that are no text: images and sound."""
 
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,7 +27,8 @@ def check_request(request: Request, items: str, foreign: Sequence[str], suffix: 
     for name in foreign:
         value = getattr(request, name)
         if value is not None:
-            raise ValueError(f"`{name}` must be unset for {items}. Received: {name}={value!r}.")
+            # In short: the prompt may be a whole file.
+            raise ValueError(f"`{name}` must be unset for {items}. Received: {name}={reprlib.repr(value)}.")
     checks.check_count("num_samples", request.num_samples)
     if begin_alike and "num_beams" in request.settings and request.num_samples > 1:
         raise ValueError(f"`num_samples` must be 1 for beams, which find one sample. Received: {request.num_samples}.")

@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import reprlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,15 @@ def find_recordings(task: Any, what: str, count: int) -> Iterator[tuple[str, np.
         task: a `trainers.tasks.speech.Task`.
         what: a file NAME.wav or NAME.npz, or the name of a split.
         count: recordings at most, of a split.
+
+    Raises:
+        ValueError: for another file or split, or what is in a file, which --prompt_file gives.
     """
+    if min(what, default=" ") < " ":  # control characters, which no name has
+        raise ValueError(
+            "`prompt` must be an existing file NAME.wav or NAME.npz, or a split, in words: --prompt=NAME.wav. "
+            f"Received: {reprlib.repr(what)}."
+        )
     if what.lower().endswith(SUFFIXES):
         for name, features in read_recordings(what, task.known["features"]):
             yield name, features, None

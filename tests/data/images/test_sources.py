@@ -82,7 +82,7 @@ def test_another_content_or_split_has_another_fingerprint(folder, tmp_path):
             r"train/deep/3\.png, of 4 x 6 pixels with 3 channels\.",
         ),
         (lambda path: write(path, drawn(1, (4, 5, 1))[0]), r"train/deep/3\.png, of 4 x 5 pixels with 1 channel\."),
-        (lambda path: path.write_bytes(b"GIF or so"), r"1 of 5 .*train/deep/3\.png, which cannot be read: "),
+        (lambda path: path.write_bytes(b"GIF or so"), r"1 of 5 .*deep/3\.png, which cannot be read: \w[^{]*\w\.$"),
         (lambda path: path.write_bytes(path.read_bytes()[:70]), r"train/deep/3\.png, which cannot be read: "),
         (
             lambda path: path.write_bytes(tf.io.encode_png(np.zeros((4, 5, 3), np.uint16)).numpy()),

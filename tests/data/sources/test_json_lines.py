@@ -105,6 +105,7 @@ WRONG = [
         r"`fields` must be of text, .*Received: 'de' of texts\.jsonl, line 1: NoneType\.",
     ),
     ([["en", "de"]], r"`path` must hold JSON objects\. Received: .*texts\.jsonl, line 1: list\."),
+    ([], r"`path` must hold lines of JSON\. Received: .*, without any\."),
     ([{"en": "x", "fr": "y"}], r"`fields` must be those of some lines .*Received: .*lines with \['en', 'fr'\]\."),
     (
         [*LINES, {"en": "x", "de": "y", "split": "dev"}],

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tomllib
 
+import keras
+import numpy as np
 import pytest
 from absl import logging
 
@@ -49,6 +51,32 @@ def test_a_setting_that_does_not_exist_is_named(capsys):
     with pytest.raises(SystemExit, match="2"):
         console._exit_on_error({}.__getitem__, "windw", (KeyError,))
     assert capsys.readouterr().err.startswith("error: windw is not a setting; trainers/configs/base.py has all")
+
+
+class Refusing(keras.layers.Layer):
+    def call(self, inputs):
+        raise ValueError("`inputs` must be short.")
+
+
+def test_the_error_of_a_layer_is_one_line(capsys):
+    layer = Refusing()
+    with pytest.raises(SystemExit, match="2"):
+        console._exit_on_error(layer, np.zeros((2, 3)), (ValueError,))
+    assert capsys.readouterr().err == "error: `inputs` must be short.\n(--verbosity=1 shows where)\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("bokks:tiny", r"`--config` must be a file, or one of .*books, .*\. Received: --config=bokks:tiny\."),
+        ("books:tinny", r"flag --config=\S+:tinny: `variant` must be one of .*\. Received: variant=tinny\."),
+    ],
+)
+def test_a_wrong_configuration_or_variant_gets_one_line_before_any_backend_is_imported(config, message):
+    command = [sys.executable, "-m", "trainers.train", "--workdir=runs/none", "--config", config]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert re.fullmatch(rf"error: {message}\n\(--verbosity=1 shows where\)\n", process.stderr), process.stderr
 
 
 def test_the_traceback_is_shown_to_those_who_ask():

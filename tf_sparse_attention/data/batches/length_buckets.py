@@ -68,15 +68,17 @@ class LengthBuckets:
         sizes = np.asarray(sizes)
         self._fits = np.sum(sizes[:, None] <= np.array(self.lengths), axis=1) - 1  # number of the bucket, -1 for none
         self.is_too_long = self._fits < 0
-        self._report()
+        self._report(sizes)
         self.num_batches = len(self.batches())
         self._epoch = functools.lru_cache(maxsize=2)(self._batches_of_epoch)
 
-    def _report(self):
+    def _report(self, sizes):
         item, position = self._names
         if self.is_too_long.all():
+            shortest = f", of which the shortest has {sizes.min()}" if len(sizes) else ""
             raise ValueError(
-                f"`max_length` must be at least the {position}s of some {item}. Received: {self.max_length}."
+                f"`max_length`, for the trainers --config.data.sequence_length, must be at least the {position}s of "
+                f"some {item}{shortest}. Received: {self.max_length}."
             )
         if self.is_too_long.any():
             logging.warning(

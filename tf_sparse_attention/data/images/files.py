@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,9 @@ def read_image(content: bytes) -> np.ndarray | str:
     try:
         return tf.io.decode_image(content, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:
-        return f"which cannot be read: {error.message.splitlines()[0].partition(' [Op:')[0]}"
+        # TensorFlow says {{node}} before and [Op:name] behind.
+        said = re.sub(r"^{{[^}]*}} ", "", error.message.splitlines()[0]).partition(" [Op:")[0]
+        return f"which cannot be read: {said.removesuffix('.')}"
 
 
 class ArrayReader:

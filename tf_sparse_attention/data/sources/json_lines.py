@@ -55,8 +55,8 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
         config: `JsonLinesConfig` whose values take the place of these arguments; its name is not used.
 
     Raises:
-        ValueError: if there is no such file or unit, a line is no object, a field no text, no line has all of them, or
-            no line pairs of paragraphs.
+        ValueError: if there is no such file or unit, it is empty, a line is no object, a field no text, no line has all
+            of them, or no line pairs of paragraphs.
 
     Example:
 
@@ -137,6 +137,8 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
             total, names = total + 1, names | set(line)
             if _is_complete(line, self._fields):
                 complete, unpaired = complete + 1, unpaired + (not self._examples(line))
+        if not total:
+            raise ValueError(f"`path` must hold lines of JSON. Received: {self._path}, without any.")
         if not complete:
             raise ValueError(
                 f"`fields` must be those of some lines of {self._path.name}. Received: fields={self._fields}, "
