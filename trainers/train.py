@@ -1,4 +1,4 @@
-"""Trains a language model: python -m trainers.train --config=trainers/configs/demo.py --workdir=runs/demo
+"""Trains a model of any task: python -m trainers.train --config=trainers/configs/demo.py --workdir=runs/demo
 
 Any setting can be overridden: --config.optimizer.learning_rate=3e-3. trainers/configs/base.py lists
 them all. The same command resumes from the newest checkpoint in the work folder. Ctrl-C and SIGTERM end the run after

@@ -99,7 +99,10 @@ def test_several_fields_and_lists_of_texts_are_one_text(opened):
 
 
 WRONG = [
-    ([{"en": "x", "de": 3}], r"`fields` must be of text, or lists of .* Received: 'de' of texts\.jsonl, line 1: int\."),
+    (
+        [{"en": "x", "de": 3.5}],
+        r"`fields` must be of text, .* Received: 'de' of texts\.jsonl, line 1: float\.",
+    ),
     (
         [{"en": "x", "de": ["y", None]}],
         r"`fields` must be of text, .*Received: 'de' of texts\.jsonl, line 1: NoneType\.",

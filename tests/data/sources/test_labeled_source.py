@@ -28,6 +28,11 @@ def opened(tmp_path):
     return write
 
 
+def test_a_label_may_be_a_whole_number(opened):
+    source = opened([{**line, "label": number} for number, line in enumerate(LINES)])
+    assert source.classes("train") == ["0", "1", "2"]
+
+
 def test_lines_have_a_text_and_a_label_each(opened):
     source = opened()
     found = dict(zip(source.text.documents("train"), source.labels_of("train"), strict=True))
@@ -87,8 +92,8 @@ def test_what_is_no_labeled_text_is_refused(opened, tmp_path):
     ]:
         with pytest.raises(ValueError, match=message):
             open_labeled(**arguments)
-    with pytest.raises(ValueError, match=r"`fields` must be of text, .*'label' of texts\.jsonl, line 1: int"):
-        opened([{"text": "a", "label": 1}]).labels_of("train")
+    with pytest.raises(ValueError, match=r"`fields` must be of text, .*'label' of texts\.jsonl, line 1: float"):
+        opened([{"text": "a", "label": 0.5}]).labels_of("train")
 
 
 def test_each_text_is_in_one_batch_with_its_class_and_long_ones_are_cut(opened):

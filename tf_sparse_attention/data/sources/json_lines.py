@@ -39,9 +39,10 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
     """The lines of a file, NAME.jsonl or NAME.jsonl.gz, that have all of some fields: one example of strings each, or
     one of each of their paragraphs.
 
-    A line is an object. Its field "split" is "train", "validation" or "test"; where no line has one, the hash of its
-    texts decides (about 90/5/5). Lines that lack a field, or have null or NaN in it, as pandas writes missing values,
-    are left out. A warning says in every process how many they are, and of how many the paragraphs do not pair up.
+    A line is an object; whole numbers in it are read as the text of their digits. Its field "split" is "train",
+    "validation" or "test"; where no line has one, the hash of its texts decides (about 90/5/5). Lines that lack a
+    field, or have null or NaN in it, as pandas writes missing values, are left out. A warning says in every process how
+    many they are, and of how many the paragraphs do not pair up.
 
     Args:
         path: the file, UTF-8.
@@ -186,7 +187,12 @@ def read_lines(path: pathlib.Path, content: bytes) -> Iterator[tuple[int, dict[s
             ) from error
         if not isinstance(line, dict):
             raise ValueError(f"`path` must hold JSON objects. Received: {path}, line {number}: {type(line).__name__}.")
-        yield number, {name: value for name, value in line.items() if value is not None and value == value}
+        yield number, {name: _as_text(value) for name, value in line.items() if value is not None and value == value}
+
+
+def _as_text(value):
+    """Whole numbers are the text of their digits, as labels often are."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _is_complete(line, fields):
