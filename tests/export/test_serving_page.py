@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.pages
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 EXCHANGES = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 REQUESTS = {request["signature_name"]: request["inputs"] for request in EXCHANGES[::2]}
@@ -54,7 +55,6 @@ def test_the_table_of_the_page_names_all_inputs_and_outputs(served):
         assert names == set(re.findall(r"`(\w+)`", row)) - {name}
 
 
-@pytest.mark.pages
 def test_the_python_of_the_page_runs(exported):
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
     result = subprocess.run(
@@ -64,7 +64,6 @@ def test_the_python_of_the_page_runs(exported):
     assert result.stdout.splitlines()[-1] == "(1, 16)"
 
 
-@pytest.mark.pages
 @pytest.mark.parametrize("command", [COMMANDS[1], *(pytest.param(c, marks=pytest.mark.full) for c in COMMANDS[2:])])
 def test_the_command_lines_of_the_page_run(exported, command):
     program, *arguments = command

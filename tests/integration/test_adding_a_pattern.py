@@ -41,6 +41,7 @@ def test_the_pattern_is_one_file_of_the_users_own(log_sparse):
     assert len(pattern.splitlines()) < 40
 
 
+@pytest.mark.pages
 def test_the_rest_of_the_page_runs_with_that_file(log_sparse):
     names = dict(vars(log_sparse))
     for number, block in enumerate(blocks()[1:], 1):
