@@ -141,8 +141,9 @@ $(DOCS_READY): pyproject.toml $(DOCS_LOCK)
 	@touch $@
 
 .PHONY: docs
-docs: $(READY) $(DOCS_READY) ## Draw the pictures of the patterns and build the pages into site/; a broken link is an error
+docs: $(READY) $(DOCS_READY) ## Draw the pictures and build the pages into site/; a broken link is an error
 	$(RUN) -m docs.draw_patterns
+	$(RUN) -m docs.draw_speech
 	@# Not --quiet, which also keeps warnings from --strict.
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" $(DOCS_VENV)/bin/python -m mkdocs build --strict
 	@echo "The pages are in site/index.html."

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from benchmarks.quality import results
 from benchmarks.speech import __main__ as study
 from benchmarks.speech import tables
 from docs import draw_speech
@@ -19,6 +20,11 @@ from trainers.configs import speech
 SCORE = {"part": "evaluate", "minutes": 5.0, "phone_error_rate": 0.05, "loss": 0.5, "labels": 9, "recordings": 2}
 TRAINED = {"part": "train", "minutes": 5.0, "steps": 1000, "processor_seconds": 400.4, "weights": 12345}
 PASS = {"part": "step", "seconds": 0.02, "full_seconds": 0.04, "ratio": 0.5, "repeats": 3}
+
+
+def test_the_page_shows_what_the_file_has():
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    assert all(table in page for table in tables.tables(results.read_lines(tables.FILE)).split("\n\n"))
 
 
 def test_a_row_of_kinds_has_the_spread_of_its_seeds_and_waits_for_its_score():
