@@ -13,8 +13,8 @@ Score:     not run to the end; manual pages, English to French, 4,021 subwords o
            the test split (those of at most 4,096 tokens), the French closing section left out
            (--config.data.target_end=TRADUCTION), 1,000 steps, one seed, in equal weights and time; bits per byte of
            the target given its source, and in brackets without it: "mixed" 1.580 (1.597), "local" 1.655 (1.698). They
-           write French pages, not yet translations of these: of 8 generated targets chrF is 7.8 and 12.1, BLEU 2.0 and 4.0,
-           of the English pages as they are 60.8 and 53.3
+           write French pages, not yet translations of these: of 8 generated targets chrF is 7.8 and 12.1, BLEU 2.0
+           and 4.0, of the English pages as they are 60.8 and 53.3
 """
 
 import ml_collections
