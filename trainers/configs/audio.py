@@ -16,7 +16,9 @@ Time:      not run to the end; by tsa.analysis.cost a forward pass over 65,536 s
            music_shallow, batch 1, took 185 seconds of processor time on one core beside other programs, making the
            program included, and 9.5 GB of memory at most (`--config.train.num_steps=3 --config.data.sample_rate=8000`
            and the digits)
-Score:     not run to the end
+Score:     not run to the end; "small" after 400 steps of the digits, 12 minutes of processor time on one core, 2.5 GB
+           (`--config.train.num_steps=400 --config.train.jit_compile=False`): 5.014 bits per byte on the test split,
+           one seed
 """
 
 import ml_collections
