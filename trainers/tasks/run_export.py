@@ -4,10 +4,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from tf_sparse_attention.checks import check_choice
+from trainers.shared.exporting import SAVED_MODEL
 from trainers.shared.portable_files import WRITERS, export_portable
 from trainers.tasks import registry
 
-SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, *WRITERS)
 
 
@@ -32,6 +33,7 @@ def export_run(
     Raises:
         ValueError: If an argument is of another format, or the model cannot be written in this one; a reason is given.
     """
+    check_choice("kind", kind, FORMATS)
     if kind == SAVED_MODEL:
         if signatures is not None:
             raise ValueError(f"`--signatures` must be unset for SavedModels. Received: signatures={signatures}.")

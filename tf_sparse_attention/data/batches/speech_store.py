@@ -55,9 +55,13 @@ class SpeechStore:
                 np.fromfile(folder / name, "int64") for name in (FRAME_OFFSETS, LABEL_OFFSETS)
             )
             self._labels = np.fromfile(folder / LABELS, "int32")
-            _check_sizes(folder, self.num_utterances, self.num_features)
-            sizes = int(self._frame_offsets[-1]), self.num_features
-            self._features = np.memmap(folder / FRAMES, "float32", "r", shape=sizes)
+            offsets = 8 * (self.num_utterances + 1)
+            shape = int(self._frame_offsets[-1]), self.num_features
+            _check_size(folder / FRAME_OFFSETS, offsets)
+            _check_size(folder / LABEL_OFFSETS, offsets)
+            _check_size(folder / LABELS, 4 * int(self._label_offsets[-1]))
+            _check_size(folder / FRAMES, 4 * shape[0] * shape[1])
+            self._features = np.memmap(folder / FRAMES, "float32", "r", shape=shape)
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise ValueError(f"`folder` must hold a complete store. Received: folder={folder} ({error}).") from error
         self.num_frames, self.num_labels = np.diff(self._frame_offsets), np.diff(self._label_offsets)
@@ -77,17 +81,8 @@ class SpeechStore:
         return transcript_of(ids, self.labels, self.unit)
 
 
-def _check_sizes(folder, count, num_features):
-    """Raises a `ValueError` for a file that was cut short, as by a full disk: recordings would have other labels."""
-    expected = dict.fromkeys((FRAME_OFFSETS, LABEL_OFFSETS), 8 * (count + 1))
-    for name in expected:
-        _check_size(folder / name, expected[name])
-    ends = [int(np.fromfile(folder / name, "int64")[-1]) for name in expected]
-    _check_size(folder / FRAMES, 4 * ends[0] * num_features)
-    _check_size(folder / LABELS, 4 * ends[1])
-
-
 def _check_size(path, expected):
+    """Raises a `ValueError` for a file that was cut short, as by a full disk: recordings would have other labels."""
     if path.stat().st_size != expected:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {expected}")
 
