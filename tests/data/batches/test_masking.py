@@ -12,11 +12,11 @@ def test_hidden_tokens_become_zero_and_are_the_only_targets():
     tokens = np.array([[5, 6, 1, 7, 8, 0]], "int32")
     hidden = np.array([[True, False, False, True, False, True]])
     inputs, targets, weights = pack_masked(tokens, hidden)
-    assert inputs["token_ids"].numpy().tolist() == [[0, 6, 1, 0, 8, 0]]
-    assert inputs["segment_ids"].numpy().tolist() == [[1, 1, 1, 2, 2, 0]]
-    assert inputs["padding_mask"].numpy().tolist() == [[True] * 5 + [False]]
-    assert targets.numpy().tolist() == [[5, 0, 0, 7, 0, 0]]
-    assert weights.numpy().tolist() == [[1, 0, 0, 1, 0, 0]]
+    assert inputs["token_ids"].tolist() == [[0, 6, 1, 0, 8, 0]]
+    assert inputs["segment_ids"].tolist() == [[1, 1, 1, 2, 2, 0]]
+    assert inputs["padding_mask"].tolist() == [[True] * 5 + [False]]
+    assert targets.tolist() == [[5, 0, 0, 7, 0, 0]]
+    assert weights.tolist() == [[1, 0, 0, 1, 0, 0]]
 
 
 def test_places_depend_on_the_seed_and_the_window_alone():

@@ -1,6 +1,6 @@
 """Evaluation batches that score every token exactly once."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -8,11 +8,9 @@ from tf_sparse_attention.checks import check_count, check_optional_count, check_
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
+from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
 from tf_sparse_attention.deprecation import renamed_arguments
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 @renamed_arguments(packed="use_packing")
@@ -29,7 +27,7 @@ def evaluation_batches(
     num_shards: int = 1,
     shard_index: int = 0,
     num_parts: int = 1,
-) -> "tf.data.Dataset":
+) -> Any:
     """Cuts a token store into windows one after the other; the targets of weight 1 in order are exactly its tokens.
 
     The last window is padded on the right and the last batch with empty rows, both of weight 0, so that every batch has
@@ -55,8 +53,8 @@ def evaluation_batches(
         num_shards, shard_index, num_parts: see `shard_rows`.
 
     Returns:
-        Finite `tf.data.Dataset` of `(inputs, targets, weights)`, see `pack_windows`, of known cardinality, the same for
-        every shard.
+        Finite data set, see `TrainingBatches.dataset`, of `(inputs, targets, weights)`, see `pack_windows`, of known
+        cardinality, the same for every shard.
 
     Raises:
         ValueError: If a size is not positive or the batch cannot be divided.
@@ -65,8 +63,6 @@ def evaluation_batches(
 
     >>> model.evaluate(evaluation_batches(store, batch_size=8, sequence_length=1024))
     """
-    import tensorflow as tf
-
     check_rate("mask_rate", mask_rate)
     check_count("sequence_length", sequence_length)
     check_optional_count("max_windows", max_windows)
@@ -88,22 +84,17 @@ def evaluation_batches(
         num_context = [overlap if index else 0 for index in indices]
         return read_windows(store.tokens, starts, sequence_length), np.array(num_context, np.int32)
 
-    def hide(first_window):
-        return hidden_positions(first_window + np.arange(rows), sequence_length, mask_rate)
+    def element(number):
+        first_window = number // num_parts * batch_size + first_row + number % num_parts * rows
+        tokens, num_context = read(first_window)
+        if mask_rate:
+            hidden = hidden_positions(first_window + np.arange(rows), sequence_length, mask_rate)
+            return pack_masked(tokens, hidden, store.end_id, use_packing)
+        inputs, targets, weights = pack_windows(tokens, store.end_id, use_packing)
+        is_new = np.arange(sequence_length) >= num_context[:, None]
+        return inputs, targets, weights * is_new.astype("float32")
 
-    def element(counter):
-        first_window = counter // num_parts * batch_size + first_row + counter % num_parts * rows
-        tokens, num_context = tf.numpy_function(read, [first_window], (tf.int32, tf.int32), stateful=False)
-        tokens = tf.ensure_shape(tokens, (rows, sequence_length))
-        if not mask_rate:
-            inputs, targets, weights = pack_windows(tokens, store.end_id, use_packing)
-            is_new = tf.range(sequence_length) >= tf.ensure_shape(num_context, (rows,))[:, None]
-            return inputs, targets, tf.where(is_new, weights, 0)
-        hidden = tf.numpy_function(hide, [first_window], tf.bool, stateful=False)
-        return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), store.end_id, use_packing)
-
-    dataset = tf.data.Dataset.range(first_batch * num_parts, max(first_batch, last_batch) * num_parts)
-    return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    return batch_stream(element, first_batch * num_parts, max(first_batch, last_batch) * num_parts)
 
 
 def count_windows(num_tokens: int, sequence_length: int, overlap: int = 0) -> int:

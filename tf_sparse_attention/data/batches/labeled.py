@@ -8,6 +8,7 @@ import numpy as np
 
 from tf_sparse_attention.checks import check_seed
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
+from tf_sparse_attention.data.batches.streams import in_background
 from tf_sparse_attention.data.batches.token_store import TokenStore
 
 if TYPE_CHECKING:
@@ -117,7 +118,9 @@ class LabeledBuckets(LengthBuckets):
         import tensorflow as tf
 
         kinds = tf.int32, tf.bool, tf.int32, tf.float32
-        read = tf.numpy_function(lambda number: self.read(part_of(number)[0]), [counter], kinds, stateful=False)
+        read = tf.numpy_function(
+            in_background(lambda number: self.read(part_of(number)[0])), [counter], kinds, stateful=False
+        )
         shapes = (None, None), (None, None), (None,), (None,)
         ids, mask, classes, weights = (tf.ensure_shape(x, shape) for x, shape in zip(read, shapes, strict=True))
         return {"token_ids": ids, "padding_mask": mask}, classes, weights

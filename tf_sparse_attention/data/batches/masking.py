@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tf_sparse_attention.data.batches.packing import pack_windows
+from tf_sparse_attention.data.batches.streams import on_arrays
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.types import Tensor
 
@@ -45,9 +46,11 @@ def pack_masked(
     Returns:
         `(inputs, targets, weights)`; the inputs always have a "padding_mask".
     """
-    import tensorflow as tf
 
-    inputs, tokens, is_token = pack_windows(tokens, end_id, use_packing)
-    hidden = hidden & (is_token > 0)
-    inputs["token_ids"] = tf.where(hidden, 0, tokens)
-    return inputs, tf.where(hidden, tokens, 0), tf.cast(hidden, tf.float32)
+    def pack(tokens, hidden):
+        inputs, tokens, is_token = pack_windows(tokens, end_id, use_packing)
+        hidden = hidden & (is_token > 0)
+        inputs["token_ids"] = np.where(hidden, 0, tokens)
+        return inputs, np.where(hidden, tokens, 0), hidden.astype("float32")
+
+    return on_arrays(pack, tokens, hidden)

@@ -1,5 +1,8 @@
 """Turns windows of a token stream into inputs, targets and weights of a language model."""
 
+import numpy as np
+
+from tf_sparse_attention.data.batches.streams import on_arrays
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.types import Tensor
 
@@ -36,15 +39,17 @@ def pack_windows(
         (without "segment_ids" if `use_packing` is False), and "padding_mask", bool (B, T), if `padded`; targets int32
         (B, T), weights float32 (B, T), 1 on tokens and 0 on padding. Inputs and segments are 0 on padding.
     """
-    import tensorflow as tf
 
-    is_token = tf.not_equal(tokens, 0)
-    previous = tf.pad(tokens[:, :-1], [[0, 0], [1, 0]])
-    weights = tf.cast(is_token, tf.float32)
-    masks = {"padding_mask": is_token} if padded else {}
-    if not use_packing:
-        return {"token_ids": tf.where(is_token, previous, 0), **masks}, tokens, weights
-    begins = tf.equal(previous, end_id)
-    token_ids = tf.where(is_token & ~begins, previous, 0)
-    segment_ids = tf.where(is_token, 1 + tf.cumsum(tf.cast(begins, tf.int32), axis=1), 0)
-    return {"token_ids": token_ids, "segment_ids": segment_ids, **masks}, tokens, weights
+    def pack(tokens):
+        is_token = tokens != 0
+        previous = np.pad(tokens[:, :-1], [(0, 0), (1, 0)])
+        masks = {"padding_mask": is_token} if padded else {}
+        weights = is_token.astype("float32")
+        if not use_packing:
+            return {"token_ids": np.where(is_token, previous, 0), **masks}, tokens, weights
+        begins = previous == end_id
+        token_ids = np.where(is_token & ~begins, previous, 0)
+        segment_ids = np.where(is_token, 1 + np.cumsum(begins, axis=1, dtype="int32"), 0)
+        return {"token_ids": token_ids, "segment_ids": segment_ids, **masks}, tokens, weights
+
+    return on_arrays(pack, tokens)

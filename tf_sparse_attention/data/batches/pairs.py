@@ -10,6 +10,7 @@ import numpy as np
 from tf_sparse_attention.checks import check_seed, check_switch
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
 from tf_sparse_attention.data.batches.prefixes import join_pairs, pack_prefixes
+from tf_sparse_attention.data.batches.streams import in_background
 from tf_sparse_attention.data.batches.token_store import TokenStore
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class PairBuckets(LengthBuckets):
             return self.read(part_of(counter)[0], use_source)
 
         kinds, pack = ((tf.int32, tf.bool), pack_prefixes) if self.as_prefix else ((tf.int32, tf.int32), pack_pairs)
-        sides = tf.numpy_function(read, [counter], kinds, stateful=False)
+        sides = tf.numpy_function(in_background(read), [counter], kinds, stateful=False)
         return pack(*(tf.ensure_shape(side, (None, None)) for side in sides))
 
 

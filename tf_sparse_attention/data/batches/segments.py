@@ -1,19 +1,16 @@
 """Segments of a token stream that continue in the next batch, for models with segment memory."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_optional_count
 from tf_sparse_attention.data.batches.sharding import shard_rows
+from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore
 from tf_sparse_attention.data.batches.training import TrainingBatches
 from tf_sparse_attention.deprecation import renamed_arguments
-from tf_sparse_attention.types import Tensor
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 class SegmentBatches(TrainingBatches):
@@ -60,36 +57,12 @@ class SegmentBatches(TrainingBatches):
             )
 
     def _element(self, step, first_row, rows):
-        """Rows `first_row` to `first_row + rows` of the batch of a step, in TensorFlow."""
-        return segment_element(self._read_segments, [step, first_row], rows, self.sequence_length)
-
-    def _read_segments(self, step, first_row, rows):
-        epoch, segment = divmod(int(step), self.steps_per_epoch)
+        """Returns rows `first_row` to `first_row + rows` of the batch of a step."""
+        epoch, segment = divmod(step, self.steps_per_epoch)
         stretch = self.store.num_tokens // self.batch_size
         starts = self._offset(epoch) + stretch * (first_row + np.arange(rows)) + segment * self.sequence_length
         # A row starts each epoch with a new document id, whatever it read last.
         return read_segments(self.store, starts, self.sequence_length, epoch, self.use_packing)
-
-
-def segment_element(
-    read: Callable, arguments: list[Tensor], rows: int, length: int
-) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Returns `(inputs, targets, weights)` of the segments that `read` returns, with static shapes, in TensorFlow.
-
-    Args:
-        read: function of the arguments and `rows` that returns what `read_segments` returns.
-        arguments: list of integer tensors.
-        rows: rows of the element, an integer.
-        length: tokens in a segment.
-    """
-    import tensorflow as tf
-
-    kinds = [tf.int32, tf.int32, tf.int32]
-    tokens, ids, segments = tf.numpy_function(lambda *given: read(*given, rows), arguments, kinds, stateful=False)
-    tokens, ids, segments = (tf.ensure_shape(x, (rows, length)) for x in (tokens, ids, segments))
-    is_token = tf.not_equal(segments, 0)
-    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": is_token}
-    return inputs, tokens, tf.cast(is_token, tf.float32)
 
 
 def read_segments(
@@ -99,8 +72,8 @@ def read_segments(
     epoch: int = 0,
     use_packing: bool = True,
     stop: np.ndarray | None = None,
-) -> tuple[np.ndarray, ...]:
-    """Reads consecutive tokens, the inputs that go with them, and the number of the document of each.
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Reads consecutive tokens as targets, with the inputs that go with them.
 
     Args:
         store: `TokenStore`.
@@ -111,8 +84,9 @@ def read_segments(
         stop: int (B,), the position where each row's text ends. Default: None, no end.
 
     Returns:
-        Three int32 arrays (B, length): the tokens; the token before each, 0 where that is in another document; and the
-        document, the same number in every segment of an epoch, from 1 on. All are 0 from `stop` on.
+        `(inputs, targets, weights)` of shape (B, length): inputs "token_ids", int32, the token before each, 0 where
+        that is in another document; "segment_ids", int32, the document, the same number in every segment of an epoch,
+        from 1 on; "padding_mask"; targets, int32, the tokens; weights, float32. All are 0 from `stop` on.
     """
     positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # one before, which is the first input
     rounds, inside = np.divmod(positions, store.num_tokens)
@@ -126,7 +100,8 @@ def read_segments(
     ids = np.where(before, tokens[:, :-1], 0)
     segments = (1 + documents[:, 1:] % (2**31 - 1)).astype(np.int32)
     is_token = np.ones_like(before) if stop is None else positions[:, 1:] < np.asarray(stop)[:, None]
-    return tuple(np.where(is_token, x, 0).astype(np.int32) for x in (tokens[:, 1:], ids, segments))
+    targets, ids, segments = (np.where(is_token, x, 0).astype(np.int32) for x in (tokens[:, 1:], ids, segments))
+    return {"token_ids": ids, "segment_ids": segments, "padding_mask": is_token}, targets, is_token.astype("float32")
 
 
 @renamed_arguments(packed="use_packing")
@@ -139,7 +114,7 @@ def evaluation_segments(
     num_shards: int = 1,
     shard_index: int = 0,
     num_parts: int = 1,
-) -> "tf.data.Dataset":
+) -> Any:
     """Cuts a token store into segments that score every token once, each row continued in the next batch.
 
     As `evaluation_batches`, but row b of all batches together is one stretch of the text, so that a model with
@@ -155,7 +130,8 @@ def evaluation_segments(
         num_shards, shard_index, num_parts: see `shard_rows`.
 
     Returns:
-        Finite `tf.data.Dataset` of `(inputs, targets, weights)` as `SegmentBatches` has them, of known cardinality.
+        Finite data set, see `TrainingBatches.dataset`, of `(inputs, targets, weights)` as `SegmentBatches` has them, of
+        known cardinality.
 
     Raises:
         ValueError: If a size is not positive.
@@ -166,25 +142,18 @@ def evaluation_segments(
     >>> model.compile(loss=language_model_loss())
     >>> model.evaluate(evaluation_segments(store, batch_size=8, sequence_length=512))
     """
-    import tensorflow as tf
-
     check_count("sequence_length", sequence_length)
     check_optional_count("max_windows", max_windows)
     first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     num_batches = -(-store.num_tokens // (sequence_length * batch_size))
     begins = np.minimum(np.arange(batch_size + 1) * num_batches * sequence_length, store.num_tokens)
 
-    def read(batch, first, rows):
+    def element(number):
+        first, batch = first_row + number % num_parts * rows, number // num_parts
         starts = begins[first : first + rows] + batch * sequence_length
-        return read_segments(
-            store, starts, sequence_length, use_packing=use_packing, stop=begins[first + 1 : first + rows + 1]
-        )
-
-    def element(counter):
-        first = first_row + counter % num_parts * rows
-        return segment_element(read, [counter // num_parts, first], rows, sequence_length)
+        stop = begins[first + 1 : first + rows + 1]
+        return read_segments(store, starts, sequence_length, use_packing=use_packing, stop=stop)
 
     if max_windows is not None:
         num_batches = min(num_batches, -(-max_windows // batch_size))
-    dataset = tf.data.Dataset.range(num_batches * num_parts)
-    return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    return batch_stream(element, 0, num_batches * num_parts)

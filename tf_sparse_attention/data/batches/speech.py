@@ -11,6 +11,7 @@ from tf_sparse_attention.checks import check_count, check_seed
 from tf_sparse_attention.data.batches.feature_masking import FeatureMasks
 from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
 from tf_sparse_attention.data.batches.speech_store import SpeechStore
+from tf_sparse_attention.data.batches.streams import in_background
 from tf_sparse_attention.data.sources.speech_source import CHARACTER
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class SpeechBuckets(LengthBuckets):
             return self.read(batch, masks, (seed, step), first_row)
 
         kinds = tf.float32, tf.int32, tf.int32
-        features, counts, labels = tf.numpy_function(read, [counter], kinds, stateful=False)
+        features, counts, labels = tf.numpy_function(in_background(read), [counter], kinds, stateful=False)
         features = tf.ensure_shape(features, (None, None, self.store.num_features))
         counts, labels = tf.ensure_shape(counts, (None,)), tf.ensure_shape(labels, (None, None))
         mask = tf.range(tf.shape(features)[1]) < counts[:, None]

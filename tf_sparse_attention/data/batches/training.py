@@ -1,20 +1,18 @@
 """Training batches that are a pure function of seed and step."""
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_rate, check_seed
+from tf_sparse_attention.data.batches.index_shuffle import shuffled_index
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.sharding import shard_rows
+from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
 from tf_sparse_attention.deprecation import renamed_arguments
-from tf_sparse_attention.types import Tensor
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 class TrainingBatches:
@@ -72,10 +70,7 @@ class TrainingBatches:
 
     def batch(self, step: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Returns the whole batch of a step as NumPy arrays: `(inputs, targets, weights)`, see `pack_windows`."""
-        import tensorflow as tf
-
-        with tf.device("CPU:0"):
-            return tf.nest.map_structure(np.asarray, self._element(tf.constant(step, tf.int64), 0, self.batch_size))
+        return self._element(step, 0, self.batch_size)
 
     def dataset(
         self,
@@ -84,7 +79,7 @@ class TrainingBatches:
         num_shards: int = 1,
         shard_index: int = 0,
         num_parts: int = 1,
-    ) -> "tf.data.Dataset":
+    ) -> Any:
         """Makes the data set of the batches from a step on.
 
         Args:
@@ -94,34 +89,28 @@ class TrainingBatches:
                 rows, and a step `num_parts` elements.
 
         Returns:
-            `tf.data.Dataset` of `(inputs, targets, weights)` with static shapes.
+            `tf.data.Dataset` of `(inputs, targets, weights)` with static shapes; where TensorFlow is not installed, a
+            `keras.utils.PyDataset` of the same batches.
 
         Raises:
             ValueError: If the batch cannot be divided.
         """
-        import tensorflow as tf
-
         first_row, rows = shard_rows(self.batch_size, num_shards, shard_index, num_parts)
 
-        def element(counter):
-            return self._element(counter // num_parts, first_row + counter % num_parts * rows, rows)
+        def element(number):
+            return self._element(number // num_parts, first_row + number % num_parts * rows, rows)
 
-        dataset = tf.data.Dataset.counter(start_step * num_parts)
-        dataset = dataset if num_steps is None else dataset.take(num_steps * num_parts)
-        return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        stop = None if num_steps is None else (start_step + num_steps) * num_parts
+        return batch_stream(element, start_step * num_parts, stop)
 
     def _element(self, step, first_row, rows):
-        """Rows `first_row` to `first_row + rows` of the batch of a step, in TensorFlow."""
-        import tensorflow as tf
-
-        index = step * self.batch_size + first_row + tf.range(rows, dtype=tf.int64)
+        """Returns rows `first_row` to `first_row + rows` of the batch of a step."""
+        index = step * self.batch_size + first_row + np.arange(rows, dtype="int64")
         epoch, position = index // self.num_windows, index % self.num_windows
-        window = shuffled_index(position, self.seed, epoch, self.num_windows)
-        tokens = tf.numpy_function(self._read, [epoch, window], tf.int32, stateful=False)
-        tokens = tf.ensure_shape(tokens, (rows, self.sequence_length))
+        tokens = self._read(epoch, shuffled_index(position, self.seed, epoch, self.num_windows))
         if self.mask_rate:
-            hidden = tf.numpy_function(self._hidden, [index], tf.bool, stateful=False)
-            return pack_masked(tokens, tf.ensure_shape(hidden, tokens.shape), self.store.end_id, self.use_packing)
+            hidden = hidden_positions(index, self.sequence_length, self.mask_rate, self.seed)
+            return pack_masked(tokens, hidden, self.store.end_id, self.use_packing)
         # Windows wrap around the end of the stream, so only a stream shorter than a window is padded, and one of
         # recordings, which have padding between them.
         padded = self.store.num_tokens < self.sequence_length or self.store.end_id == 0
@@ -132,31 +121,7 @@ class TrainingBatches:
         starts = (offsets + window * self.sequence_length) % self.store.num_tokens
         return read_windows(self.store.tokens, starts, self.sequence_length, wrap=True)
 
-    def _hidden(self, index):
-        return hidden_positions(index, self.sequence_length, self.mask_rate, self.seed)
-
     def _offset(self, epoch):
         # A hash, unlike NumPy's or TensorFlow's generators, is the same in every version of every library.
         digest = hashlib.blake2b(f"{self.seed}/{epoch}".encode(), digest_size=16).digest()
         return int.from_bytes(digest, "big") % self.store.num_tokens
-
-
-def shuffled_index(index: Tensor, seed: int, epoch: Tensor, size: int) -> Tensor:
-    """Returns `tf.random.experimental.index_shuffle(index, [seed, epoch], size - 1)` with an epoch for each index.
-
-    Args:
-        index: int64 (B,) in [0, size).
-        seed: integer.
-        epoch: int64 (B,).
-        size: length of the permutation.
-
-    Returns:
-        int64 (B,): the position of each index in the permutation of its epoch.
-    """
-    import tensorflow as tf
-
-    # The public function pads a matrix of seeds along the wrong axis (TensorFlow 2.21), so the op it wraps is called
-    # with the constant that it puts before the two seeds.
-    constant = tf.fill(tf.shape(index), tf.constant(498247692, tf.int64))
-    seeds = tf.stack([constant, tf.fill(tf.shape(index), tf.constant(seed, tf.int64)), epoch], axis=1)
-    return tf.raw_ops.RandomIndexShuffle(index=index, seed=seeds, max_index=tf.constant(size - 1, tf.int64))

@@ -1,16 +1,15 @@
 """Batches of images as sequences of bytes."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
+from tf_sparse_attention.data.batches.index_shuffle import shuffled_index
 from tf_sparse_attention.data.batches.sharding import shard_rows
-from tf_sparse_attention.data.batches.training import shuffled_index
+from tf_sparse_attention.data.batches.streams import batch_stream, on_arrays
 from tf_sparse_attention.data.images.codec import ImageCodec
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from tf_sparse_attention.types import Tensor
 
 
 class ImageBatches:
@@ -60,7 +59,7 @@ class ImageBatches:
         num_shards: int = 1,
         shard_index: int = 0,
         num_parts: int = 1,
-    ) -> "tf.data.Dataset":
+    ) -> Any:
         """Makes the data set of the batches from a step on.
 
         Args:
@@ -74,21 +73,17 @@ class ImageBatches:
         Raises:
             ValueError: If the batch cannot be divided.
         """
-        import tensorflow as tf
-
         first_row, rows = shard_rows(self.batch_size, num_shards, shard_index, num_parts)
 
-        def element(counter):
-            first = counter // num_parts * self.batch_size + first_row + counter % num_parts * rows
-            index = first + tf.range(rows, dtype=tf.int64)
+        def element(number):
+            first = number // num_parts * self.batch_size + first_row + number % num_parts * rows
+            index = first + np.arange(rows, dtype="int64")
             epoch, place = index // len(self.images), index % len(self.images)
-            chosen = shuffled_index(place, self.seed, epoch, len(self.images))
-            images = tf.numpy_function(self._read, [index, chosen], tf.uint8, stateful=False)
-            return pack_images(self.codec.encode(tf.ensure_shape(images, (rows, *self.codec.shape))))
+            images = self._read(index, shuffled_index(place, self.seed, epoch, len(self.images)))
+            return pack_images(self.codec.encode(images))
 
-        dataset = tf.data.Dataset.counter(start_step * num_parts)
-        dataset = dataset if num_steps is None else dataset.take(num_steps * num_parts)
-        return dataset.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        stop = None if num_steps is None else (start_step + num_steps) * num_parts
+        return batch_stream(element, start_step * num_parts, stop)
 
     def _read(self, index, chosen):
         """Returns images by their numbers; `index` counts the images of all epochs, which flips are drawn for."""
@@ -110,7 +105,7 @@ def image_evaluation_batches(
     num_shards: int = 1,
     shard_index: int = 0,
     num_parts: int = 1,
-) -> "tf.data.Dataset":
+) -> Any:
     """Returns batches of images one after the other; the targets of weight 1 in order are exactly their bytes.
 
     The last batch has empty rows of weight 0, so that all have one shape. Bits per dimension are the summed nats
@@ -129,8 +124,6 @@ def image_evaluation_batches(
     Raises:
         ValueError: as `ImageBatches`.
     """
-    import tensorflow as tf
-
     check_count("batch_size", batch_size)
     check_optional_count("max_images", max_images)
     _check_images(images, codec)
@@ -139,23 +132,18 @@ def image_evaluation_batches(
     last = -(-count // batch_size)
     last = last if num_batches is None else min(last, first_batch + num_batches)
 
-    def read(first):
+    def element(number):
+        first = number // num_parts * batch_size + first_row + number % num_parts * rows
         ids = np.zeros((rows, codec.length), np.int32)
         numbers = range(first, min(first + rows, count))
         if numbers:
             ids[: len(numbers)] = codec.encode(images[[number * len(images) // count for number in numbers]])
-        return ids
+        return pack_images(ids)
 
-    def element(counter):
-        first = counter // num_parts * batch_size + first_row + counter % num_parts * rows
-        ids = tf.numpy_function(read, [first], tf.int32, stateful=False)
-        return pack_images(tf.ensure_shape(ids, (rows, codec.length)))
-
-    counters = tf.data.Dataset.range(first_batch * num_parts, max(first_batch, last) * num_parts)
-    return counters.map(element, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    return batch_stream(element, first_batch * num_parts, max(first_batch, last) * num_parts)
 
 
-def pack_images(ids: "tf.Tensor") -> "tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]":
+def pack_images(ids: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Returns inputs, targets and weights of a language model, of the ids of images.
 
     Args:
@@ -165,10 +153,11 @@ def pack_images(ids: "tf.Tensor") -> "tuple[dict[str, tf.Tensor], tf.Tensor, tf.
         `(inputs, targets, weights)`: inputs {"token_ids"}, the ids moved right by one with id 0 first; targets the ids;
         weights float32 (B, T), 0 in rows without an image.
     """
-    import tensorflow as tf
 
-    inputs = {"token_ids": tf.pad(ids[:, :-1], [[0, 0], [1, 0]])}
-    return inputs, ids, tf.cast(tf.not_equal(ids, 0), tf.float32)
+    def pack(ids):
+        return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids, (ids != 0).astype("float32")
+
+    return on_arrays(pack, ids)
 
 
 def _check_images(images, codec):
