@@ -31,6 +31,7 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
     assert (outcome.step, outcome.signal) == (8, None)
     assert {path.name for path in folder.iterdir()} == {
         "checkpoints",
+        "checksums.json",
         "config.json",
         "metrics.jsonl",
         "model.keras",
