@@ -1,5 +1,6 @@
 """Trains a model: the body of `trainers.train`. What is trained is a task's business, see `trainers.tasks.registry`."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -10,7 +11,7 @@ import keras
 import ml_collections
 from absl import logging
 
-from trainers.shared import callbacks, components, resume, strategy, workdir, writers
+from trainers.shared import callbacks, components, lock, resume, strategy, workdir, writers
 from trainers.shared.checkpoints import Checkpoints, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
@@ -41,12 +42,19 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
         `Outcome`.
 
     Raises:
-        ValueError: For a wrong setting, or one that differs from that of the checkpoint.
+        ValueError: For a wrong setting, or one that differs from that of the checkpoint, or if another process trains
+            in this folder.
     """
     apply_renamed_settings(config)
     _check(config)
     folder = workdir.open_workdir(folder, create=True)
     devices = strategy.choose_devices(config)
+    # Of several processes of one run the chief alone writes.
+    with lock.locked(folder) if devices.is_chief else contextlib.nullcontext():
+        return _train(config, folder, devices)
+
+
+def _train(config, folder, devices):
     execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
     if config.train.deterministic:
         strategy.make_deterministic(execution["jit_compile"])
