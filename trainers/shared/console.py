@@ -26,6 +26,7 @@ EXIT_STATUSES = {
     1: "a fault of the program, with a traceback",
     WRONG_COMMAND: "a wrong command, setting or file, in one line",
     LOOKS_AHEAD: "of trainers.audit: the model looks ahead",
+    129: "ended by a closed terminal (SIGHUP); training leaves a checkpoint",
     INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint and generation the samples so far",
     143: "ended by SIGTERM, likewise",
 }
