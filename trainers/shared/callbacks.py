@@ -1,5 +1,6 @@
 """Callbacks of `fit`: reports, checkpoints, and stopping on a signal."""
 
+import math
 import os
 import signal
 import time
@@ -132,10 +133,11 @@ class Report(StepCallback):
     """Measures training and passes the metrics to writers.
 
     Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the
-    "learning_rate", the "gradient_norm" of the last step, "tokens_per_second" without the time of evaluation and
-    checkpoints; for each routing layer "routing/PATH/used", the fraction of centroids that had a token in the last
-    step, and "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a single one); for each layer with an
-    adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads in positions. After every execution
+    "learning_rate", the "gradient_norm" of the last step, "skipped_updates" of an optimizer that leaves some out,
+    "tokens_per_second" without the time of evaluation and checkpoints; for each routing layer "routing/PATH/used", the
+    fraction of centroids that had a token in the last step, and "routing/PATH/entropy", their normalized entropy (1:
+    uniform, 0: a single one); for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans
+    of its heads in positions. A loss that is not finite is left out. After every execution
     it gets `progress(step, loss)`.
 
     Args:
@@ -169,10 +171,12 @@ class Report(StepCallback):
     def _scalars(self, logs):
         optimizer = self.model.optimizer
         scalars = {
-            "loss": logs["loss"],
+            **({"loss": logs["loss"]} if math.isfinite(logs["loss"]) else {}),
             "learning_rate": float(ops.convert_to_numpy(optimizer.learning_rate)),
             "gradient_norm": float(ops.convert_to_numpy(optimizer.gradient_norm)),
         }
+        if hasattr(optimizer, "num_skipped"):
+            scalars["skipped_updates"] = int(ops.convert_to_numpy(optimizer.num_skipped))
         if self._steps:
             scalars["tokens_per_second"] = self._steps * self._tokens_per_step / self._seconds
         self._steps, self._seconds = 0, 0.0
