@@ -1,8 +1,8 @@
 """Trains a model of any task: python -m trainers.train --config=trainers/configs/demo.py --workdir=runs/demo
 
 Any setting can be overridden: --config.optimizer.learning_rate=3e-3. trainers/configs/base.py lists
-them all. The same command resumes from the newest checkpoint in the work folder. Ctrl-C and SIGTERM end the run after
-the current step with a checkpoint; a second one kills the process.
+them all. The same command resumes from the newest checkpoint in the work folder. Ctrl-C, SIGTERM and a closed
+terminal end the run after the current step with a checkpoint; a second Ctrl-C or SIGTERM kills the process.
 
 The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
 """

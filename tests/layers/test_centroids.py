@@ -87,6 +87,13 @@ def test_what_padding_holds_never_reaches_the_state(share_qk):
     assert np.isfinite(to_numpy(layer.losses[0]))
 
 
+def test_tokens_that_are_not_finite_never_reach_the_state():
+    layer = ready(routing())
+    layer(np.where(np.arange(13)[None, :, None] == 3, np.nan, X), use_causal_mask=True, training=True)
+    for value in state_of(layer):
+        assert np.isfinite(value).all()
+
+
 def test_the_noise_of_a_revival_follows_the_seed_of_the_layer_alone():
     found = []
     for seed in (0, 1):

@@ -11,7 +11,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers.shared import callbacks, training, workdir
+from trainers.shared import callbacks, lock, training, workdir
 from trainers.shared.checkpoints import Checkpoints
 from trainers.shared.renamed_settings import apply_renamed_settings
 
@@ -31,12 +31,14 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
     assert (outcome.step, outcome.signal) == (8, None)
     assert {path.name for path in folder.iterdir()} == {
         "checkpoints",
+        "checksums.json",
         "config.json",
         "metrics.jsonl",
         "model.keras",
         "tensorboard",
         "source.json",
         "tokenizer.json",
+        "train.lock",
     }
     assert Checkpoints(folder / workdir.CHECKPOINTS).steps() == [4, 6, 8]
     rows = metrics_of(folder)
@@ -129,6 +131,11 @@ def test_another_model_in_the_same_folder_is_an_error_and_changes_nothing(finish
     with pytest.raises(ValueError, match=r"`config.model.num_layers` must be that of the checkpoint.*Received: 2"):
         training.train(tiny_config, folder)
     assert (folder / workdir.CONFIG).read_text() == before
+
+
+def test_two_trainings_in_one_folder_are_an_error(tiny_config, tmp_path):
+    with lock.locked(tmp_path), pytest.raises(ValueError, match=r"`workdir` must be a folder in which no other"):
+        training.train(tiny_config, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_steps", 0), ("log_every", 0), ("evaluate_every", -1)])

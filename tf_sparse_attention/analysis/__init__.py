@@ -1,7 +1,7 @@
 """Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
 And what decoding keeps of a text, what queries and pixels look at, how clusters and spans are used, what each head is
-worth, and what attention costs.
+worth, what attention costs, and where numbers stop being finite.
 """
 
 from tf_sparse_attention.analysis.attention_weights import attention_weights
@@ -17,6 +17,7 @@ from tf_sparse_attention.analysis.cost import Cost, LayerCost, cost
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
 from tf_sparse_attention.analysis.head_importance import HeadImportance, HeadLoss, head_importance
 from tf_sparse_attention.analysis.health import Health, RoutedHead, Spans, health
+from tf_sparse_attention.analysis.nonfinite import Nonfinite, find_nonfinite
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.pixel_attention import pixel_attention
 from tf_sparse_attention.analysis.spans import draw_spans
@@ -36,6 +37,7 @@ __all__ = [
     "Health",
     "LayerCost",
     "Leak",
+    "Nonfinite",
     "RoutedHead",
     "Spans",
     "Suggestion",
@@ -49,6 +51,7 @@ __all__ = [
     "draw_pattern",
     "draw_spans",
     "draw_weights",
+    "find_nonfinite",
     "head_divergence",
     "head_importance",
     "health",

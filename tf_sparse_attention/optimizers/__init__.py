@@ -1,9 +1,10 @@
-"""Optimizers and learning-rate schedules as published, and the norm of gradients."""
+"""Optimizers and learning-rate schedules as published, the norm of gradients, and updates left out."""
 
 from tf_sparse_attention.optimizers.adafactor import Adafactor
 from tf_sparse_attention.optimizers.adagrad import Adagrad
 from tf_sparse_attention.optimizers.gradient_norm import GradientNorm
 from tf_sparse_attention.optimizers.schedules import Constant, Noam, RsqrtNormalizedDecay
+from tf_sparse_attention.optimizers.skip_nonfinite import SkipNonfinite
 
-__all__ = ["Adafactor", "Adagrad", "Constant", "GradientNorm", "Noam", "RsqrtNormalizedDecay"]
+__all__ = ["Adafactor", "Adagrad", "Constant", "GradientNorm", "Noam", "RsqrtNormalizedDecay", "SkipNonfinite"]
 __dir__ = __all__.copy  # without the modules inside

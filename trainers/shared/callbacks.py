@@ -1,10 +1,11 @@
 """Callbacks of `fit`: reports, checkpoints, and stopping on a signal."""
 
+import math
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -62,22 +63,29 @@ class SaveCheckpoints(StepCallback):
 
 
 class StopOnSignal(StepCallback):
-    """Ends `fit` after the current step when the process receives SIGINT (Ctrl-C) or SIGTERM (preemption).
+    """Ends `fit` after the current step on SIGINT (Ctrl-C), SIGTERM (preemption) or SIGHUP (a closed terminal).
 
-    Use it as a context around the training; a second signal has its usual effect and ends the process.
+    Use it as a context around the training; a second signal has its usual effect and ends the process, but for SIGHUP,
+    which shell and system send one after the other. SIGHUP that is ignored, as under `nohup`, stays so.
 
     Attributes:
-        received: the `signal.Signals` that was received, or None.
+        received: the first `signal.Signals` that was received, or None.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    # What a second one of each does. Windows has no SIGHUP.
+    SECOND: ClassVar[dict[str, Any]] = {
+        "SIGINT": signal.default_int_handler,
+        "SIGTERM": signal.SIG_DFL,
+        "SIGHUP": signal.SIG_IGN,
+    }
 
     def __init__(self) -> None:
         super().__init__()
         self.received: signal.Signals | None = None
 
     def __enter__(self):
-        self._before = {number: signal.signal(number, self._take) for number in self.SIGNALS}
+        numbers = [getattr(signal, name) for name in self.SECOND if hasattr(signal, name)]
+        self._before = {number: signal.signal(number, self._take) for number in numbers if not _is_ignored(number)}
         return self
 
     def __exit__(self, *exception):
@@ -85,10 +93,13 @@ class StopOnSignal(StepCallback):
             signal.signal(number, handler)
 
     def _take(self, number, frame):
-        self.received = received = signal.Signals(number)
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        received = signal.Signals(number)
+        self.received = self.received or received
+        signal.signal(number, self.SECOND[received.name])
+        discard_output_of_closed_terminal()
+        then = "." if received.name == "SIGHUP" else "; once more kills."
         # `print` may be in the middle of a line of its own when a signal comes.
-        os.write(2, f"\n{received.name}: stopping after this step; once more kills.\n".encode())
+        os.write(2, f"\n{received.name}: stopping after this step{then}\n".encode())
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.received is not None:
@@ -99,14 +110,34 @@ class StopOnSignal(StepCallback):
             self.model.stop_predicting = True
 
 
+def _is_ignored(number):
+    return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
+
+
+def discard_output_of_closed_terminal(descriptors: Sequence[int] = (1, 2)) -> None:
+    """Lets what is written to a terminal that is gone go nowhere: a bar would end the run with an error instead.
+
+    Args:
+        descriptors: standard output and standard error, unless told otherwise.
+    """
+    for descriptor in descriptors:
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+
+
 class Report(StepCallback):
     """Measures training and passes the metrics to writers.
 
     Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the
-    "learning_rate", the "gradient_norm" of the last step, "tokens_per_second" without the time of evaluation and
-    checkpoints; for each routing layer "routing/PATH/used", the fraction of centroids that had a token in the last
-    step, and "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a single one); for each layer with an
-    adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads in positions. After every execution
+    "learning_rate", the "gradient_norm" of the last step, "skipped_updates" of an optimizer that leaves some out,
+    "tokens_per_second" without the time of evaluation and checkpoints; for each routing layer "routing/PATH/used", the
+    fraction of centroids that had a token in the last step, and "routing/PATH/entropy", their normalized entropy (1:
+    uniform, 0: a single one); for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans
+    of its heads in positions. A loss that is not finite is left out. After every execution
     it gets `progress(step, loss)`.
 
     Args:
@@ -140,10 +171,12 @@ class Report(StepCallback):
     def _scalars(self, logs):
         optimizer = self.model.optimizer
         scalars = {
-            "loss": logs["loss"],
+            **({"loss": logs["loss"]} if math.isfinite(logs["loss"]) else {}),
             "learning_rate": float(ops.convert_to_numpy(optimizer.learning_rate)),
             "gradient_norm": float(ops.convert_to_numpy(optimizer.gradient_norm)),
         }
+        if hasattr(optimizer, "num_skipped"):
+            scalars["skipped_updates"] = int(ops.convert_to_numpy(optimizer.num_skipped))
         if self._steps:
             scalars["tokens_per_second"] = self._steps * self._tokens_per_step / self._seconds
         self._steps, self._seconds = 0, 0.0

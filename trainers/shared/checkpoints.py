@@ -29,7 +29,7 @@ def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | 
 
     These are the weights, non-trainable state (centroids), the state of every seed generator, and the
     optimizer's variables with its step. Metrics are left out, as are the sums that replicas exchange
-    within one step.
+    within one step, and the number of updates that were left out.
 
     Args:
         model: `keras.Model`.
@@ -38,7 +38,10 @@ def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | 
     Returns:
         Dictionary from "model/00007 PATH" or "optimizer/00007 PATH" to `keras.Variable`.
     """
-    groups = {"model": model_variables(model), "optimizer": optimizer.variables if optimizer else []}
+    state = optimizer.variables if optimizer else []
+    if hasattr(optimizer, "num_skipped"):
+        state = state[:-1]  # the count is the last
+    groups = {"model": model_variables(model), "optimizer": state}
     return {
         # Paths alone are not unique: layers without a given name may share an automatic one.
         f"{group}/{index:05d} {variable.path}": variable

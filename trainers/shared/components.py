@@ -172,5 +172,6 @@ def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.
             f"`config.optimizer.{unknown[0]}` must be unset for {name}, which has no such argument. "
             f"Received: {settings[unknown[0]]}."
         )
-    measured = type(f"Measured{base.__name__}", (tsa.optimizers.GradientNorm, base), {})
+    careful = [tsa.optimizers.SkipNonfinite] if config.train.nonfinite == "skip" else []
+    measured = type(f"Measured{base.__name__}", (*careful, tsa.optimizers.GradientNorm, base), {})
     return measured(make_schedule(config, hidden_dim), **settings)

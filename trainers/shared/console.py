@@ -26,6 +26,8 @@ EXIT_STATUSES = {
     1: "a fault of the program, with a traceback",
     WRONG_COMMAND: "a wrong command, setting or file, in one line",
     LOOKS_AHEAD: "of trainers.audit: the model looks ahead",
+    4: "of trainers.train: loss or weights are no longer finite; the last good checkpoint is kept",
+    129: "ended by a closed terminal (SIGHUP); training leaves a checkpoint",
     INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint and generation the samples so far",
     143: "ended by SIGTERM, likewise",
 }
@@ -111,7 +113,7 @@ def _exit_on_error(function, argv, errors):
             text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
         text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
-        sys.exit(WRONG_COMMAND)
+        sys.exit(getattr(error, "exit_status", WRONG_COMMAND))
 
 
 def _is_own_or_warning(record):

@@ -1,5 +1,6 @@
 """Trains a model: the body of `trainers.train`. What is trained is a task's business, see `trainers.tasks.registry`."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -10,8 +11,8 @@ import keras
 import ml_collections
 from absl import logging
 
-from trainers.shared import callbacks, components, resume, strategy, workdir, writers
-from trainers.shared.checkpoints import Checkpoints, state_variables
+from trainers.shared import callbacks, components, lock, nonfinite, resume, strategy, workdir, writers
+from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
 from trainers.tasks import registry
@@ -41,12 +42,25 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
         `Outcome`.
 
     Raises:
-        ValueError: For a wrong setting, or one that differs from that of the checkpoint.
+        ValueError: For a wrong setting, or one that differs from that of the checkpoint, or if another process trains
+            in this folder.
+        NonfiniteError: Where loss or weights are not finite; the checkpoints before stay.
     """
     apply_renamed_settings(config)
     _check(config)
     folder = workdir.open_workdir(folder, create=True)
     devices = strategy.choose_devices(config)
+    # Of several processes of one run the chief alone writes.
+    with lock.locked(folder) if devices.is_chief else contextlib.nullcontext():
+        return _train(config, folder, devices)
+
+
+def _train(config, folder, devices):
+    if config.train.nonfinite == "skip" and devices.num_replicas > 1 and keras.backend.backend() == "tensorflow":
+        raise ValueError(
+            "`config.train.nonfinite` must be stop with several TensorFlow replicas. "
+            f"Received: nonfinite=skip, {devices.num_replicas} replicas."
+        )
     execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
     if config.train.deterministic:
         strategy.make_deterministic(execution["jit_compile"])
@@ -67,6 +81,7 @@ def _check(config):
     for name, least in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
         if config.train[name] < least:
             raise ValueError(f"`config.train.{name}` must be {least} or more. Received: {name}={config.train[name]}.")
+    nonfinite.check_mode(config.train.nonfinite)
 
 
 class Run:
@@ -132,6 +147,10 @@ class Run:
 
     def save(self, step: int) -> None:
         """Writes the checkpoint of a step unless it is saved already."""
+        if step != self._saved_step:
+            weight = nonfinite.find_weight(model_variables(self._training_model))
+            if weight is not None:
+                raise self._nonfinite_error(step, f"weights {weight}")
         if step != self._saved_step and self.devices.is_chief:
             # The computed windows of adaptive spans are not weights, but affect rounding.
             windows = {"windows": self._training_model.computed_windows}
@@ -151,15 +170,29 @@ class Run:
             writers.open_writers(self.folder, settings.num_steps, step, described) if self.devices.is_chief else []
         )
         report = callbacks.Report(outputs, settings.log_every, self._data.tokens_per_step)
+        watch = nonfinite.make_callback(settings, self._describe, self._nonfinite_error)
         saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
         with callbacks.StopOnSignal() as stop:
             while step < settings.num_steps and stop.received is None:
                 self._shrink_windows(step)
-                self._fit_until(step, self._next_stop(step), [report, saver, stop])
+                self._fit_until(step, self._next_stop(step), [watch, report, saver, stop])
                 step = stop.step
                 self._evaluate(step, stop, outputs)
             self.save(step)
         return step, stop.received
+
+    def _nonfinite_error(self, step, found):
+        """Returns the error of numbers that are not finite at a step, and in which layer if that can be said."""
+        skips, where = self.config.train.nonfinite == "skip", ""
+        if not skips and self._saved_step is not None and self.devices.num_replicas == 1:
+            # By now all weights may be NaN; with those of the checkpoint the batch may show where it begins.
+            self._checkpoints.load(self._saved_step, self._variables())
+            where = self._describe(step)
+        return nonfinite.make_error(step, found + where, self._saved_step, skips)
+
+    def _describe(self, step):
+        batches = self._data.batches.dataset(start_step=step - 1, num_steps=1)
+        return nonfinite.describe(self._training_model, next(iter(batches)))
 
     def _next_stop(self, step):
         """Returns the step at which the next call of `fit` has to end."""

@@ -13,7 +13,7 @@ from keras import ops
 
 from tf_sparse_attention.models import LanguageModel
 from trainers.configs import base
-from trainers.shared import components, loading
+from trainers.shared import components, damage, loading
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.shared.files import atomic_file, write_json
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
@@ -21,6 +21,7 @@ from trainers.shared.tokenizers import KINDS
 from trainers.tasks import registry
 
 CONFIG, TOKENIZER, SOURCE = "config.json", "tokenizer.json", "source.json"
+CHECKSUMS = "checksums.json"  # of what `save_json` wrote
 MODEL, METRICS = "model.keras", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 
@@ -106,7 +107,7 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
             saved.setdefault(section, settings)
         else:
             if not isinstance(saved.get(section), dict):
-                raise ValueError(_broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
+                raise ValueError(damage.broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
             saved[section] = {**settings, **saved[section]}
     return ml_collections.ConfigDict(saved)
 
@@ -136,25 +137,31 @@ def _identity(source):
 
 def save_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
     """Writes the class and the configuration of a tokenizer."""
-    write_json(open_workdir(workdir) / TOKENIZER, _description(tokenizer))
+    save_json(workdir, TOKENIZER, _description(tokenizer))
 
 
 def load_tokenizer(workdir: str | os.PathLike) -> Any:
     """Returns the tokenizer of the run in a work folder.
 
     Raises:
-        ValueError: If there is none, or its class is not one of the library's.
+        ValueError: If there is none, it was changed, or its class is not one of the library's.
     """
     saved = read_json(workdir, TOKENIZER)
     classes = {kind.__name__: kind for kind in KINDS.values()}
-    if saved["class"] not in classes:
-        raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={saved['class']}.")
-    return classes[saved["class"]].from_config(saved["config"])
+    if saved.get("class") not in classes:
+        raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={saved.get('class')}.")
+    with damage.named(open_workdir(workdir) / TOKENIZER):
+        return classes[saved["class"]].from_config(saved["config"])
 
 
 def check_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
     """Raises a `ValueError` if the run in a work folder has another tokenizer, or another vocabulary."""
-    if (open_workdir(workdir) / TOKENIZER).exists() and read_json(workdir, TOKENIZER) != _description(tokenizer):
+    folder, now = open_workdir(workdir), _description(tokenizer)
+    if (folder / TOKENIZER).exists():
+        is_other = read_json(folder, TOKENIZER) != now
+    else:
+        is_other = _checksums(folder).get(TOKENIZER) not in (None, _checksum(now))
+    if is_other:
         raise ValueError(
             "`config.data.vocabulary` must be that of the checkpoint in the work folder; start a new run with another "
             "--workdir. Received: another vocabulary."
@@ -218,26 +225,47 @@ def model_version(workdir: str | os.PathLike) -> str:
     return f"step {(Checkpoints(folder / CHECKPOINTS).newest_metadata() or {}).get('step')}"
 
 
-def read_json(workdir: str | os.PathLike, name: str) -> dict[str, Any]:
-    """Returns the object in a JSON file of a work folder.
+def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
+    """Writes what a model depends on beside its weights, plain data, with a checksum that `read_json` compares.
+
+    Args:
+        workdir: the work folder.
+        name: of the file.
+        content: a dictionary or a list.
+    """
+    folder = open_workdir(workdir)
+    write_json(folder / name, content)
+    write_json(folder / CHECKSUMS, {**_checksums(folder), name: _checksum(content)})
+
+
+def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:
+    """Returns the content of a JSON file of a work folder.
+
+    Args:
+        workdir: the work folder.
+        name: of the file.
+        kind: what it holds, `dict` or `list`. Default: `dict`.
 
     Raises:
-        ValueError: If there is no such file, or it is broken.
+        ValueError: If there is no such file, it is broken, or it is not what `save_json` wrote.
     """
-    path = open_workdir(workdir) / name
+    folder = open_workdir(workdir)
+    path = folder / name
     if not path.exists():
         raise ValueError(f"`workdir` must hold {name}, which `trainers.train` writes. Received: workdir={workdir}.")
-    try:
+    with damage.named(path):
         saved = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(_broken(path, str(error))) from error
-    if not isinstance(saved, dict):
-        raise ValueError(_broken(path, f"a {type(saved).__name__}"))
+    if not isinstance(saved, kind):
+        raise ValueError(damage.broken(path, f"a {type(saved).__name__}"))
+    if name != CHECKSUMS and _checksums(folder).get(name) not in (None, _checksum(saved)):
+        raise ValueError(damage.broken(path, "another content than the run was started with"))
     return saved
 
 
-def _broken(path, found):
-    return (
-        f"`workdir` must hold a {path.name} as `trainers.train` wrote it: take it from a copy, or start the run anew. "
-        f"Received: {path}, with {found}."
-    )
+def _checksums(folder):
+    """Returns the checksums of a work folder by name of the file; none in one of an earlier version."""
+    return read_json(folder, CHECKSUMS) if (folder / CHECKSUMS).exists() else {}
+
+
+def _checksum(content):
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()

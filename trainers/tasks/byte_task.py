@@ -8,9 +8,8 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
-from trainers.shared import components, exporting, workdir
+from trainers.shared import components, damage, exporting, workdir
 from trainers.shared.evaluation_run import with_overrides
-from trainers.shared.files import write_json
 from trainers.tasks import byte_scores
 from trainers.tasks.settings import Names
 
@@ -51,11 +50,13 @@ class ByteTask:
     def load(cls, folder: str | os.PathLike) -> Self:
         """Returns the task of a work folder."""
         saved = workdir.read_json(folder, CODEC)
-        return cls(workdir.load_config(folder), cls.codec_class.from_config(saved))
+        with damage.named(workdir.open_workdir(folder) / CODEC):
+            codec = cls.codec_class.from_config(saved)
+        return cls(workdir.load_config(folder), codec)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the codec into a work folder."""
-        write_json(workdir.open_workdir(folder) / CODEC, self.codec.get_config())
+        workdir.save_json(folder, CODEC, self.codec.get_config())
 
     def check(self, folder: str | os.PathLike) -> None:
         """Raises a `ValueError` if a work folder has items of another kind, or in another order."""

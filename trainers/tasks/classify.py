@@ -1,7 +1,6 @@
 """The task of classification: which of the labels of its training a text has, by an encoder of any patterns."""
 
 import functools
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
@@ -15,7 +14,6 @@ from tf_sparse_attention.data.batches.labeled import rows_of
 from tf_sparse_attention.export import export_classifier
 from trainers.shared import components, exporting, sampling, workdir
 from trainers.shared.evaluation_run import with_overrides
-from trainers.shared.files import write_json
 from trainers.tasks import class_scores
 from trainers.tasks.classifier import make_classifier
 from trainers.tasks.parts import Generated, Request, TrainingData
@@ -53,12 +51,7 @@ class Task(TextTask):
     @classmethod
     def load(cls, folder: str | os.PathLike) -> Self:
         """Returns the task of a work folder."""
-        path = workdir.open_workdir(folder) / LABELS
-        if not path.exists():
-            raise ValueError(
-                f"`workdir` must hold {LABELS}, which `trainers.train` writes. Received: workdir={folder}."
-            )
-        labels = json.loads(path.read_text(encoding="utf-8"))
+        labels = workdir.read_json(folder, LABELS, list)
         return cls(workdir.load_config(folder), workdir.load_tokenizer(folder), labels)
 
     @classmethod
@@ -70,13 +63,12 @@ class Task(TextTask):
     def save(self, folder: str | os.PathLike) -> None:
         """Writes tokenizer and labels into a work folder."""
         super().save(folder)
-        write_json(workdir.open_workdir(folder) / LABELS, self.labels)
+        workdir.save_json(folder, LABELS, self.labels)
 
     def check(self, folder: str | os.PathLike) -> None:
         """Raises a `ValueError` if a work folder has another tokenizer, or other labels."""
         super().check(folder)
-        path = workdir.open_workdir(folder) / LABELS
-        if path.exists() and json.loads(path.read_text(encoding="utf-8")) != self.labels:
+        if (workdir.open_workdir(folder) / LABELS).exists() and workdir.read_json(folder, LABELS, list) != self.labels:
             raise ValueError(
                 "`config.data` must have the labels of the checkpoint in the work folder; start a new run with another "
                 f"--workdir. Received: {self.labels}."

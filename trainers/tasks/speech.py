@@ -14,7 +14,6 @@ from tf_sparse_attention.export import export_speech
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from trainers.shared import components, exporting, sampling, workdir
 from trainers.shared.evaluation_run import with_overrides
-from trainers.shared.files import write_json
 from trainers.tasks import recordings, speech_scores
 from trainers.tasks.parts import Generated, Request, TrainingData
 from trainers.tasks.settings import Names, check_settings
@@ -52,7 +51,7 @@ class Task:
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes labels and the normalization of features into a work folder."""
-        write_json(workdir.open_workdir(folder) / SPEECH, self.known)
+        workdir.save_json(folder, SPEECH, self.known)
 
     def check(self, folder: str | os.PathLike) -> None:
         """Raises a `ValueError` if a work folder has other labels, or other features."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_attention.data import FeatureMasks, SpeechBatches, SpeechBuckets, Utterance, open_speech_store
+from tf_sparse_attention.data import FeatureMasks, SpeechBatches, SpeechBuckets, Utterance, checksums, open_speech_store
 from tf_sparse_attention.data.batches.speech_store import SpeechStore
 
 F = 4
@@ -87,6 +87,17 @@ def test_a_store_that_was_cut_short_is_made_anew_and_told(name, tmp_path, caplog
     labels = [[store.label_ids(number).tolist() for number in range(3)] for store in (whole, again)]
     assert labels[0] == labels[1] and again.num_frames.tolist() == FRAMES[1:4].tolist()
     assert f"{name} has" in caplog.text and "It is prepared anew." in caplog.text
+
+
+def test_a_store_with_other_features_is_an_error(tmp_path, monkeypatch):
+    source = Source(tmp_path, test=UTTERANCES[:3])
+    open_speech_store(source, "test")
+    (folder,) = (tmp_path / "speech_stores").iterdir()
+    content = (folder / "features.bin").read_bytes()
+    (folder / "features.bin").write_bytes(bytes(len(content)))
+    monkeypatch.setattr(checksums, "_checked", set())
+    with pytest.raises(ValueError, match=rf"delete {folder} to prepare .*features.bin, with another content"):
+        open_speech_store(source, "test")
 
 
 def test_what_cannot_be_learnt_is_counted_and_told(store, caplog):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tf_sparse_attention.data import ByteTokenizer, TokenStore, open_token_store
+from tf_sparse_attention.data import ByteTokenizer, TokenStore, checksums, open_token_store
 from tf_sparse_attention.data.batches.token_store import read_windows
 
 
@@ -158,6 +158,51 @@ def test_a_damaged_store_is_an_error_and_built_again(damage, make_store, tmp_pat
         TokenStore(folder)
     assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
     assert folders(tmp_path) == [folder.name]
+
+
+@pytest.mark.parametrize("damage", ["tokens.bin", "documents.bin", "metadata.json"])
+def test_a_store_with_another_content_is_an_error_that_says_what_to_delete(damage, make_store, tmp_path, monkeypatch):
+    make_store([b"one"])
+    (folder,) = (tmp_path / "token_stores").iterdir()
+    content = (folder / damage).read_bytes()
+    edited = content.replace(b'"num_words": 1', b'"num_words": 2')
+    (folder / damage).write_bytes(edited if edited != content else b"\7" + content[1:])
+    monkeypatch.setattr(checksums, "_checked", set())  # a test may be faster than the clock of the files
+    for open_again in (lambda: TokenStore(folder), lambda: make_store([b"one"])):
+        with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{damage}, with another content"):
+            open_again()
+
+
+def test_stores_that_changed_places_are_an_error(make_source, tmp_path):
+    for split in ("train", "test"):
+        open_token_store(make_source([split.encode()]), ByteTokenizer(), split)
+    test, train = sorted((tmp_path / "token_stores").iterdir())
+    train.rename(tmp_path / "aside")
+    test.rename(train)
+    (tmp_path / "aside").rename(test)
+    with pytest.raises(ValueError, match=r"Prepared data must be .* with split='test' instead of 'train'."):
+        open_token_store(make_source([b"train"]), ByteTokenizer(), "train")
+
+
+def test_a_store_of_an_earlier_version_has_no_checksums_and_opens(make_store, tmp_path):
+    make_store([b"one"])
+    (folder,) = (tmp_path / "token_stores").iterdir()
+    (folder / "checksums.json").unlink()
+    assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "one"
+
+
+def test_damaged_checksums_are_an_error(make_store, tmp_path):
+    make_store([b"one"])
+    (folder,) = (tmp_path / "token_stores").iterdir()
+    (folder / "checksums.json").write_text("{")
+    with pytest.raises(ValueError, match=r"Received: .*checksums.json, which is damaged."):
+        make_store([b"one"])
+
+
+def test_a_store_is_read_once_in_a_process_to_be_checked(make_store, monkeypatch):
+    make_store([b"one"])
+    monkeypatch.setattr(checksums, "_crc32", lambda file: pytest.fail(f"{file} was read again"))
+    make_store([b"one"])
 
 
 def test_a_store_of_another_format_is_not_read(make_store, tmp_path):

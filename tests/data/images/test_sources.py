@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data import open_images
+from tf_sparse_attention.data import checksums, open_images
 
 RANDOM = np.random.default_rng(0)
 
@@ -176,6 +176,17 @@ def test_a_damaged_file_is_written_again(folder, tmp_path):
     (written,) = (tmp_path / "data").rglob("*.npy")
     written.write_bytes(written.read_bytes()[:-1])
     np.testing.assert_array_equal(source.array("train"), images["train"])
+
+
+def test_a_file_with_other_pixels_is_an_error_that_says_what_to_delete(folder, tmp_path, monkeypatch):
+    source = open_images(path=folder[0], data_dir=tmp_path / "data")
+    source.array("train")
+    (written,) = (tmp_path / "data").rglob("*.npy")
+    content = written.read_bytes()
+    written.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    monkeypatch.setattr(checksums, "_checked", set())
+    with pytest.raises(ValueError, match=rf"delete {written} to prepare .* {written}, with another content"):
+        source.array("train")
 
 
 def test_cifar10_of_tfds_is_read_by_its_name(tmp_path):

@@ -70,7 +70,7 @@ class Kick(Recorder):
             os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_fit_after_the_running_step(number, capfd):
     before = signal.getsignal(number)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -90,6 +90,34 @@ def test_a_second_interrupt_does_what_it_always_does():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 1)  # Python runs handlers between two of its own steps.
+
+
+def test_a_closed_terminal_is_told_twice_and_leaves_time_for_the_checkpoint():
+    with callbacks.StopOnSignal() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.received == signal.SIGHUP
+
+
+def test_a_closed_terminal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under `nohup`
+    try:
+        with callbacks.StopOnSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_is_written_to_a_closed_terminal_goes_nowhere():
+    terminal, descriptor = os.openpty()
+    os.close(terminal)
+    with pytest.raises(OSError, match="Input/output error"):
+        os.write(descriptor, b"text")
+    callbacks.discard_output_of_closed_terminal([descriptor])
+    assert os.write(descriptor, b"text") == 4
+    os.close(descriptor)
 
 
 def test_a_signal_ends_a_prediction_too():

@@ -14,6 +14,7 @@ from absl import logging
 from tests.conftest import ROOT
 from trainers.configs import base
 from trainers.shared import config_files, console, quiet, settings_help
+from trainers.shared.nonfinite import NonfiniteError
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,15 @@ def test_the_error_of_a_layer_is_one_line(capsys):
     with pytest.raises(SystemExit, match="2"):
         console._exit_on_error(layer, np.zeros((2, 3)), (ValueError,))
     assert capsys.readouterr().err == "error: `inputs` must be short.\n(--verbosity=1 shows where)\n"
+
+
+def test_an_error_may_have_an_exit_status_of_its_own():
+    def train(argv):
+        raise NonfiniteError("a loss of nan")
+
+    with pytest.raises(SystemExit, match="4"):
+        console._exit_on_error(train, [], (ValueError,))
+    assert NonfiniteError.exit_status in console.EXIT_STATUSES
 
 
 @pytest.mark.parametrize(
@@ -139,7 +149,7 @@ def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
     rows = dict(re.findall(r"^\| ([\d, ]+) \| (.*) \|$", page, re.MULTILINE))
     assert {int(status) for statuses in rows for status in statuses.split(",")} == set(console.EXIT_STATUSES)
     for status, text in console.EXIT_STATUSES.items():
-        assert status > 100 or text.replace("trainers.audit", "`trainers.audit`") == rows[str(status)]
+        assert status > 100 or re.sub(r"(trainers\.\w+)", r"`\1`", text) == rows[str(status)]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ from typing import NamedTuple
 
 import pytest
 
+from tf_sparse_attention.data import ByteTokenizer, SubwordTokenizer
 from trainers.configs import base
 from trainers.shared import workdir
+
+VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,29 @@ def test_a_model_that_was_cut_off_is_named(tmp_path):
     (tmp_path / "model.keras").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(ValueError, match=r"`workdir` must be a file .* Received: .*model.keras, which is 16 bytes"):
         workdir.load_model(tmp_path)
+
+
+def test_a_tokenizer_that_was_edited_is_named(tmp_path):
+    workdir.save_tokenizer(tmp_path, SubwordTokenizer(VOCABULARY))
+    path = tmp_path / "tokenizer.json"
+    assert workdir.load_tokenizer(tmp_path).vocabulary_size > 0
+    path.write_text(path.read_text().replace("ab_", "ba_"))
+    for read in (workdir.load_tokenizer, lambda folder: workdir.check_tokenizer(folder, ByteTokenizer())):
+        with pytest.raises(ValueError, match=r"`workdir` must hold a tokenizer.json .*json, with another content than"):
+            read(tmp_path)
+    (tmp_path / "checksums.json").unlink()  # as in a folder of an earlier version
+    assert workdir.load_tokenizer(tmp_path).vocabulary_size > 0
+    path.write_text('{"class": "SubwordTokenizer"}')
+    with pytest.raises(ValueError, match=r"`workdir` must hold a tokenizer.json .*tokenizer.json, with no 'config'"):
+        workdir.load_tokenizer(tmp_path)
+
+
+def test_a_run_goes_on_with_its_tokenizer_even_if_the_file_is_gone(tmp_path):
+    workdir.save_tokenizer(tmp_path, ByteTokenizer())
+    (tmp_path / "tokenizer.json").unlink()
+    workdir.check_tokenizer(tmp_path, ByteTokenizer())
+    with pytest.raises(ValueError, match=r"`config.data.vocabulary` must be that of the checkpoint"):
+        workdir.check_tokenizer(tmp_path, SubwordTokenizer(VOCABULARY))
 
 
 class Source(NamedTuple):

@@ -43,14 +43,29 @@ class AuditTarget:
             for variable, value in before:
                 variable.assign(value)
 
-    def __call__(self, inputs: Any, hook: Callable[[keras.Layer, list[Any], Any], Any] | None = None) -> list[Tensor]:
-        """Returns the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer."""
+    def __call__(
+        self,
+        inputs: Any,
+        hook: Callable[[keras.Layer, list[Any], Any], Any] | None = None,
+        values: Sequence[tuple[keras.Variable, Tensor]] = (),
+        reduce: Callable[[Any], Any] | None = None,
+    ) -> list[Tensor]:
+        """Returns the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer.
+
+        Args:
+            inputs: what the target is called with.
+            hook: see above. Default: None.
+            values: pairs of a variable and its value in this call. Default: none, all have their own.
+            reduce: function of the outputs, called in the state of the call, whose result is returned instead of them.
+                Default: None.
+        """
         # Rematerialised calls give the same values, but on TensorFlow no gradient to what a hook adds inside of them.
         attributes = [(layer, "_remat_mode", None) for layer in self.layers]
         if hook:
             attributes += [_hooked(layer, hook) for layer in self.layers]
-        with keras.StatelessScope(), replaced(attributes):
+        with keras.StatelessScope(values), replaced(attributes):
             outputs = self._call(_tensors(inputs), self._training)
+            outputs = outputs if reduce is None else reduce(outputs)
         return [output for output in keras.tree.flatten(outputs) if output is not None]
 
     def find_embeddings(self, inputs: Any, batch_and_length: tuple[int, int]) -> list[tuple[str, Tensor]]:

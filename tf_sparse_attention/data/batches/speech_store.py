@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance
 from tf_sparse_attention.files import atomic_folder
 
@@ -40,7 +41,8 @@ class SpeechStore:
         has_unknown: bool (num_utterances,), transcripts with labels that are not among `labels`, which they lack.
 
     Raises:
-        ValueError: if the folder holds no complete store.
+        ValueError: if the folder holds no complete store, or one whose files are not what was written. The first
+            opening in a process reads all of them for that.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -64,6 +66,7 @@ class SpeechStore:
             self._features = np.memmap(folder / FRAMES, "float32", "r", shape=shape)
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise ValueError(f"`folder` must hold a complete store. Received: folder={folder} ({error}).") from error
+        checksums.check(folder / checksums.FILE, folder)
         self.num_frames, self.num_labels = np.diff(self._frame_offsets), np.diff(self._label_offsets)
         self.mean, self.std = (np.array(self.metadata[name], "float32") for name in ("mean", "std"))
         self.has_unknown = np.isin(np.arange(self.num_utterances), self.metadata["has_unknown"])
@@ -116,7 +119,7 @@ def open_speech_store(
         `SpeechStore`.
 
     Raises:
-        ValueError: if the split has no recordings, or one of them no frames.
+        ValueError: if the split has no recordings, or one of them no frames, or the store is not what was written.
 
     Example:
 
@@ -136,7 +139,11 @@ def open_speech_store(
     target = root / f"{re.sub('[^A-Za-z0-9]+', '_', f'{source.name}_{split}')}_{digest}"
     if target.exists():
         try:
-            return SpeechStore(target)
+            store = SpeechStore(target)
+            checksums.check(target / checksums.FILE, target, identity)
+            return store
+        except checksums.DamagedDataError:
+            raise
         except ValueError as error:
             logging.warning("%s It is prepared anew.", error)
     with atomic_folder(target) as temporary:
@@ -163,6 +170,8 @@ def _write(folder, source, split, identity):
     metadata = identity | {"labels": names, "unit": source.unit, "num_features": source.num_features}
     metadata |= {"num_utterances": len(writer.frames) - 1, "has_unknown": writer.unknown, **writer.statistics()}
     (folder / METADATA).write_text(json.dumps(metadata, indent=1), encoding="utf-8")
+    files = {name: folder / name for name in (FRAMES, FRAME_OFFSETS, LABELS, LABEL_OFFSETS, METADATA)}
+    checksums.write_checksums(folder / checksums.FILE, files, identity)
     logging.info("%s, %s: %d recordings, %d frames.", source.name, split, len(writer.frames) - 1, writer.frames[-1])
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tf_sparse_attention.data import checksums
+
 # Raised when the files change meaning, so that older stores are built again.
 FORMAT = 1
 TOKENS_FILE, OFFSETS_FILE, METADATA_FILE = "tokens.bin", "documents.bin", "metadata.json"
@@ -33,7 +35,8 @@ class TokenStore:
         end_id, vocabulary_size: those of the tokenizer.
 
     Raises:
-        ValueError: If the folder holds no complete store.
+        ValueError: If the folder holds no complete store, or one whose files are not what was written. The first
+            opening in a process reads all of them for that.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -54,6 +57,7 @@ class TokenStore:
             raise ValueError(
                 f"`folder` must hold a complete token store. Received: folder={folder} ({error})."
             ) from error
+        checksums.check(folder / checksums.FILE, folder)
 
     def document(self, index: int) -> np.ndarray:
         """Returns the ids of one document, its end id included, as an int32 array."""

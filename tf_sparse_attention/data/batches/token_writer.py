@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
 
 INCOMPLETE = ".incomplete-"
@@ -25,9 +26,10 @@ def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.P
     """Opens the token ids of a split, building them if they are not there yet.
 
     The name of a store comes from the source's fingerprint, the split and the tokenizer with its configuration: with
-    another of them another store is built, and an incomplete or damaged one is built again. It is written to a
-    temporary folder and renamed, so a killed process leaves nothing that would be read, and two processes that build
-    the same store at once both end with one complete store.
+    another of them another store is built, and an incomplete one is built again. Its files have checksums: one that
+    is damaged, or was moved to another's place, is an error. It is written to a temporary folder and renamed, so a
+    killed process leaves nothing that would be read, and two processes that build the same store at once both end with
+    one complete store.
 
     Args:
         source: `TextSource`, or any object with `fingerprint` and `documents(split)`.
@@ -39,8 +41,8 @@ def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.P
         `TokenStore`.
 
     Raises:
-        ValueError: If the folder is in a bucket, the split has no documents, or the tokenizer gives a special id for
-            text.
+        ValueError: If the folder is in a bucket, the split has no documents, the tokenizer gives a special id for
+            text, or the store is not what was written.
 
     Example:
 
@@ -54,14 +56,26 @@ def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.P
     }
     root = _local_folder(os.path.join(source.data_dir, "token_stores") if folder is None else folder)
     target = root / _store_name(identity)
-    with contextlib.suppress(ValueError):
-        return TokenStore(target)
+    found = _complete_store(target)
+    if found is not None:
+        checksums.check(target / checksums.FILE, target, identity)
+        return found
     root.mkdir(parents=True, exist_ok=True)
     _remove_stale(root)
     with _incomplete_folder(root) as incomplete:
         _write(incomplete, source.documents(split), tokenizer, identity)
         _publish(incomplete, target)
     return TokenStore(target)
+
+
+def _complete_store(folder):
+    """Returns the store in a folder, None if it is incomplete or not there. A damaged one is an error."""
+    try:
+        return TokenStore(folder)
+    except checksums.DamagedDataError:
+        raise
+    except ValueError:
+        return None
 
 
 def _local_folder(folder):
@@ -104,6 +118,8 @@ def _write(folder, documents, tokenizer, identity):
     vocabulary = {"dtype": dtype.name, "end_id": tokenizer.end_id, "vocabulary_size": tokenizer.vocabulary_size}
     with _synced_file(folder / METADATA_FILE) as file:
         file.write(json.dumps(identity | vocabulary | counts, indent=1, sort_keys=True).encode())
+    files = {name: folder / name for name in (TOKENS_FILE, OFFSETS_FILE, METADATA_FILE)}
+    checksums.write_checksums(folder / checksums.FILE, files, identity)
 
 
 def _check_ids(ids, tokenizer):
@@ -128,9 +144,8 @@ def _synced_file(path):
 
 
 def _publish(incomplete, target):
-    """Renames a complete store to its final path, unless another process was faster; replaces a damaged one."""
-    with contextlib.suppress(ValueError):
-        TokenStore(target)
+    """Renames a complete store to its final path, unless another process was faster; replaces an incomplete one."""
+    if _complete_store(target) is not None:
         return
     if target.exists():
         with _incomplete_folder(target.parent) as aside:

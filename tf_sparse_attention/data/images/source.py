@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.token_writer import STALE_AFTER
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
@@ -85,8 +86,8 @@ class ImageSource:
         """Returns the images of a split as an array on the disk, which is written on first use.
 
         The file is complete or absent, whenever the process is killed, and its name comes from the fingerprint, the
-        split and the shape, so that other images are never taken for these. N H W C bytes: 154 MB for the training
-        part of CIFAR-10, 15.7 GB for that of ImageNet-64.
+        split and the shape, so that other images are never taken for these; it has a checksum beside
+        it. N H W C bytes: 154 MB for the training part of CIFAR-10, 15.7 GB for that of ImageNet-64.
 
         Args:
             split: as for `images`.
@@ -96,18 +97,23 @@ class ImageSource:
             uint8 (N, H, W, C), mapped into memory, read-only.
 
         Raises:
-            ValueError: as `images`, and for a split without images.
+            ValueError: as `images`, for a split without images, and for a file that is not what was written.
         """
         root = pathlib.Path(os.path.join(self.data_dir, "images") if folder is None else folder).expanduser()
         identity = f"{FORMAT}\0{self.fingerprint}\0{split}\0{self.shape}"
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         path = root / f"{re.sub('[^A-Za-z0-9]+', '_', f'{self.name}_{split}')}_{digest}.npy"
+        sums, what = path.with_suffix(".checksums.json"), {"source": self.fingerprint, "split": split}
         found = _opened(path)
-        if found is None:
+        if found is not None:
+            checksums.check(sums, path, what)
+        else:
             root.mkdir(parents=True, exist_ok=True)
             _remove_stale(root)
             with atomic_file(path) as temporary:
                 _write(temporary, self.images(split), self.shape, f"split={split} of {self.name}")
+                # Before the file has its name: one without checksums would be taken for that of an earlier version.
+                checksums.write_checksums(sums, {path.name: temporary}, what)
             found = np.load(path, mmap_mode="r")
         return found
 

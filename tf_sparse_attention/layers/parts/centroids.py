@@ -140,8 +140,12 @@ class Centroids(keras.layers.Layer):
             variable.assign(ops.cast(value, variable.dtype))
 
     def advance(self, seen: Sequence[Tensor]) -> None:
-        """Moves the centroids by the sums and counts of all replicas together."""
-        state = kmeans.update(self.state, kmeans.Statistics(*seen), self.ema_decay)
+        """Moves the centroids by the sums and counts of all replicas together; a sum that is not finite by none."""
+        sums, counts = seen
+        is_finite = ops.all(ops.isfinite(sums), axis=-1)  # (N, K)
+        # A NaN would stay in the state for good, and with it in the attention of every later batch.
+        seen = kmeans.Statistics(ops.where(is_finite[..., None], sums, 0), ops.where(is_finite, counts, 0))
+        state = kmeans.update(self.state, seen, self.ema_decay)
         if self.revive_after:
             # Drawn from the seed alone: the same on all replicas, and nothing to save.
             noise = NOISE * keras.random.normal(self.centroids.shape, dtype=self.centroids.dtype, seed=self.seed)

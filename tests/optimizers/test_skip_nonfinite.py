@@ -1,0 +1,95 @@
+"""The mixin that leaves out updates whose gradients are not finite."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_attention.optimizers import Adafactor, GradientNorm, SkipNonfinite
+
+
+class CarefulAdafactor(SkipNonfinite, GradientNorm, Adafactor):
+    """The library's optimizer, of momentum and decay too."""
+
+
+class CarefulAdam(SkipNonfinite, keras.optimizers.AdamW):
+    """One of Keras."""
+
+
+def make(kind):
+    weights = [keras.Variable(np.ones((2, 3), "float32")), keras.Variable(np.ones((3,), "float32"))]
+    options = {"beta_1": 0.9} if kind is CarefulAdafactor else {}
+    return kind(0.1, weight_decay=0.1, use_ema=True, **options), weights
+
+
+def values(optimizer, weights):
+    """All numbers but the count, the last of the optimizer's."""
+    return [np.array(keras.ops.convert_to_numpy(variable)) for variable in [*weights, *optimizer.variables[:-1]]]
+
+
+@pytest.mark.parametrize("kind", [CarefulAdafactor, CarefulAdam])
+def test_an_update_with_one_nan_changes_nothing_and_is_counted(kind):
+    optimizer, weights = make(kind)
+    gradients = [tf.ones((2, 3)), tf.ones((3,))]
+    apply = tf.function(lambda given: optimizer.apply(given, weights), jit_compile=True)
+    assert int(optimizer.num_skipped) == 0
+    optimizer.build(weights)
+    apply(gradients)
+    before = values(optimizer, weights)
+    for wrong in (np.nan, np.inf):
+        apply([gradients[0], tf.constant([0.0, wrong, 0.0])])
+    for value, expected in zip(values(optimizer, weights), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert int(optimizer.num_skipped) == 2
+    apply(gradients)
+    assert (values(optimizer, weights)[0] != before[0]).all()
+
+
+def test_finite_updates_are_those_of_the_optimizer():
+    careful, weights = make(CarefulAdam)
+    plain = keras.optimizers.AdamW(0.1, weight_decay=0.1, use_ema=True)
+    expected = [keras.Variable(np.ones((2, 3), "float32")), keras.Variable(np.ones((3,), "float32"))]
+    for scale in (1.0, -2.0):
+        for optimizer, given in ((careful, weights), (plain, expected)):
+            optimizer.apply([scale * tf.ones((2, 3)), tf.ones((3,))], given)
+    np.testing.assert_array_equal(weights[0].numpy(), expected[0].numpy())
+
+
+def test_rows_of_a_sparse_gradient_are_looked_at():
+    optimizer, (weight, _) = make(CarefulAdafactor)
+    optimizer.apply(
+        [tf.IndexedSlices(tf.constant([[1.0, np.nan, 1.0]]), tf.constant([1]), tf.constant([2, 3]))], [weight]
+    )
+    assert int(optimizer.num_skipped) == 1 and weight.numpy().tolist() == [[1] * 3] * 2
+
+
+def test_gathered_gradients_are_kept_where_one_step_is_left_out():
+    optimizer = type("Gathering", (SkipNonfinite, keras.optimizers.SGD), {})(1.0, gradient_accumulation_steps=2)
+    weight = keras.Variable(np.zeros((1,), "float32"))
+    for gradient in (1.0, np.nan, 3.0):
+        optimizer.apply([tf.constant([gradient])], [weight])
+    assert weight.numpy().tolist() == [-2.0]
+
+
+CODE = """
+import keras, numpy as np
+from keras import ops
+from tf_sparse_attention.optimizers import Adafactor, GradientNorm, SkipNonfinite
+
+class Careful(SkipNonfinite, GradientNorm, Adafactor):
+    pass
+
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+model.compile(Careful(0.1), loss="mse", jit_compile=True)
+x, y = np.ones((4, 1)), np.array([[1.0], [np.nan], [1.0], [np.inf]])
+seen = []
+watch = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: (
+    model.jax_state_sync(), seen.append(float(ops.convert_to_numpy(model.weights[0])[0, 0]))))
+model.fit(x, y, batch_size=1, shuffle=False, verbose=0, callbacks=[watch])
+print(int(model.optimizer.num_skipped), int(model.optimizer.iterations.value), np.isfinite(seen).all(),
+      seen[0] == seen[1], seen[1] != seen[2], seen[2] == seen[3])
+"""
+
+
+def test_updates_are_left_out_on_jax(run_jax):
+    assert run_jax(CODE).split() == ["2", "2", *["True"] * 4]

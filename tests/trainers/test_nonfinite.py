@@ -1,0 +1,88 @@
+"""Trainings whose numbers stop being finite."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import tf_sparse_attention as tsa
+from trainers.shared import nonfinite, training, workdir
+from trainers.shared.checkpoints import Checkpoints
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Makes the targets of the third step count for NaN, in every run."""
+    plain = tsa.data.TrainingBatches.dataset
+
+    def poison(step, batch):
+        inputs, targets, weights = batch
+        return inputs, targets, tf.where(step == 2, np.nan, weights)
+
+    def dataset(self, start_step=0, **options):
+        steps = tf.data.Dataset.counter(start_step)
+        return tf.data.Dataset.zip(steps, plain(self, start_step, **options)).map(poison)
+
+    monkeypatch.setattr(tsa.data.TrainingBatches, "dataset", dataset)
+
+
+def test_a_loss_that_is_nan_ends_the_run_and_such_updates_can_be_left_out(
+    poisoned, make_plain_config, tmp_path, caplog
+):
+    config = make_plain_config()
+    config.train.update(num_steps=4, checkpoint_every=1, log_every=1)
+    message = (
+        r"Received: a loss of nan: loss: 1 of 1 .* at step 3. Now the checkpoint of step 2 is kept; .*=skip leaves"
+    )
+    with pytest.raises(nonfinite.NonfiniteError, match=message):
+        training.train(config, tmp_path)
+    assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == [1, 2]
+    assert not (tmp_path / workdir.MODEL).exists()
+    config.train.nonfinite = "skip"
+    outcome = training.train(config, tmp_path)
+    assert outcome.step == 4 and "Step 3: 1 of 1 updates left out, a loss of nan: loss: 1 of 1" in caplog.text
+    assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
+    rows = [json.loads(row) for row in (tmp_path / workdir.METRICS).read_text().splitlines()]
+    assert [row.get("skipped_updates") for row in rows] == [None, None, 1, 1]
+    assert ["loss" in row and np.isfinite(row["loss"]) for row in rows] == [True, True, False, True]
+
+
+def test_weights_that_are_not_finite_are_not_saved(make_plain_config, tmp_path):
+    config = make_plain_config()
+    # Weights of 1e38 are finite; their decay in the second step is not.
+    config.optimizer.update(name="adamw", learning_rate=1e38, weight_decay=1e38)
+    config.train.update(num_steps=1)
+    with pytest.raises(nonfinite.NonfiniteError, match=r"Received: weights .* at step 1. Now no checkpoint was saved"):
+        training.train(config, tmp_path)
+    assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == []
+
+
+def test_updates_that_are_never_finite_end_the_run():
+    class Careful(tsa.optimizers.SkipNonfinite, keras.optimizers.SGD):
+        pass
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(Careful(), loss="mse")
+    watch = nonfinite.TellSkipped(50, lambda step: "", lambda step, found: nonfinite.make_error(step, found, 7, True))
+    watch.set_initial_step(0)
+    x = np.full((110, 1), np.nan, "float32")
+    with pytest.raises(
+        nonfinite.NonfiniteError, match=r"100 updates in a row .* at step 100. Now the .* step 7 is kept"
+    ):
+        model.fit(x, x, batch_size=1, verbose=0, callbacks=[watch])
+
+
+def test_another_mode_is_an_error(tiny_config, tmp_path):
+    tiny_config.train.nonfinite = "ignore"
+    with pytest.raises(ValueError, match=r"`config.train.nonfinite` must be stop or skip. Received: nonfinite=ignore."):
+        training.train(tiny_config, tmp_path)
+
+
+def test_the_first_weight_that_is_not_finite_is_named():
+    weights = [keras.Variable(np.ones(2, dtype), dtype=dtype, name=f"of_{dtype}") for dtype in ("int32", "float32")]
+    assert nonfinite.find_weight(weights) is None
+    weights[1].assign(ops.stack([1.0, np.inf]))
+    assert nonfinite.find_weight(weights) == "of_float32"

@@ -1,0 +1,76 @@
+"""A mixin that leaves out updates whose gradients are not finite, for any Keras optimizer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from tf_sparse_attention.types import Tensor
+
+
+class SkipNonfinite:
+    """Mixin for optimizers that leave out an update if a gradient of it has a NaN or an infinity.
+
+    Such an update changes nothing but `num_skipped`: neither weights nor the state of the optimizer, its step and what
+    `gradient_accumulation_steps` gathered among them. Works on every backend inside a compiled training step, on one
+    TensorFlow replica or any devices of JAX. The check reads each gradient once.
+
+    `keras.optimizers.LossScaleOptimizer` leaves them out as well, but halves a factor of the loss each time, which is
+    for float16.
+
+    Put it before the optimizer, and before `GradientNorm`:
+
+    >>> class CarefulAdam(SkipNonfinite, keras.optimizers.Adam):
+    ...     pass
+    >>> model.compile(CarefulAdam(1e-3), loss="mse")
+    >>> model.fit(x, y)
+    >>> int(model.optimizer.num_skipped)
+    """
+
+    _is_selecting = False
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        # The last variable, so that a checkpoint without it has the others in the same places.
+        self._num_skipped = self.add_variable((), dtype="int32", name="num_skipped")
+
+    def apply(self, grads: Sequence[Tensor | None], trainable_variables: Any = None) -> None:
+        if self._is_selecting:  # by `stateless_apply`, afterwards
+            super().apply(grads, trainable_variables)
+            return
+        if not self.built:
+            self.build(list(trainable_variables))
+        update = super().apply
+        ops.cond(all_finite(grads), lambda: update(grads, trainable_variables), self._count_skipped)
+
+    def _count_skipped(self):
+        self._num_skipped.assign(self._num_skipped + 1)
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        self._is_selecting = True
+        try:
+            new_weights, new_state = super().stateless_apply(optimizer_variables, grads, trainable_variables)
+        finally:
+            self._is_selecting = False
+        is_finite = all_finite(grads)
+        new_state[-1] = optimizer_variables[-1]
+        weights, state = (
+            [ops.where(is_finite, new, old) for new, old in zip(after, before, strict=True)]
+            for after, before in ((new_weights, trainable_variables), (new_state, optimizer_variables))
+        )
+        state[-1] = state[-1] + ops.cast(~is_finite, state[-1].dtype)
+        return weights, state
+
+    @property
+    def num_skipped(self) -> Tensor:
+        """Updates that were left out so far, an int32 scalar."""
+        return ops.convert_to_tensor(self._num_skipped) if self.built else ops.zeros((), "int32")
+
+
+def all_finite(gradients: Sequence[Tensor | None]) -> Tensor:
+    """Returns whether all numbers of all gradients are finite, bool (); of sparse ones those of their rows."""
+    values = [getattr(gradient, "values", gradient) for gradient in gradients if gradient is not None]
+    return ops.all(ops.stack([ops.all(ops.isfinite(value)) for value in values]))
