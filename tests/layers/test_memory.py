@@ -62,6 +62,15 @@ def test_the_result_is_that_of_the_joined_sequence(name, masked):
     assert_close(actual, expected, CLOSE)
 
 
+@pytest.mark.parametrize("sizes", [(LENGTH, 1), (1, 1), (2, 1, LENGTH, 1), (1, 2, LENGTH, 1)])
+def test_an_attention_mask_of_one_key_is_for_all_but_the_memory(sizes):
+    layer, memory, x = make("window"), normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
+    seen = np.random.default_rng(2).random(sizes) < 0.5
+    given = {"memory": memory, "use_causal_mask": True}
+    expected = layer(x, attention_mask=np.broadcast_to(seen, (2, 2, LENGTH, LENGTH)), **given)
+    assert_close(layer(x, attention_mask=seen, **given), expected, CLOSE)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_no_gradient_goes_to_the_memory(name):
     layer, inputs = make(name), {"memory": normal(2, MEMORY, SIZE), "x": normal(2, LENGTH, SIZE, seed=1)}

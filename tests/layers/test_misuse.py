@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from tests.contracts import SIZE, normal
-from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
+from tf_sparse_attention.layers import (
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+    SwappedAttention,
+    TransformerBlock,
+)
 
 X = normal(2, 6, SIZE)
 
@@ -23,6 +29,24 @@ def test_an_additive_mask_is_refused(name):
     message = rf"`{name}` must be boolean, .* by `mask == 0`. Received: {name} of dtype float32\."
     with pytest.raises(ValueError, match=message):
         local()(X, **{name: np.zeros(sizes, "float32")})
+
+
+@pytest.mark.parametrize("make", [local, lambda: MixedAttention([local()]), lambda: SwappedAttention(local())])
+@pytest.mark.parametrize("built", [False, True])
+def test_a_call_without_a_query_names_it(make, built):
+    layer = make()
+    if built:
+        layer.build(X.shape)
+    with pytest.raises(TypeError, match="'query'"):
+        layer()
+    for given in ({"query": None}, {"query": None, "value": X}):
+        with pytest.raises(ValueError, match=r"`query` must be a tensor .* Received: query=None\."):
+            layer(**given)
+
+
+def test_a_picture_without_a_query_names_it():
+    with pytest.raises(ValueError, match=r"`query` must be a tensor .* Received: query=None\."):
+        local().attention_pattern(None)
 
 
 @pytest.mark.parametrize("make", [local, lambda: MixedAttention([local(), routing(selection="nearest")])])

@@ -212,7 +212,7 @@ def test_text_goes_in_and_out(model):
     assert texts == [tokenizer.detokenize(row) for row in ids]
 
 
-@pytest.mark.parametrize("prompt", [[258], [-1], [0, 3], [1.5], [[3]], [[3], [4, 5]]])
+@pytest.mark.parametrize("prompt", [[258], [-1], [3, 0], [0, 0], [0.0, 3], [1.5], [[3]], [[3], [4, 5]]])
 def test_a_prompt_that_is_not_of_ids_of_the_vocabulary_is_refused(model, prompt):
     with pytest.raises(ValueError, match=r"`prompts` must be text, or sequences of integers in \[1, 258\)\."):
         model.generate([[1], prompt], max_length=9)
@@ -260,9 +260,9 @@ def test_stop_ids_that_are_no_ids_are_refused(generator, stop_token_ids):
 
 def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
     rows = lists(generator.generate([[74, 107]], max_length=4, seed=2))
-    for prompt in ([74, 107], (74, 107), np.array([74, 107])):
+    for prompt in ([74, 107], (74, 107), np.array([74, 107]), [0, 74, 107]):
         assert model.generate(prompt, max_length=4, seed=2).tolist() == rows[0]
-    for prompts in ([[74, 107]], np.array([[74, 107]]), ops.convert_to_tensor([[74, 107]])):
+    for prompts in ([[74, 107]], [[0, 74, 107]], np.array([[74, 107]]), ops.convert_to_tensor([[74, 107]])):
         assert [row.tolist() for row in model.generate(prompts, max_length=4, seed=2)] == rows
     assert isinstance(model.generate("Hi", max_length=4, tokenizer=ByteTokenizer()), str)
 
@@ -270,7 +270,7 @@ def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
 def test_padding_on_either_side_is_taken_off(model, generator):
     wanted = lists(generator.generate([[5, 6], [7, 8, 9], [], [3]], max_length=6, seed=2))
     ids = np.array([[0, 0, 5, 6], [7, 8, 9, 0], [0, 0, 0, 0], [0, 0, 0, 3]])
-    mask = [[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
+    mask = [[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 1, 1]]  # the last row has the start id too
     rows = model.generate(ids, max_length=6, seed=2, padding_mask=mask)
     assert [row.tolist() for row in rows] == wanted
 

@@ -220,6 +220,7 @@ WRONG = [
     (lambda: make()(inputs_of(SOURCES + V)), r"`encoder_token_ids` must be token ids from 0 to 39"),
     (lambda: make().generate([[]], 5), r"`sources` must have one token or more each\. Received: an empty one\."),
     (lambda: make().generate([[V]], 5), r"`sources` must be text, or sequences of integers in \[1, 40\)"),
+    (lambda: make().generate([[0, 1]], 5), r"integers in \[1, 40\)\. Id 0 is padding, see `padding_mask`\. Received"),
     (lambda: make().generate("Hund", 5), r"`tokenizer` must be given for sources of text"),
     (lambda: next(make().stream([[3], [4]], 5)), r"`source` must be one source\. Received: 2\."),
     (

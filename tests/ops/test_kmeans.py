@@ -209,6 +209,7 @@ def test_the_commitment_is_the_mean_square_distance_to_the_own_centroid():
     assert float(kmeans.commitment(x, clusters, centroids)) == (1 + 4) / 4
     assert float(kmeans.commitment(x, clusters, centroids, np.array([[True, False]]))) == 1 / 2
     assert float(kmeans.commitment(x, clusters, centroids, np.array([[False, False]]))) == 0
+    assert float(kmeans.commitment(x[:0], clusters[:0], centroids)) == 0
 
 
 def test_the_commitment_pulls_tokens_and_not_centroids():

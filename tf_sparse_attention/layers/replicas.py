@@ -82,21 +82,24 @@ def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
 
 
 @contextlib.contextmanager
-def joined_mean(count: Tensor | None) -> Iterator[None]:
-    """Declares that losses are means over `count` targets of this replica, and makes them means over those of all.
+def joined_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
+    """Declares that a loss is a mean over `rows` rows of this replica, and makes it one over those of all replicas.
 
-    Keras takes the mean of the losses of replicas, of which one may have fewer targets than another: a loss multiplies
-    its own by `mean_factor`. The counts are added here, before the layers are called.
+    Keras takes the mean of the losses of replicas, of which one may have fewer rows than another, or fewer targets in
+    as many: a training step weighs its loss by `weigh_by_rows`, and a loss multiplies its own by `mean_factor`. Both
+    numbers are added up here, before the layers are called.
 
     Args:
-        count: float32 (), in replica context. None: nothing is declared.
+        rows: int (), in replica context.
+        count: float32 (), targets of this replica, which the loss is the mean of. None: it is one over rows.
     """
-    before = mean_factor()
-    _LOCAL.mean_factor = _factor(count)
+    before = _row_weight(), mean_factor()
+    if in_several_replicas():
+        _LOCAL.row_weight, _LOCAL.mean_factor = _weights(rows, count)
     try:
         yield
     finally:
-        _LOCAL.mean_factor = before
+        _LOCAL.row_weight, _LOCAL.mean_factor = before
 
 
 def mean_factor() -> Any:
@@ -104,13 +107,35 @@ def mean_factor() -> Any:
     return getattr(_LOCAL, "mean_factor", 1.0)
 
 
-def _factor(count):
-    if count is None or not in_several_replicas():
-        return 1.0
+def weigh_by_rows(loss: Tensor) -> Tensor:
+    """Returns the loss of this replica, a scalar, with the gradient that is its part of the mean over all rows.
+
+    What Keras reports it weighs by the rows of replicas; the gradients it adds up as if each had as many.
+    """
+    weight = _row_weight()
+    if weight is None:
+        return loss
+    ops = keras.ops
+    loss = ops.where(weight > 0, loss, 0)  # a mean over no rows may be NaN
+    weight = ops.cast(weight, loss.dtype)
+    return weight * loss + ops.stop_gradient((1 - weight) * loss)
+
+
+def _row_weight():
+    return getattr(_LOCAL, "row_weight", None)
+
+
+def _weights(rows, count):
+    """Returns what the loss of this replica weighs, 1 where all have as many rows, and its `mean_factor`."""
     import tensorflow as tf
 
-    total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, count)
-    return tf.maximum(count, 1.0) * replica_count() / tf.maximum(total, 1.0)
+    rows = tf.cast(rows, "float32")
+    own = tf.stack([rows, tf.zeros(()) if count is None else count])
+    all_rows, all_targets = tf.unstack(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own))
+    weight = rows * replica_count() / tf.maximum(all_rows, 1.0)
+    if count is None:
+        return weight, 1.0
+    return weight, tf.maximum(count, 1.0) * all_rows / tf.maximum(all_targets, 1.0) / tf.maximum(rows, 1.0)
 
 
 def has_several_workers() -> bool:
@@ -131,15 +156,14 @@ def logs_to_average(logs: Any) -> Any:
     return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), logs)
 
 
-def local_part(step_and_batches: tuple[int, int, Iterator[Any]]) -> Any:
+def local_part(strategy: Any, step_and_batches: tuple[int, int, Iterator[Any]]) -> Any:
     """Returns the next batch of the first replica of this worker.
 
     Args:
+        strategy: the `tf.distribute.Strategy` of the model.
         step_and_batches: what a Keras epoch iterator yields: first step, last step, iterator.
     """
-    import tensorflow as tf
-
-    first = tf.distribute.get_strategy().experimental_local_results
+    first = strategy.experimental_local_results
     return keras.tree.map_structure(lambda value: first(value)[0], next(step_and_batches[2]))
 
 

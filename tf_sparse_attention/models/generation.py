@@ -42,8 +42,9 @@ class Generation:
         """Continues prompts of text or of token ids.
 
         Args:
-            prompts: `str`, `bytes`, or a sequence of ids without the start id 0; or a list, array or tensor of these:
-                texts (B,) or ids (B, T). An empty prompt begins a document, with the start id 0.
+            prompts: `str`, `bytes`, or a sequence of ids; or a list, array or tensor of these: texts (B,) or ids
+                (B, T). The start id 0 is added; a prompt may begin with it, and its result is without it. An empty
+                prompt begins a document.
             max_length: tokens (not characters) of a row, prompt included, at which it stops.
             strategy: "random" (default: samples from the model's distribution), "greedy", "beam", a
                 `tf_sparse_attention.generation.Sampling` or `BeamSearch`, or a function (logits (B, V), keys) -> ids

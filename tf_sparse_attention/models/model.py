@@ -1,9 +1,11 @@
 """The base of the library's models: a `keras.Model` whose training step updates averaged state of layers."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_method
@@ -17,21 +19,29 @@ class TrainStepMixin:
     """The training step of `Model`; a class of its own, since Keras changes the bases of a class made functional."""
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
-        with replicas.joined_mean(self._num_targets(args)), replicas.deferred_updates():
+        with self._joined_mean(args), replicas.deferred_updates():
             result = super().train_step(*args, **kwargs)
         replicas.apply_deferred(self._flatten_layers())
         return replicas.logs_to_average(result)
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        with replicas.joined_mean(self._num_targets(args)):
+        with self._joined_mean(args):
             return replicas.logs_to_average(super().test_step(*args, **kwargs))
 
-    def _num_targets(self, state_and_data):
-        """Returns how many targets of this replica the loss is the mean of; None for other losses, and one device."""
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        loss = super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+        return replicas.weigh_by_rows(loss)
+
+    def _joined_mean(self, state_and_data):
+        """Returns the context in which the loss of a step is that of one device on the rows of all replicas."""
+        if not replicas.in_several_replicas():
+            return contextlib.nullcontext()
+        x, *targets = keras.utils.unpack_x_y_sample_weight(state_and_data[-1])
         count_targets = getattr(self.loss, "count_targets", None)
-        if count_targets is None or not replicas.in_several_replicas():
-            return None
-        return count_targets(*keras.utils.unpack_x_y_sample_weight(state_and_data[-1])[1:])
+        first = next(part for part in keras.tree.flatten(x) if part is not None)
+        return replicas.joined_mean(ops.shape(first)[0], None if count_targets is None else count_targets(*targets))
 
     def shrink_windows(self, margin: int = 0) -> int | None:
         """Shrinks the windows of layers with an adaptive span to what their spans need now.
@@ -89,10 +99,12 @@ class TrainStepMixin:
         return before is not None and before != now
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras averages a batch over the replicas to learn its shapes, which makes floats of integers, and fails over
-        # several workers (keras#20585).
-        if iterator is not None and replicas.replica_count() > 1:
-            iterator, data_batch = None, replicas.local_part(next(iter(iterator)))
+        # Keras averages a batch over the replicas to learn its shapes, which makes floats of integers, and fails where
+        # one has fewer rows and over several workers (keras#20585). The strategy is that of the model, in whose scope
+        # `fit` need not be called.
+        strategy = getattr(self, "distribute_strategy", None)
+        if iterator is not None and strategy is not None and strategy.num_replicas_in_sync > 1:
+            iterator, data_batch = None, replicas.local_part(strategy, next(iter(iterator)))
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
 
 

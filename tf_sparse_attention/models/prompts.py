@@ -1,5 +1,6 @@
 """Parses prompts from text or ids, one or many, padded or not."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ def parse_prompts(
     tokenizer: Any = None,
     padding_mask: Tensor | None = None,
     name: str = "prompts",
+    take_off_start: bool = True,
 ) -> Prompts:
     """Returns the `Prompts` in the argument of `LanguageModel.generate`.
 
@@ -40,6 +42,7 @@ def parse_prompts(
         tokenizer: for text.
         padding_mask: bool (B, T) for an array of ids, False for padding, on either side.
         name: of the argument, for messages.
+        take_off_start: whether ids may begin with the start id 0, which is then taken off. Default True.
 
     Raises:
         ValueError: for anything else.
@@ -47,16 +50,15 @@ def parse_prompts(
     prompts = _to_list(name, prompts)
     if tokenizer is not None and (isinstance(tokenizer, type) or not hasattr(tokenizer, "detokenize")):
         raise ValueError(f"`tokenizer` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
+    check = functools.partial(_check_prompt, name, vocabulary_size, take_off_start)
     if padding_mask is not None:
-        return Prompts(
-            [_check_prompt(name, row, vocabulary_size) for row in _without_padding(prompts, padding_mask)], False
-        )
+        return Prompts([check(row) for row in _without_padding(prompts, padding_mask)], False)
     is_empty_array = isinstance(prompts, np.ndarray) and prompts.shape == (0,)
     is_single = isinstance(prompts, (str, bytes)) or is_empty_array or (len(prompts) > 0 and all(map(_is_id, prompts)))
     rows = [prompts] if is_single else list(prompts)
     if not rows:
         raise ValueError(f"`{name}` must hold at least one. Received: {name}={prompts!r}.")
-    return Prompts([_check_prompt(name, _ids(name, row, tokenizer), vocabulary_size) for row in rows], is_single)
+    return Prompts([check(_ids(name, row, tokenizer)) for row in rows], is_single)
 
 
 def _to_list(name, prompts):
@@ -85,14 +87,17 @@ def _ids(name, prompt, tokenizer):
     return tokenizer.tokenize(prompt)
 
 
-def _check_prompt(name, prompt, vocabulary_size):
+def _check_prompt(name, vocabulary_size, take_off_start, prompt):
     try:
         ids = np.asarray(prompt)
     except ValueError:  # lists of several lengths
         ids = np.zeros((0, 0))
     right = ids.ndim == 1 and (ids.size == 0 or np.issubdtype(ids.dtype, np.integer))
+    if right and take_off_start and ids.size and ids[0] == 0:
+        ids = ids[1:]
     if not right or (ids.size and not 0 < ids.min() <= ids.max() < vocabulary_size):
-        zero = " Id 0 is padding, see `padding_mask`, and the start id, which is added." if 0 in ids else ""
+        start = ", and the start id, first alone" if take_off_start else ""
+        zero = f" Id 0 is padding, see `padding_mask`{start}." if 0 in ids else ""
         raise ValueError(
             f"`{name}` must be text, or sequences of integers in [1, {vocabulary_size}).{zero} Received: {prompt!r}."
         )

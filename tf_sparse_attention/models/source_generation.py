@@ -91,7 +91,7 @@ class SourceGeneration:
 
     def _parse(self, sources: Any, source_tokenizer: Any, tokenizer: Any) -> Prompts:
         read_by = tokenizer if source_tokenizer is None else source_tokenizer
-        parsed = parse_prompts(sources, self.source_vocabulary_size, read_by, name="sources")
+        parsed = parse_prompts(sources, self.source_vocabulary_size, read_by, name="sources", take_off_start=False)
         if not all(len(row) for row in parsed.rows):
             raise ValueError("`sources` must have one token or more each. Received: an empty one.")
         return parsed

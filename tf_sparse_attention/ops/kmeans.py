@@ -111,7 +111,8 @@ def statistics(x: Tensor, clusters: Tensor, num_clusters: int, token_mask: Tenso
 def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tensor | None = None) -> Tensor:
     """Returns mean((x - stop(mu))^2) over batch, heads, tokens and channels, mu being the token's centroid; a scalar.
 
-    Padding is left out of the mean. `x`, `clusters` and `token_mask` are as in `statistics`.
+    Padding is left out of the mean; of no tokens, as where a replica gets no row of a small batch, it is 0. `x`,
+    `clusters` and `token_mask` are as in `statistics`.
     """
     members = ops.one_hot(clusters, centroids.shape[1], dtype=x.dtype)
     own = ops.stop_gradient(ops.einsum("BNTK,NKH->BNTH", members, ops.cast(centroids, x.dtype)))
@@ -119,9 +120,9 @@ def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tenso
     if token_mask is not None:
         distance = ops.where(token_mask[:, None, :, None], distance, 0)
     distance = ops.mean(ops.square(distance), axis=(1, 3))  # (B, T)
-    if token_mask is None:
-        return ops.mean(distance)
-    weights = ops.broadcast_to(ops.cast(token_mask, x.dtype), ops.shape(distance))
+    weights = ops.ones_like(distance)
+    if token_mask is not None:
+        weights = ops.broadcast_to(ops.cast(token_mask, x.dtype), ops.shape(distance))
     return ops.sum(distance) / ops.maximum(ops.sum(weights), 1)
 
 

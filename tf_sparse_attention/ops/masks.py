@@ -85,7 +85,7 @@ def _and(first, second):
     joined: list[tuple[int, ...]] = []
     last = None
     for pair in zip(*sizes, strict=True):
-        result.append(max(pair))
+        result.append(pair[1] if pair[0] == 1 else pair[0])  # which may be 0
         spread = tuple(size == 1 for size in pair)
         if not all(spread):
             if spread == last:

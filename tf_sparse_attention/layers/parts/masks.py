@@ -22,7 +22,12 @@ def normalize_self_attention(
     """Returns `value` and `key`, or None for both where they are the query: self-attention.
 
     To be called before Keras casts the inputs to the compute dtype, which makes three tensors of one.
+
+    Raises:
+        ValueError: if there is no query.
     """
+    if query is None:
+        raise ValueError("`query` must be a tensor (batch, positions, features). Received: query=None.")
     return (None, None) if value is query and (key is None or key is query) else (value, key)
 
 

@@ -49,9 +49,10 @@ def with_memory(
     if key_mask is not None:
         seen = ops.ones((batch, num_memory), dtype="bool")
         key_mask = ops.concatenate([seen, ops.broadcast_to(key_mask, (batch, length))], axis=1)
-    if attention_mask is not None and attention_mask.shape[-1] != 1:
-        seen = ops.ones((*shape(attention_mask)[:-1], num_memory), dtype="bool")
-        attention_mask = ops.concatenate([seen, attention_mask], axis=-1)
+    if attention_mask is not None:  # which speaks of the keys after the memory, also where it has one for all of them
+        sizes = shape(attention_mask)[:-1]
+        seen = ops.ones((*sizes, num_memory), dtype="bool")
+        attention_mask = ops.concatenate([seen, ops.broadcast_to(attention_mask, (*sizes, length))], axis=-1)
     segments = _segments(masks, query, memory_segment_ids)
     masks = masks._replace(key_mask=key_mask, attention_mask=attention_mask, num_memory=num_memory, **segments)
     return masks, ops.concatenate([ops.stop_gradient(memory), query], axis=1)
