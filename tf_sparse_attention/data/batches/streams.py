@@ -1,7 +1,6 @@
 """Batches that are functions of their number, as a `tf.data.Dataset` or, where TensorFlow is missing, without it."""
 
 import atexit
-import importlib.util
 import itertools
 import threading
 import time
@@ -15,8 +14,12 @@ from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 
 
 def has_tensorflow() -> bool:
-    """Returns whether TensorFlow is installed."""
-    return importlib.util.find_spec("tensorflow") is not None
+    """Returns whether TensorFlow is installed, and imports it."""
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def batch_stream(element: Callable[[int], Any], start: int, stop: int | None) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.preparation import prepare
+from tf_sparse_attention.data.sources.reading import read_feature
 
 
 class MediaReader:
@@ -44,17 +45,8 @@ class MediaReader:
 
     def read(self, split: str) -> Iterator[tuple[str, Any]]:
         """Yields the arrays of a split, with their numbers as names."""
-        tfds, known = import_tfds(), self.splits
-        if known and split.split("[")[0] not in known:
-            raise ValueError(
-                f"`split` must be one of {', '.join(known)} in {self.name}, or a part of one, such as train[:90%] and "
-                f"train[90%:]. Received: split={split}."
-            )
-        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
-        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-        arrays = examples.map(lambda example: example[self._key]).prefetch(2)
-        for number, array in enumerate(arrays.as_numpy_iterator()):
+        self._prepare()
+        for number, array in enumerate(read_feature(self._builder, split, self._key)):
             yield f"{self._item} {number} of {split} of {self.name}", array
 
     def _prepare(self):

@@ -10,10 +10,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from tf_sparse_attention.data.batches.streams import has_tensorflow
 from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data.sources.reading import WITHOUT_TENSORFLOW
 from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
 
 SECONDS_OF_SILENCE = 20.0
+FORMAT = {"file_format": WITHOUT_TENSORFLOW}
 
 
 def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
@@ -46,7 +49,7 @@ def _download_and_prepare(builder, local_dir, try_gcs):
     try:
         # TFDS prints notes for a person; standard output belongs to the program that calls.
         with _read_corpus_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr), _said_if_slow(offline):
-            builder.download_and_prepare(download_config=config)
+            builder.download_and_prepare(download_config=config, **({} if has_tensorflow() else FORMAT))
     except Exception as error:
         if _is_prepared(builder):  # Another process won, and renaming ours failed.
             return

@@ -9,8 +9,9 @@ import numpy as np
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.preparation import prepare, suppress_tfds_warnings
+from tf_sparse_attention.data.sources.reading import examples_in_order
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of
-from tf_sparse_attention.data.sources.text_source import examples_in_order, find_builder, find_text_feature
+from tf_sparse_attention.data.sources.text_source import find_builder, find_text_feature
 
 
 class SoundSet:

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
+from tf_sparse_attention.data.sources.reading import read_feature
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
 TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
@@ -76,30 +79,12 @@ class TextSource:
     def values(self, split: str, feature: str) -> Iterator[Any]:
         """Iterates over the values of any feature, by name, in the order of the documents; see `documents`."""
         self._prepare()
-        examples = examples_in_order(self._builder, split)
-        return examples.map(lambda example: example[feature]).prefetch(2).as_numpy_iterator()
+        return read_feature(self._builder, split, feature)
 
     def _prepare(self):
         if not self._ready:
             prepare(self._builder, self._local_dir, self._try_gcs)
             self._ready = True
-
-
-def examples_in_order(builder: Any, split: str) -> Any:
-    """Returns the examples of a split of a prepared `tfds.core.DatasetBuilder`, always in the same order.
-
-    Raises:
-        ValueError: If the data set has no such split.
-    """
-    known = builder.info.splits
-    if split.split("[")[0] not in known:
-        raise ValueError(
-            f"`split` must be one of {', '.join(known)} in {builder.info.full_name}, or a part of one, such as "
-            f"train[:90%] and train[90%:]. Received: split={split}."
-        )
-    # Files are read sequentially: an order that depends on the number of readers is not reproducible.
-    config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
-    return builder.as_dataset(split=split, shuffle_files=False, read_config=config)
 
 
 def find_text_feature(features: Any, text_feature: str | None = None) -> str:
@@ -128,10 +113,8 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
 
 
 def _is_string(feature):
-    import tensorflow as tf
-
-    # A nested feature has a dictionary of shapes; a list of strings is no document.
-    return getattr(feature, "shape", None) == () and tf.as_dtype(feature.tf_dtype) == tf.string
+    # A nested feature has a dictionary of shapes; a list of strings is no document. Strings are objects to NumPy.
+    return getattr(feature, "shape", None) == () and np.dtype(feature.np_dtype) == object
 
 
 def open_source(
