@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.preparation import prepare
+from tf_sparse_attention.data.sources.preparation import iterate, prepare
 
 
 class MediaReader:
@@ -54,7 +54,7 @@ class MediaReader:
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
         arrays = examples.map(lambda example: example[self._key]).prefetch(2)
-        for number, array in enumerate(arrays.as_numpy_iterator()):
+        for number, array in enumerate(iterate(arrays.as_numpy_iterator(), self._builder)):
             yield f"{self._item} {number} of {split} of {self.name}", array
 
     def _prepare(self):

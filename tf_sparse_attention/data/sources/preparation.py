@@ -5,12 +5,14 @@ import importlib
 import logging
 import os
 import pathlib
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tf_sparse_attention.data.optional import import_tfds
+from tf_sparse_attention.data import checksums
+from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
 
 SECONDS_OF_SILENCE = 20.0
@@ -79,15 +81,51 @@ def _is_prepared(builder):
 
 
 @contextlib.contextmanager
-def suppress_tfds_warnings() -> Iterator[None]:
-    """Suppresses the warning that TFDS logs about every data set that is not in its own list."""
+def making_builder(data_dir: str | os.PathLike | None) -> Iterator[None]:
+    """Suppresses the warning that TFDS logs about every data set that is not in its own list.
+
+    Args:
+        data_dir: the folder of TFDS, named where the description of a prepared data set in it is damaged. None: the
+            default one.
+    """
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with damage_named(f"the folder of the data set in {data_folder(data_dir)}"):
+            yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def damage_named(folder: str | os.PathLike, *errors: type[Exception]) -> Iterator[None]:
+    """Turns what TFDS raises for damaged files into an error that says what to delete.
+
+    Args:
+        folder: what that is.
+        *errors: further ones that mean damage.
+
+    Raises:
+        DamagedDataError: for records and descriptions that cannot be read.
+    """
+    import tensorflow as tf
+    from google.protobuf import json_format
+
+    try:
+        yield
+    except (tf.errors.DataLossError, json_format.ParseError, *errors) as error:
+        # Without the name of the operation, which TensorFlow writes around it.
+        reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", str(error).strip().split("\n")[0]).rstrip(".")
+        raise checksums.DamagedDataError(checksums.message(folder, f"{folder}, with {reason}")) from error
+
+
+def iterate(examples: Iterable[Any], builder: Any) -> Iterator[Any]:
+    """Yields the examples of a prepared data set; damaged or missing files are an error, see `damage_named`."""
+    import tensorflow as tf
+
+    with damage_named(builder.data_dir, tf.errors.NotFoundError):
+        yield from examples
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.optional import data_folder, import_tfds
-from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
+from tf_sparse_attention.data.sources.preparation import iterate, making_builder, pg19_fingerprint, prepare
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
 TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
@@ -77,7 +77,8 @@ class TextSource:
         """Iterates over the values of any feature, by name, in the order of the documents; see `documents`."""
         self._prepare()
         examples = examples_in_order(self._builder, split)
-        return examples.map(lambda example: example[feature]).prefetch(2).as_numpy_iterator()
+        values = examples.map(lambda example: example[feature]).prefetch(2)
+        return iterate(values.as_numpy_iterator(), self._builder)
 
     def _prepare(self):
         if not self._ready:
@@ -175,7 +176,7 @@ def open_source(
     if tfds is not None and path is not None:
         raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
     corpus_dir: str | None = check_folder(local_dir)
-    with suppress_tfds_warnings():
+    with making_builder(data_dir):
         if path is not None:
             from tf_sparse_attention.data.sources.text_folder import TextFolder
 
