@@ -1,6 +1,7 @@
 """Prepares TFDS data sets, from local files where possible."""
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
@@ -16,6 +17,7 @@ from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
 
 SECONDS_OF_SILENCE = 20.0
+FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
@@ -58,9 +60,29 @@ def _download_and_prepare(builder, local_dir, try_gcs):
                 f"{str(error.name).replace('_', '-')}. Or read a prepared copy: `data_dir`, `try_gcs`.",
                 name=error.name,
             ) from error
+        refused = _refused_by_disk(error, builder.data_dir_root)
+        if refused is not None:
+            raise OSError(
+                f"`data_dir` must be a folder with room for {builder.info.full_name}, in which files can be written. "
+                f"Nothing is left of what was begun. Received: {builder.data_dir_root}, with {refused}."
+            ) from error
         if isinstance(error, OSError) and type(error).__module__.startswith("requests"):
             raise ConnectionError(f"{offline}. Received: {error}") from error
         raise
+
+
+def _refused_by_disk(error, root):
+    """Returns what a disk that is full or read-only said, of an error or what led to it; None if it was another."""
+    import tensorflow as tf
+
+    while error is not None:
+        is_here = str(root) in str(getattr(error, "filename", None) or root)  # and not a file that is read
+        if isinstance(error, OSError) and error.errno in FULL_OR_READ_ONLY and is_here:
+            return os.strerror(error.errno)
+        if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)):
+            return str(error.message).rpartition(";")[2].strip()
+        error = error.__cause__ or error.__context__
+    return None
 
 
 @contextlib.contextmanager
