@@ -76,9 +76,7 @@ def test_what_a_disk_refuses_gets_one_line_that_says_what_to_do(number, advice, 
 
     with pytest.raises(SystemExit, match="2"):
         console._exit_on_error(write, [], (OSError,))
-    assert re.fullmatch(
-        rf"error: .*: 'runs/model.keras': {advice} .*, and give .*\n.*\n", capsys.readouterr().err
-    )
+    assert re.fullmatch(rf"error: .*: 'runs/model.keras': {advice} .*, and give .*\n.*\n", capsys.readouterr().err)
 
 
 def test_an_error_may_have_an_exit_status_of_its_own():
