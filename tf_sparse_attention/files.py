@@ -21,10 +21,11 @@ def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     # The extension is preserved since Keras chooses the format by it.
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.incomplete{path.suffix}")
     try:
-        yield temporary
-        _flush(temporary)
-        os.replace(temporary, path)
-        _flush(path.parent)
+        with naming(path):
+            yield temporary
+            _flush(temporary)
+            os.replace(temporary, path)
+            _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -42,12 +43,24 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.incomplete-", dir=path.parent))
     try:
-        yield temporary / "new"
+        with naming(path):
+            yield temporary / "new"
         if path.exists():
             os.rename(path, temporary / "old")
         os.rename(temporary / "new", path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Adds a path to the errors of a block that writes to it, which say none where a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _flush(path):

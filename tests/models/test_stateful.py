@@ -96,6 +96,16 @@ def test_no_gradient_goes_into_earlier_segments():
         assert all(x is None for x in tf.nest.flatten(tape.gradient(total, floats)))
 
 
+def test_numbers_that_are_not_finite_are_not_remembered():
+    stateful = StatefulModel(make(num_layers=2), batch_size=2)
+    embeddings = stateful.model.backbone.embedding.embeddings
+    whole = ops.copy(embeddings.value)
+    embeddings.assign(ops.full(whole.shape, np.nan))
+    assert np.isnan(stateful(text(length=4))).all()
+    embeddings.assign(whole)
+    assert np.isfinite(stateful(text(length=4))).all()
+
+
 def test_reset_forgets():
     stateful, ids = StatefulModel(make(), 2), text(length=12)
     first = np.asarray(stateful(ids))

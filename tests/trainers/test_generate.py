@@ -161,6 +161,9 @@ def test_a_saved_model_of_another_task_is_refused(tmp_path):
     tf.saved_model.save(module, tmp_path, signatures={"classify": module.classify})
     with pytest.raises(ValueError, match=r"must be of a language model, .*, with {'classify': {'label'}}\."):
         sample_sources.SavedModelSource(tmp_path)
+    (tmp_path / "saved_model.pb").write_bytes(b"other bytes")
+    with pytest.raises(ValueError, match=r"`saved_model` must be a SavedModel that can be read.* Received: "):
+        sample_sources.SavedModelSource(tmp_path)
 
 
 def test_a_model_in_a_file_and_a_preset_go_on_too(run, monkeypatch):

@@ -50,12 +50,12 @@ def check(path: str | os.PathLike, remove: str | os.PathLike, identity: Any = No
     saved, sums = _read(path, remove)
     wanted = json.loads(json.dumps(identity))  # tuples become lists
     if wanted not in (None, saved):
-        raise DamagedDataError(_message(remove, f"{path.parent}, with {_difference(saved, wanted)}"))
+        raise DamagedDataError(message(remove, f"{path.parent}, with {_difference(saved, wanted)}"))
     for name, value in sums.items():
         status = (path.parent / name).stat()
         seen = (str(path.absolute()), name, status.st_ino, status.st_size, status.st_mtime_ns, value)
         if seen not in _checked and _crc32(path.parent / name) != value:
-            raise DamagedDataError(_message(remove, f"{path.parent / name}, with another content"))
+            raise DamagedDataError(message(remove, f"{path.parent / name}, with another content"))
         _checked.add(seen)
 
 
@@ -65,10 +65,11 @@ def _read(path, remove):
         saved = json.loads(path.read_text(encoding="utf-8"))
         return saved["identity"], dict(saved["crc32"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedDataError(_message(remove, f"{path}, which is damaged")) from error
+        raise DamagedDataError(message(remove, f"{path}, which is damaged")) from error
 
 
-def _message(remove, found):
+def message(remove: str | os.PathLike, found: str) -> str:
+    """Returns the message about prepared data that are not what was written."""
     return f"Prepared data must be as they were written; delete {remove} to prepare them again. Received: {found}."
 
 

@@ -126,7 +126,11 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         memory = {name: ops.convert_to_tensor(variable) for name, variable in self._memory.items()}
         outputs, memory = self.model.forward_with_memory(inputs, memory, training=training)
         for name, variable in self._memory.items():
-            variable.assign(memory[name])
+            value = memory[name]
+            if keras.backend.is_float_dtype(variable.dtype):
+                # A NaN would be read by the next segment, and so stay for good.
+                value = ops.where(ops.isfinite(value), value, 0)
+            variable.assign(value)
         return outputs
 
     def _with_known_rows(self, x):

@@ -18,6 +18,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from trainers.shared import damage
 from trainers.shared.files import atomic_file, remove_incomplete
 
 FORMAT = 1
@@ -95,7 +96,8 @@ class Checkpoints:
             for name, variable in variables.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, _to_bits(variable), allow_pickle=False)
-        for old in self.steps()[: -self.keep]:
+        # One of a later step is damaged, or the run would have gone on from it: it must not count among the newest.
+        for old in [other for other in self.steps() if other <= step][: -self.keep]:
             self.path(old).unlink(missing_ok=True)
 
     def newest_metadata(self) -> dict[str, Any] | None:
@@ -110,8 +112,8 @@ class Checkpoints:
         for step in reversed(self.steps()):
             try:
                 return _read_metadata(self.path(step))
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-                logging.warning("%s is damaged and skipped: %s", self.path(step), error)
+            except (OSError, *damage.ERRORS) as error:
+                logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
         if self.steps():
             raise ValueError(
                 "`workdir` must have a checkpoint that can be read; remove the folder to start again. "

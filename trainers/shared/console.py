@@ -1,5 +1,6 @@
 """The command line of the programs: help without a backend, concise logging, errors of one line, exit statuses."""
 
+import errno
 import logging as python_logging
 import os
 import pathlib
@@ -19,6 +20,11 @@ FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeE
 CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
 # What Keras writes around the error of a layer: which one, and the arguments of its call on lines of their own.
 KERAS_CALL = re.compile(r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL)
+# What to do where a file cannot be read or written.
+DISK_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on this disk"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder in which you may read and write"),
+}
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull"}
 WRONG_COMMAND, LOOKS_AHEAD, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
@@ -111,6 +117,8 @@ def _exit_on_error(function, argv, errors):
         name = text.strip("\"'")
         if isinstance(error, KeyError | AttributeError) and name.isidentifier():
             text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
+        if isinstance(error, OSError) and error.errno in DISK_ADVICE:
+            text = f"{text}: {DISK_ADVICE[error.errno]}, and give the same command again"
         text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(getattr(error, "exit_status", WRONG_COMMAND))

@@ -2,14 +2,16 @@
 
 import contextlib
 import pathlib
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 
 # What readers of JSON, zip archives, arrays and models raise for content that nobody wrote.
 ERRORS = (
-    *(ValueError, LookupError, TypeError, AttributeError, EOFError, NotImplementedError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError),
+    RuntimeError,  # and `NotImplementedError`: encrypted, or compressed in an unknown way
+    *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 
 
@@ -26,9 +28,13 @@ def named(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except ERRORS as error:
-        lines = str(error).strip().splitlines() or [""]
-        reason = f"no {lines[0]}" if isinstance(error, KeyError) else lines[0] or type(error).__name__
-        raise ValueError(broken(path, reason)) from error
+        raise ValueError(broken(path, reason_of(error))) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the first line of what an error says."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"no {lines[0]}" if isinstance(error, KeyError) else lines[0].rstrip(".")
 
 
 def broken(path: pathlib.Path, found: str) -> str:

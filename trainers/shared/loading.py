@@ -9,6 +9,7 @@ import keras
 from absl import logging
 
 from tf_sparse_attention.models import LanguageModel
+from trainers.shared import damage
 
 
 def load_model(name: str, path: str | os.PathLike) -> Any:
@@ -19,7 +20,8 @@ def load_model(name: str, path: str | os.PathLike) -> Any:
         path: a `.keras` file.
 
     Raises:
-        ValueError: If there is no such file, or it is no complete `.keras` file.
+        ValueError: If there is no such file, or it is no `.keras` file, not as it was written, or of a model that this
+            program cannot make.
     """
     file = pathlib.Path(path).expanduser()
     if not file.is_file():
@@ -29,7 +31,17 @@ def load_model(name: str, path: str | os.PathLike) -> Any:
             f'`{name}` must be a file that `model.save("NAME.keras")` wrote, whole. Received: {path}, which is '
             f"{file.stat().st_size} bytes of something else, or was cut off while it was copied."
         )
-    return keras.models.load_model(file, compile=False)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            wrong = archive.testzip()  # Keras reads some of it without looking at the checksums
+        if wrong is not None:
+            raise ValueError(f"another content of {wrong}")
+        return keras.models.load_model(file, compile=False)
+    except (OSError, *damage.ERRORS) as error:
+        raise ValueError(
+            f"`{name}` must be a file of a model that can be read: take it from a copy, or write it anew. "
+            f"Received: {path}, with {damage.reason_of(error)}."
+        ) from error
 
 
 def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int) -> keras.Model:

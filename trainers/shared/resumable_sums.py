@@ -30,12 +30,13 @@ class ResumableSums:
         """Returns the number of finished batches and their sums, a dictionary; 0 and None if there are none."""
         try:
             saved = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            identity, batches, sums = saved["identity"], saved["batches"], saved["sums"]
+        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: all is scored again
             return 0, None
-        if saved.get("identity") != self._identity:
+        if identity != self._identity:
             return 0, None
-        logging.info("Resuming after %d batches from %s.", saved["batches"], self._path)
-        return saved["batches"], saved["sums"]
+        logging.info("Resuming after %d batches from %s.", batches, self._path)
+        return batches, sums
 
     def save(self, batches: int, sums: dict[str, float]) -> None:
         """Writes the number of finished batches and their sums."""

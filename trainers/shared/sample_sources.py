@@ -17,6 +17,7 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.prompts import Prompts
 from trainers.configs import base
+from trainers.shared import damage
 from trainers.shared.loading import load_language_model
 
 CHUNK = 16  # tokens between two snapshots
@@ -128,7 +129,13 @@ class SavedModelSource:
 
         if not (pathlib.Path(folder).expanduser() / "saved_model.pb").is_file():
             raise ValueError(f"`saved_model` must be the folder of a SavedModel. Received: {folder}.")
-        self._signatures = tf.saved_model.load(str(pathlib.Path(folder).expanduser())).signatures
+        try:
+            self._signatures = tf.saved_model.load(str(pathlib.Path(folder).expanduser())).signatures
+        except (OSError, tf.errors.OpError, *damage.ERRORS) as error:
+            raise ValueError(
+                "`saved_model` must be a SavedModel that can be read: take it from a copy, or export it anew. "
+                f"Received: {folder}, with {damage.reason_of(error)}."
+            ) from error
         found = {name: set(function.structured_outputs) for name, function in self._signatures.items()}
         if "num_tokens" not in found.get("score", ()) or "num_tokens" not in found.get("generate", ()):
             raise ValueError(

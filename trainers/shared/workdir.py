@@ -100,7 +100,9 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     Raises:
         ValueError: If there is none.
     """
-    saved, defaults = rename_settings(read_json(workdir, CONFIG)), base.get_config()
+    saved, defaults = read_json(workdir, CONFIG), base.get_config()
+    with damage.named(open_workdir(workdir) / CONFIG):
+        saved = rename_settings(saved)
     apply_renamed_settings(defaults)
     for section, settings in defaults.to_dict().items():  # a run of an earlier version lacks newer settings
         if not isinstance(settings, dict):
@@ -109,12 +111,13 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
             if not isinstance(saved.get(section), dict):
                 raise ValueError(damage.broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
             saved[section] = {**settings, **saved[section]}
-    return ml_collections.ConfigDict(saved)
+    with damage.named(open_workdir(workdir) / CONFIG):
+        return ml_collections.ConfigDict(saved)
 
 
 def save_source(workdir: str | os.PathLike, source: Any) -> None:
     """Writes name and fingerprint of the `TextSource` of a run; None if it is unknown."""
-    write_json(open_workdir(workdir) / SOURCE, _identity(source))
+    save_json(workdir, SOURCE, _identity(source))
 
 
 def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
@@ -127,7 +130,9 @@ def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
     """
     if not (open_workdir(workdir) / SOURCE).exists():
         return _identity(components.make_text_source(load_config(workdir)))
-    return read_json(workdir, SOURCE)
+    saved = read_json(workdir, SOURCE)
+    with damage.named(open_workdir(workdir) / SOURCE):
+        return {name: saved[name] for name in ("name", "fingerprint")}
 
 
 def _identity(source):

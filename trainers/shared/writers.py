@@ -124,7 +124,7 @@ class JsonLines(Writer):
     def __init__(self, path: pathlib.Path, start_step: int) -> None:
         self._path = path
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             with atomic_file(path) as temporary:
                 temporary.write_text(
                     "".join(f"{row}\n" for row in lines if _step_of(row) <= start_step), encoding="utf-8"
@@ -137,9 +137,9 @@ class JsonLines(Writer):
 
 def _step_of(row):
     try:
-        return json.loads(row)["step"]
-    except (ValueError, KeyError):
-        return float("inf")  # A line that was being written when the run was killed.
+        return float(json.loads(row)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # A line that was being written when the run was killed, or was damaged.
 
 
 class TensorBoard(Writer):

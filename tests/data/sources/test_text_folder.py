@@ -162,6 +162,27 @@ def test_what_another_process_prepared_after_opening_is_read(folder, tmp_path):
     assert sum(len(list(source.documents(split))) for split in ("train", "validation", "test")) == 200
 
 
+def test_damaged_files_of_a_prepared_data_set_are_an_error_that_says_what_to_delete(tmp_path):
+    written(tmp_path / "texts", b"one", b"two", b"three")
+    source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
+    assert everything({split: [*source.documents(split)] for split in SPLITS})
+    (records,) = tmp_path.rglob("*train.tfrecord*")
+    content, folder = records.read_bytes(), records.parent
+    for damaged, found in [
+        (content[:-5] + bytes(5), "corrupted record"),
+        (content[:-1], "truncated"),
+        (None, "No such"),
+    ]:
+        records.unlink() if damaged is None else records.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}, with .*{found}"):
+            [*source.documents("train")]
+    (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(
+        ValueError, match=rf"delete the folder of the data set in {tmp_path} to prepare .* with Failed to"
+    ):
+        open_source(path=tmp_path / "texts", data_dir=tmp_path)
+
+
 def test_an_unpickled_builder_sees_the_folder_as_it_is(folder, tmp_path):
     builder = TextFolder(path=folder, data_dir=tmp_path)
     assert pickle.loads(pickle.dumps(builder)).data_dir == builder.data_dir

@@ -1,5 +1,6 @@
 """Text data sets are opened by name, folder or file, and their text is found."""
 
+import errno
 import hashlib
 import pathlib
 import shutil
@@ -168,7 +169,7 @@ def test_what_is_no_data_set_of_tfds_is_named_in_two_lines(name, said):
 class _Builder:
     """A data set whose preparation fails, or takes long."""
 
-    name, data_path = "big_text", pathlib.Path("/nowhere")
+    name, data_path, data_dir_root = "big_text", pathlib.Path("/nowhere"), "/nowhere"
 
     def __init__(self, prepare):
         self._prepare = prepare
@@ -183,6 +184,29 @@ def test_a_package_that_a_preparation_lacks_is_named():
         raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
 
     with pytest.raises(ModuleNotFoundError, match=r"big_text/1.0.0 needs the package apache_beam: pip in"):
+        preparation._download_and_prepare(_Builder(prepare), None, False)
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "/nowhere/x.tfrecord; No space left on device"), "No space left"),
+        (OSError(errno.EROFS, "Read-only file system", "/nowhere/x"), "Read-only file system"),
+    ],
+)
+def test_a_disk_that_refuses_a_data_set_is_named(cause, said):
+    def prepare():
+        raise RuntimeError("Failed to finalize writing") from cause
+
+    with pytest.raises(OSError, match=rf"`data_dir` must be .* room for big_text/1.0.0, .*: /nowhere, with {said}"):
+        preparation._download_and_prepare(_Builder(prepare), None, False)
+
+
+def test_a_file_that_may_not_be_read_is_no_fault_of_the_disk():
+    def prepare():
+        raise PermissionError(errno.EACCES, "Permission denied", "/elsewhere/text.txt")
+
+    with pytest.raises(PermissionError, match=r"Permission denied: '/elsewhere/text.txt'"):
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 

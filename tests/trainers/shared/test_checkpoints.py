@@ -66,13 +66,42 @@ def test_there_is_none_before_the_first(tmp_path):
     assert Checkpoints(tmp_path / "not there").newest_metadata() is None
 
 
-@pytest.mark.parametrize("harm", [damage, lambda path: path.write_bytes(path.read_bytes()[:-30])])
+def set_in_directory(offset, value):
+    """Returns what changes two bytes of the first entry of a zip file's directory, at its end."""
+
+    def harm(path):
+        content = bytearray(path.read_bytes())
+        at = content.index(b"PK\1\2") + offset
+        content[at : at + 2] = value.to_bytes(2, "little")
+        path.write_bytes(bytes(content))
+
+    return harm
+
+
+HARMS = {
+    "changed": damage,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-30]),
+    "encrypted": set_in_directory(8, 1),
+    "compressed in an unknown way": set_in_directory(10, 99),
+    "of no format": lambda path: path.write_bytes(bytes(100)),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, caplog, harm):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1, 2)
     harm(checkpoints.path(2))
     assert checkpoints.newest_metadata()["step"] == 1
     assert "step_000000002.npz is damaged" in caplog.text
+
+
+def test_a_damaged_one_of_a_later_step_takes_no_place_of_those_to_keep(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    write_steps(checkpoints, 1, 3)
+    damage(checkpoints.path(3))
+    write_steps(checkpoints, 2)
+    assert checkpoints.newest_metadata()["step"] == 2
 
 
 def test_nothing_but_damaged_ones_is_an_error(tmp_path):

@@ -1,5 +1,6 @@
 """What a program says of a mistake in its command, and when it is asked for help."""
 
+import errno
 import os
 import re
 import subprocess
@@ -64,6 +65,18 @@ def test_the_error_of_a_layer_is_one_line(capsys):
     with pytest.raises(SystemExit, match="2"):
         console._exit_on_error(layer, np.zeros((2, 3)), (ValueError,))
     assert capsys.readouterr().err == "error: `inputs` must be short.\n(--verbosity=1 shows where)\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.ENOSPC, "make room on this"), (errno.EROFS, "choose a folder in")]
+)
+def test_what_a_disk_refuses_gets_one_line_that_says_what_to_do(number, advice, capsys):
+    def write(argv):
+        raise OSError(number, os.strerror(number), "runs/model.keras")
+
+    with pytest.raises(SystemExit, match="2"):
+        console._exit_on_error(write, [], (OSError,))
+    assert re.fullmatch(rf"error: .*: 'runs/model.keras': {advice} .*, and give .*\n.*\n", capsys.readouterr().err)
 
 
 def test_an_error_may_have_an_exit_status_of_its_own():

@@ -52,5 +52,9 @@ def test_sums_go_on_with_the_same_settings_alone(folder):
     EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).save(2, {"nats": 1.5})
     assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (2, {"nats": 1.5})
     assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 4).load() == (0, None)
+    (partial,) = folder.glob("*.partial.json")
+    for damaged in ("[]", "{}", "{"):
+        partial.write_text(damaged)
+        assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (0, None)
     config.data.sequence_length = 7
     assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (0, None)

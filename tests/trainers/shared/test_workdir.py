@@ -3,6 +3,7 @@
 from fnmatch import fnmatch
 from typing import NamedTuple
 
+import keras
 import pytest
 
 from tf_sparse_attention.data import ByteTokenizer, SubwordTokenizer
@@ -51,6 +52,23 @@ def test_a_run_goes_on_with_its_tokenizer_even_if_the_file_is_gone(tmp_path):
     workdir.check_tokenizer(tmp_path, ByteTokenizer())
     with pytest.raises(ValueError, match=r"`config.data.vocabulary` must be that of the checkpoint"):
         workdir.check_tokenizer(tmp_path, SubwordTokenizer(VOCABULARY))
+
+
+@pytest.mark.parametrize("content", ['{"name": "books"}', "[]", "{", "\xff"])
+def test_a_broken_description_of_the_text_is_named(content, tmp_path):
+    (tmp_path / "source.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"`workdir` must hold a source.json as .* Received: .*source.json, with "):
+        workdir.load_source(tmp_path)
+
+
+def test_a_model_with_a_changed_byte_is_named(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.save(tmp_path / "model.keras")
+    content = (tmp_path / "model.keras").read_bytes()
+    at = content.index(b"units")
+    (tmp_path / "model.keras").write_bytes(content[:at] + b"U" + content[at + 1 :])
+    with pytest.raises(ValueError, match=r"`workdir` must be a file of a model that can be read.*of config.json"):
+        workdir.load_model(tmp_path)
 
 
 class Source(NamedTuple):

@@ -66,7 +66,7 @@ def test_json_lines_lose_what_is_later_than_the_step_a_run_goes_on_from(tmp_path
     first = writers.JsonLines(path, 0)
     for step in (1, 2, 3):
         first.write(step, {"loss": float(step)})
-    path.write_text(path.read_text() + '{"step": 4, "lo')
+    path.write_bytes(path.read_bytes() + b'[1]\n{"step": "1\xff"}\n{"step": 4, "lo')
     again = writers.JsonLines(path, 2)
     again.write(3, {"loss": 9.0})
     rows = [json.loads(row) for row in path.read_text().splitlines()]

@@ -10,7 +10,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.data.audio.codec import NUM_SPECIAL, AudioCodec
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
-from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
+from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
 
 
@@ -135,6 +135,6 @@ def open_audio(
     from tf_sparse_attention.data.audio.tfds_reader import TfdsReader
 
     local = check_folder(local_dir)
-    with suppress_tfds_warnings():
+    with making_builder(data_dir):
         builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return AudioSource(TfdsReader(builder, local, try_gcs, sample_rate), folder, sample_rate)

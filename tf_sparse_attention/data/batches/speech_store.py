@@ -161,12 +161,13 @@ def _write(folder, source, split, identity):
             writer.add(utterance, file)
     if not writer.frames[-1]:
         raise ValueError(f"`split` must have recordings. Received: split={split} of {source.name}.")
-    np.array(writer.frames, "int64").tofile(folder / FRAME_OFFSETS)
-    np.array(writer.ends, "int64").tofile(folder / LABEL_OFFSETS)
+    # Not by `tofile`, whose error says nothing of a full disk.
+    (folder / FRAME_OFFSETS).write_bytes(np.array(writer.frames, "int64").tobytes())
+    (folder / LABEL_OFFSETS).write_bytes(np.array(writer.ends, "int64").tobytes())
     names = sorted(found) if writer.may_grow else list(found)
     order = np.zeros(len(found) + 1, "int32")  # ids go by the alphabet, not by what is said first
     order[[found[label] for label in names]] = np.arange(1, len(names) + 1)
-    order[np.array(writer.ids, "int64")].tofile(folder / LABELS)
+    (folder / LABELS).write_bytes(order[np.array(writer.ids, "int64")].tobytes())
     metadata = identity | {"labels": names, "unit": source.unit, "num_features": source.num_features}
     metadata |= {"num_utterances": len(writer.frames) - 1, "has_unknown": writer.unknown, **writer.statistics()}
     (folder / METADATA).write_text(json.dumps(metadata, indent=1), encoding="utf-8")

@@ -16,6 +16,7 @@ import numpy as np
 
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
+from tf_sparse_attention.files import naming
 
 INCOMPLETE = ".incomplete-"
 # Incomplete folders of killed processes are removed after a day without writes.
@@ -137,7 +138,7 @@ def _check_ids(ids, tokenizer):
 @contextlib.contextmanager
 def _synced_file(path):
     """Opens a file for writing that is on the disk when the block ends, so that a rename never outruns the data."""
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

@@ -16,7 +16,7 @@ from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.token_writer import STALE_AFTER
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
-from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
+from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
 from tf_sparse_attention.files import atomic_file
 
@@ -212,6 +212,6 @@ def open_images(
     from tf_sparse_attention.data.images.tfds_reader import TfdsReader
 
     local = check_folder(local_dir)
-    with suppress_tfds_warnings():
+    with making_builder(data_dir):
         builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
         return ImageSource(TfdsReader(builder, local, try_gcs), folder, image_shape)

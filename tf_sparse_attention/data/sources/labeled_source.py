@@ -10,7 +10,7 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.left_out import warn_once
-from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
+from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
 
 MAX_NAMED = 20  # labels in a message
@@ -140,6 +140,6 @@ def open_labeled(
     fields = text_feature or "text", label_feature or "label"
     if fields[0] == fields[1]:
         raise ValueError(f"`text_feature` and `label_feature` must be two fields. Received: {fields[0]!r} for both.")
-    with suppress_tfds_warnings():
+    with making_builder(options.get("data_dir")):
         builder = JsonLines(path=pathlib.Path(path), fields=fields, data_dir=options.get("data_dir"))
         return LabeledSource(TextSource(builder, fields[0]), fields[1])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.sources.paragraphs import UNITS
-from tf_sparse_attention.data.sources.preparation import suppress_tfds_warnings
+from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
 
 
@@ -83,7 +83,7 @@ def open_pairs(
     from tf_sparse_attention.data.sources.json_lines import JsonLines, check_suffix
 
     check_suffix(path)
-    with suppress_tfds_warnings():
+    with making_builder(options.get("data_dir")):
         end_lines = {} if target_end is None else {target: target_end}
         builder = JsonLines(
             path=pathlib.Path(path),

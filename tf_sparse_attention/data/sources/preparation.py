@@ -1,21 +1,25 @@
 """Prepares TFDS data sets, from local files where possible."""
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
 import pathlib
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.streams import has_tensorflow
-from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.reading import WITHOUT_TENSORFLOW
+from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
 
 SECONDS_OF_SILENCE = 20.0
+FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+WITHOUT_TENSORFLOW = "array_record"  # the format of TFDS that is written and read without TensorFlow
 FORMAT = {"file_format": WITHOUT_TENSORFLOW}
 
 
@@ -59,9 +63,29 @@ def _download_and_prepare(builder, local_dir, try_gcs):
                 f"{str(error.name).replace('_', '-')}. Or read a prepared copy: `data_dir`, `try_gcs`.",
                 name=error.name,
             ) from error
+        refused = _refused_by_disk(error, builder.data_dir_root)
+        if refused is not None:
+            raise OSError(
+                f"`data_dir` must be a folder with room for {builder.info.full_name}, in which files can be written. "
+                f"Nothing is left of what was begun. Received: {builder.data_dir_root}, with {refused}."
+            ) from error
         if isinstance(error, OSError) and type(error).__module__.startswith("requests"):
             raise ConnectionError(f"{offline}. Received: {error}") from error
         raise
+
+
+def _refused_by_disk(error, root):
+    """Returns what a disk that is full or read-only said, of an error or what led to it; None if it was another."""
+    import tensorflow as tf
+
+    while error is not None:
+        is_here = str(root) in str(getattr(error, "filename", None) or root)  # and not a file that is read
+        if isinstance(error, OSError) and error.errno in FULL_OR_READ_ONLY and is_here:
+            return os.strerror(error.errno)
+        if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)):
+            return str(error.message).rpartition(";")[2].strip()
+        error = error.__cause__ or error.__context__
+    return None
 
 
 @contextlib.contextmanager
@@ -82,15 +106,64 @@ def _is_prepared(builder):
 
 
 @contextlib.contextmanager
-def suppress_tfds_warnings() -> Iterator[None]:
-    """Suppresses the warning that TFDS logs about every data set that is not in its own list."""
+def making_builder(data_dir: str | os.PathLike | None) -> Iterator[None]:
+    """Suppresses the warning that TFDS logs about every data set that is not in its own list.
+
+    Args:
+        data_dir: the folder of TFDS, named where the description of a prepared data set in it is damaged. None: the
+            default one.
+    """
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with damage_named(f"the folder of the data set in {data_folder(data_dir)}"):
+            yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def damage_named(folder: str | os.PathLike, *errors: type[Exception]) -> Iterator[None]:
+    """Turns what TFDS raises for damaged files into an error that says what to delete.
+
+    Args:
+        folder: what that is.
+        *errors: further ones that mean damage.
+
+    Raises:
+        DamagedDataError: for records and descriptions that cannot be read.
+    """
+    from google.protobuf import json_format
+
+    if has_tensorflow():
+        import tensorflow as tf
+
+        errors = (tf.errors.DataLossError, *errors)
+    try:
+        yield
+    except (json_format.ParseError, *errors) as error:
+        # Without the name of the operation, which TensorFlow writes around it.
+        reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", str(error).strip().split("\n")[0]).rstrip(".")
+        raise checksums.DamagedDataError(checksums.message(folder, f"{folder}, with {reason}")) from error
+
+
+def iterate(examples: Iterable[Any], builder: Any) -> Iterator[Any]:
+    """Yields the examples of a prepared data set; damaged or missing files are an error, see `damage_named`."""
+    from google.protobuf import message
+
+    errors: tuple[type[Exception], ...] = (message.DecodeError, ValueError, RuntimeError)  # of the format array_record
+    if not is_array_record(builder):
+        import tensorflow as tf
+
+        errors = (tf.errors.NotFoundError,)
+    with damage_named(builder.data_dir, *errors):
+        yield from examples
+
+
+def is_array_record(builder: Any) -> bool:
+    """Returns whether a prepared data set has the format that is read without TensorFlow."""
+    return getattr(builder.info.file_format, "value", None) == WITHOUT_TENSORFLOW
 
 
 @contextlib.contextmanager

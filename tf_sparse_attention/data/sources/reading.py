@@ -5,8 +5,7 @@ from typing import Any
 
 from tf_sparse_attention.data.batches.streams import has_tensorflow
 from tf_sparse_attention.data.optional import import_tfds
-
-WITHOUT_TENSORFLOW = "array_record"  # the format of TFDS that is written and read without TensorFlow
+from tf_sparse_attention.data.sources.preparation import is_array_record, iterate
 
 
 def read_feature(builder: Any, split: str, feature: str) -> Iterator[Any]:
@@ -23,14 +22,10 @@ def read_feature(builder: Any, split: str, feature: str) -> Iterator[Any]:
     """
     check_split(builder, split)
     if is_array_record(builder):
-        return (example[feature] for example in builder.as_data_source(split=split))
+        return (example[feature] for example in iterate(builder.as_data_source(split=split), builder))
     examples = examples_in_order(builder, split)
-    return iter(examples.map(lambda example: example[feature]).prefetch(2).as_numpy_iterator())
-
-
-def is_array_record(builder: Any) -> bool:
-    """Returns whether a prepared data set has the format that is read without TensorFlow."""
-    return getattr(builder.info.file_format, "value", None) == WITHOUT_TENSORFLOW
+    values = examples.map(lambda example: example[feature]).prefetch(2)
+    return iterate(values.as_numpy_iterator(), builder)
 
 
 def examples_in_order(builder: Any, split: str) -> Any:

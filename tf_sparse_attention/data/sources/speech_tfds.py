@@ -8,7 +8,7 @@ import numpy as np
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.log_mel import LogMel
-from tf_sparse_attention.data.sources.preparation import prepare, suppress_tfds_warnings
+from tf_sparse_attention.data.sources.preparation import iterate, making_builder, prepare
 from tf_sparse_attention.data.sources.reading import examples_in_order
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of
 from tf_sparse_attention.data.sources.text_source import find_builder, find_text_feature
@@ -43,7 +43,7 @@ class SoundSet:
         **log_mel: Any,
     ) -> None:
         self._log_mel, self._local_dir, self._try_gcs = LogMel(**log_mel), local_dir, try_gcs
-        with suppress_tfds_warnings():
+        with making_builder(data_dir):
             self._builder = find_builder(import_tfds(), name, data_dir=data_dir, try_gcs=try_gcs)
         info = self._builder.info
         self.name = info.full_name
@@ -72,7 +72,8 @@ class SoundSet:
             samples = tf.ensure_shape(tf.cast(example[self._sound], tf.float32) / 32768, (None,))
             return self._log_mel(samples), example[self._text], tf.reduce_max(tf.abs(samples)), tf.size(samples)
 
-        for number, (features, text, loudest, length) in enumerate(examples.map(element).prefetch(2)):
+        elements = iterate(examples.map(element).prefetch(2), self._builder)
+        for number, (features, text, loudest, length) in enumerate(elements):
             if loudest > 1 or not length:
                 found = "none" if not length else f"one of {round(float(loudest) * 32768)}"
                 raise ValueError(f"`tfds` must have samples of 16 bits. Received: {found} in {split}[{number}].")

@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.optional import data_folder, import_tfds
-from tf_sparse_attention.data.sources.preparation import pg19_fingerprint, prepare, suppress_tfds_warnings
+from tf_sparse_attention.data.sources.preparation import making_builder, pg19_fingerprint, prepare
 from tf_sparse_attention.data.sources.reading import read_feature
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
@@ -158,7 +158,7 @@ def open_source(
     if tfds is not None and path is not None:
         raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
     corpus_dir: str | None = check_folder(local_dir)
-    with suppress_tfds_warnings():
+    with making_builder(data_dir):
         if path is not None:
             from tf_sparse_attention.data.sources.text_folder import TextFolder
 
