@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.drawn import KINDS
-from tests.draws import JAX_SETTINGS, ON_JAX
-from tests.layers.drawn_layers import compare_drawn
+from tests.draws import JAX_SETTINGS, ON_JAX, first
+from tests.layers.drawn_layers import compare_drawn, compare_padded
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 JAX = """
@@ -22,6 +22,11 @@ print(json.dumps(compare_drawn({kind!r}, {wanted}, FIXED_LENGTHS)))
 )
 def test_drawn_layers_equal_dense_attention(kind, wanted):
     assert compare_drawn(kind, wanted) >= wanted
+
+
+@pytest.mark.parametrize("kind", first(sorted(KINDS, key=lambda kind: kind != "fixed"), 1))
+def test_padding_changes_no_row_of_drawn_layers(kind):
+    assert compare_padded(kind, 5) >= 5
 
 
 @pytest.mark.large

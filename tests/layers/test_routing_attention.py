@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.contracts import SIZE, assert_close, normal, to_numpy
+from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
+from tests.draws import first
 from tests.layers.routing_state import X, assert_same_state, ready, routing, state_of
+from tests.oracle.layers import dense_call
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import RoutingAttention, SparseAttention
 from tf_sparse_attention.patterns import TopKeys, Window
@@ -166,6 +168,25 @@ def test_selections_of_all_tokens_warn_and_are_found_to_look_ahead(selection):
         layer(X, use_causal_mask=True)
     with pytest.raises(CausalityError):
         assert_causal(layer, hidden_dim=X.shape[-1])
+
+
+@pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
+@pytest.mark.parametrize("selection", first(["top_k", "strided", "hash"], 1))
+def test_a_graph_takes_queries_and_keys_of_any_two_lengths(selection):
+    layer = routing(selection=selection, num_clusters=4, cluster_size=5, share_qk=False, position="relative")
+    layer.build((2, 3, SIZE))
+    with_random_weights(layer)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, SIZE))] * 2, autograph=False)
+    def graph(query, value):
+        return [run(query, value, use_causal_mask=True) for run in (layer, layer.attention_pattern)]
+
+    for lengths in ((1, 1), (3, 2), (2, 9)):
+        inputs = [normal(2, length, SIZE, seed=length) for length in lengths]
+        output, pattern = graph(*inputs)
+        expected = dense_call(layer, *inputs, causal=True)
+        assert_close(output, expected.output, CLOSE)
+        np.testing.assert_array_equal(pattern, expected.pattern)
 
 
 @pytest.mark.parametrize("number", [1, 3, 6])

@@ -70,7 +70,7 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         value_segment_ids: int (B, S), the document of each key of another sequence, with `segment_ids`. None:
             `segment_ids`, of sequences of one length.
         memory: float (B, L, D), inputs of the L positions before the query, in self-attention of layers with
-            `supports_memory`: further keys, to which no gradient goes.
+            `supports_memory`: further keys, to which no gradient goes and of which `attention_mask` says nothing.
         memory_segment_ids: int (B, L), their documents, -1 where there is none yet; tokens see their own, which is 0
             without `segment_ids`. None, without `segment_ids`: all are seen.
         mask: as `query_mask`; the name by which Keras passes the mask that a lone `query` carries.
