@@ -17,6 +17,7 @@ RANKS = {
     "types": 0,
     "deprecation": 0,
     "checks": 0,
+    "backends": 0,
     "files": 0,
     "ops": 1,
     "data": 1,
@@ -47,6 +48,7 @@ PORTABLE_PARTS = {
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {
+    "tf_sparse_attention/backends.py",
     "tf_sparse_attention/layers/replicas.py",
     "tf_sparse_attention/models/programs.py",
     "trainers/shared/strategy.py",

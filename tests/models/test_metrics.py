@@ -21,6 +21,12 @@ def test_the_loss_is_the_mean_over_what_is_not_padding():
     np.testing.assert_allclose(language_model_loss()(TARGETS, LOGITS), NATS, rtol=1e-6)
 
 
+def test_a_mask_of_keras_counts_padding_out_no_second_time():
+    logits = keras.ops.convert_to_tensor(LOGITS)
+    logits._keras_mask = keras.ops.convert_to_tensor(TARGETS != 0)  # as the output of a model has it
+    np.testing.assert_allclose(language_model_loss()(TARGETS, logits), NATS, rtol=1e-6)
+
+
 def test_perplexity_is_the_exponential_of_the_mean():
     np.testing.assert_allclose(measured(Perplexity()), np.exp(NATS), rtol=1e-6)
 

@@ -50,6 +50,10 @@ class LanguageModelLoss(keras.losses.Loss):
     def get_config(self) -> Config:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        # A copy has no mask of Keras: `call` leaves padding out, by which Keras would divide once more.
+        return super().__call__(y_true, ops.copy(y_pred), sample_weight)
+
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         is_target = ops.not_equal(y_true, 0)
         nats = nats_of(y_true, y_pred)

@@ -71,9 +71,13 @@ def import_backends() -> None:
     """Imports Keras and the backends without the lines that say nothing."""
     with quiet_imports():
         import keras
-        import tensorflow as tf  # of the data pipeline on every backend
 
-        if keras.backend.backend() == "tensorflow":
+        from tf_sparse_attention.backends import has_tensorflow
+
+        # Of the data pipeline on every backend, where it is installed.
+        if has_tensorflow() and keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
             tf.config.list_physical_devices()
 
 

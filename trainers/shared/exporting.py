@@ -7,7 +7,7 @@ import sys
 import tempfile
 from typing import Any
 
-from tf_sparse_attention.export import export_saved_model
+import tf_sparse_attention as tsa
 from trainers.shared import workdir
 
 SAVED_MODEL = "saved_model"
@@ -48,7 +48,7 @@ def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: st
         RuntimeError: If the SavedModel does not work without the library.
     """
     config = workdir.load_config(folder)
-    path = export_saved_model(
+    path = tsa.export.export_saved_model(
         workdir.load_language_model(folder),
         workdir.open_workdir(folder) / SAVED_MODEL,
         workdir.load_tokenizer(folder),

@@ -6,12 +6,12 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.export import export_litert, export_onnx
+import tf_sparse_attention as tsa
 from tf_sparse_attention.models import LanguageModel
 from trainers.shared import workdir
 
-# What is written into the work folder, and by what.
-WRITERS = {"litert": ("model.tflite", export_litert), "onnx": ("model_onnx", export_onnx)}
+# What is written into the work folder, and by which function of `tsa.export`, which needs TensorFlow.
+WRITERS = {"litert": ("model.tflite", "export_litert"), "onnx": ("model_onnx", "export_onnx")}
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
@@ -44,7 +44,7 @@ def export_portable(folder: str | os.PathLike, kind: str, signatures: Sequence[s
             f"Received: workdir={folder}."
         )
     lengths = {"sequence_length": length, "max_length": length, "source_length": length}
-    path = write(model, workdir.open_workdir(folder) / name, signatures=signatures, **lengths)
+    path = getattr(tsa.export, write)(model, workdir.open_workdir(folder) / name, signatures=signatures, **lengths)
     return {"path": str(path), "proof": f"random rows of {length} have the answers of the model"}
 
 

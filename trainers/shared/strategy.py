@@ -10,6 +10,8 @@ from typing import Any
 import keras
 import ml_collections
 
+from tf_sparse_attention.backends import has_tensorflow
+
 
 class OneDevice:
     """The default device of the backend.
@@ -212,12 +214,14 @@ def _connect_to_tpu(name):
 
 def _choose_jax(num_logical_cpus):
     import jax
-    import tensorflow as tf
 
-    # TensorFlow only reads the data here, and must not allocate accelerator memory.
-    for kind in ("GPU", "TPU"):
-        with contextlib.suppress(RuntimeError, ValueError):
-            tf.config.set_visible_devices([], kind)
+    if has_tensorflow():
+        import tensorflow as tf
+
+        # TensorFlow only reads the data here, and must not allocate accelerator memory.
+        for kind in ("GPU", "TPU"):
+            with contextlib.suppress(RuntimeError, ValueError):
+                tf.config.set_visible_devices([], kind)
     if num_logical_cpus > 1:
         with contextlib.suppress(RuntimeError):  # JAX is initialized already: its devices are fixed.
             jax.config.update("jax_num_cpu_devices", num_logical_cpus)

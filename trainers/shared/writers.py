@@ -14,6 +14,7 @@ import numpy as np
 import tqdm
 from absl import logging
 
+from tf_sparse_attention.backends import has_tensorflow
 from trainers.shared import workdir
 from trainers.shared.files import atomic_file
 
@@ -203,5 +204,8 @@ def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings
         settings: those of the run by name.
     """
     shown = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
-    board = TensorBoard(folder / workdir.TENSORBOARD, settings)
-    return [shown, JsonLines(folder / workdir.METRICS, start_step), board]
+    writers: list[Writer] = [shown, JsonLines(folder / workdir.METRICS, start_step)]
+    if has_tensorflow():
+        return [*writers, TensorBoard(folder / workdir.TENSORBOARD, settings)]
+    logging.info("TensorFlow is not installed: figures are in %s alone, not in TensorBoard.", workdir.METRICS)
+    return writers

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from absl import logging
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.export import export_audio
 from trainers.shared import components, workdir
 from trainers.tasks import audio_samples, audio_scores
 from trainers.tasks.byte_task import ByteTask
@@ -67,7 +66,7 @@ class Task(ByteTask):
     ) -> pathlib.Path:
         """Writes what `export_audio` does."""
         sizes = self.config.data.sequence_length, self.config.data.batch_size
-        return export_audio(model, path, self.codec, *sizes, jit_compile, weight_dtype)
+        return tsa.export.export_audio(model, path, self.codec, *sizes, jit_compile, weight_dtype)
 
     def plain_item(self) -> tuple[str, dict[str, Any]]:
         """Returns a tenth of a second of silence."""

@@ -11,7 +11,6 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.labeled import rows_of
-from tf_sparse_attention.export import export_classifier
 from trainers.shared import components, exporting, sampling, workdir
 from trainers.shared.evaluation_run import with_overrides
 from trainers.tasks import class_scores
@@ -201,7 +200,7 @@ class Task(TextTask):
         saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
         model: Any = workdir.load_model(folder)
         length = self.config.data.sequence_length
-        path = export_classifier(model, saved_model, self.tokenizer, self.labels, length, weight_dtype)
+        path = tsa.export.export_classifier(model, saved_model, self.tokenizer, self.labels, length, weight_dtype)
         found = exporting.run_alone(path, "classify", {"text": [exporting.LINE]})
         proof = f"{exporting.LINE!r} is {found['label']!r} with probability {max(found['probabilities']):.4f}"
         return {"path": str(path), "line": exporting.LINE, **found, "proof": proof}

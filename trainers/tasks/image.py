@@ -10,7 +10,6 @@ import keras
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.export import export_images
 from trainers.shared import workdir
 from trainers.tasks import image_samples, image_scores
 from trainers.tasks.byte_task import ByteTask
@@ -99,7 +98,7 @@ class Task(ByteTask):
         self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None
     ) -> pathlib.Path:
         """Writes what `export_images` does."""
-        return export_images(model, path, self.codec, self.config.data.batch_size, jit_compile, weight_dtype)
+        return tsa.export.export_images(model, path, self.codec, self.config.data.batch_size, jit_compile, weight_dtype)
 
     def plain_item(self) -> tuple[str, dict[str, Any]]:
         """Returns a grey image."""

@@ -11,7 +11,6 @@ import ml_collections
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.export import export_sequence_to_sequence
 from trainers.shared import components, exporting, sample_sources, workdir
 from trainers.shared.evaluation_run import with_overrides
 from trainers.tasks import pair_scores
@@ -154,7 +153,7 @@ class PairTask(TextTask):
             return exporting.export(folder, jit_compile, weight_dtype)
         saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
         model: Any = workdir.load_model(folder)
-        path = export_sequence_to_sequence(
+        path = tsa.export.export_sequence_to_sequence(
             model, saved_model, self.tokenizer, jit_compile=jit_compile, weight_dtype=weight_dtype
         )
         settings = {"max_length": 20, "temperature": 0.0, "top_p": 1.0, "seed": 0}

@@ -10,7 +10,6 @@ import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.speech_store import separator_of, transcript_of
-from tf_sparse_attention.export import export_speech
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from trainers.shared import components, exporting, sampling, workdir
 from trainers.shared.evaluation_run import with_overrides
@@ -240,7 +239,7 @@ class Task:
         model: Any = workdir.load_model(folder)
         sound = tsa.data.LogMel(**known["features"]) if "sample_rate" in known["features"] else None
         separator = separator_of(known["unit"])
-        path = export_speech(model, saved_model, known["labels"], separator, sound, weight_dtype)
+        path = tsa.export.export_speech(model, saved_model, known["labels"], separator, sound, weight_dtype)
         inputs = {"features": [[known["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
         found = exporting.run_alone(path, "transcribe", inputs)
         return {"path": str(path), **found, "proof": f"{NUM_FRAMES} frames of mean features say {found['text']!r}"}

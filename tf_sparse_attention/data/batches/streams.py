@@ -10,16 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.data.tokenizers.tensors import is_tensor
-
-
-def has_tensorflow() -> bool:
-    """Returns whether TensorFlow is installed, and imports it."""
-    try:
-        import tensorflow  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def batch_stream(element: Callable[[int], Any], start: int, stop: int | None) -> Any:
@@ -66,6 +58,10 @@ class BatchStream(keras.utils.PyDataset):
         """Returns the first batches alone."""
         stop = self._start + count
         return BatchStream(self._element, self._start, stop if self._stop is None else min(stop, self._stop))
+
+    def map(self, function: Callable) -> "BatchStream":
+        """Returns what a function makes of each batch, whose parts are its arguments."""
+        return BatchStream(lambda number: function(*self._element(number)), self._start, self._stop)
 
 
 class _Running:

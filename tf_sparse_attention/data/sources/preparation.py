@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.data import checksums
-from tf_sparse_attention.data.batches.streams import has_tensorflow
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
 

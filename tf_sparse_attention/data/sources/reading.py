@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tf_sparse_attention.data.batches.streams import has_tensorflow
+from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.preparation import is_array_record, iterate
 

@@ -60,6 +60,7 @@ class TextTokenizer(Tokenizer):
         Raises:
             ValueError: If `text` is of another type or rank, or not UTF-8.
         """
+        import_tensorflow_text()  # before TensorFlow, which is part of it: its error names the extra
         import tensorflow as tf
 
         if not is_tensor(text):
@@ -82,6 +83,7 @@ class TextTokenizer(Tokenizer):
         Raises:
             ValueError: If Python ids are not a flat sequence of integers of the vocabulary.
         """
+        import_tensorflow_text()  # before TensorFlow, which is part of it: its error names the extra
         import tensorflow as tf
 
         if not is_tensor(ids):

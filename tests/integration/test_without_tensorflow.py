@@ -1,0 +1,48 @@
+"""A language model on JAX where TensorFlow is not installed: data, training, scores, samples, saving."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.jax_worker import ROOT
+from tf_sparse_attention.data import ByteTokenizer, TrainingBatches, open_source, open_token_store
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("without")
+    (folder / "texts").mkdir()
+    for number in range(8):
+        (folder / "texts" / f"{number}.txt").write_text(f"text {number}, " * 40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.without_tensorflow", str(folder)]
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def test_it_trains_scores_samples_and_saves(found):
+    *losses, score = found["losses"]
+    assert score < losses[0] < 6
+    assert found["sample"].startswith("text")
+    assert (found["subwords"], found["imported"]) == ("text 1", [])
+
+
+def test_documents_and_batches_are_those_that_tensorflow_reads(found, folder):
+    source = open_source(path=folder / "texts", data_dir=folder / "with")
+    assert found["documents"] == len(list(source.documents("train")))
+    batches = TrainingBatches(open_token_store(source, ByteTokenizer(), "train"), 2, 32, seed=1)
+    assert found["batch"] == batches.batch(3)[1].tolist()
+
+
+def test_what_needs_tensorflow_says_so(found):
+    assert found["export"].startswith("`tf_sparse_attention.export` needs TensorFlow: pip install")
+    assert "need tensorflow-text" in found["wordpiece"]
