@@ -96,6 +96,10 @@ test-full: $(READY) ## Run all tests and pages but the slow proofs, with more dr
 test-large: $(READY) ## Run the slow proofs, that some process survives being killed for example
 	$(RUN) -m pytest -q -m large $(ARGS)
 
+.PHONY: test-environments
+test-environments: $(READY) ## Run core tests with the oldest and the newest TensorFlow, and with JAX alone (an hour)
+	$(RUN) -m tests.environments
+
 .PHONY: lint
 lint: $(READY) ## Check the code's form and types and find likely mistakes
 	$(RUN) -m ruff check .
