@@ -24,7 +24,8 @@ COLORS = dict(zip(speech.KINDS, pyplot.get_cmap("tab10").colors, strict=False))
 
 def main(folder=FOLDER, rows=None):
     rows = results.read_lines(FILE) if rows is None else rows
-    minutes = statistics.mode(row["minutes"] for row in select(rows, part="evaluate"))  # which all kinds were trained for
+    # Those that all kinds were trained for.
+    minutes = statistics.mode(row["minutes"] for row in select(rows, part="evaluate"))
     scored = select(rows, part="evaluate", minutes=minutes)
     size = {"figsize": (3.2 * (1 + len(LENGTHS)), 3.4), "layout": "constrained"}
     figure, (first, *others) = pyplot.subplots(1, 1 + len(LENGTHS), **size)
