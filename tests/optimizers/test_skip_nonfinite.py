@@ -91,5 +91,6 @@ print(int(model.optimizer.num_skipped), int(model.optimizer.iterations.value), n
 """
 
 
+@pytest.mark.full
 def test_updates_are_left_out_on_jax(run_jax):
     assert run_jax(CODE).split() == ["2", "2", *["True"] * 4]
