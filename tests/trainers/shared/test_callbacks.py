@@ -11,6 +11,14 @@ import tf_sparse_attention as tsa
 from trainers.shared import callbacks
 
 
+@pytest.fixture(autouse=True)
+def heard_hangups():
+    """SIGHUP as a terminal has it, also where the tests run under nohup, which has it ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 class Recorder(callbacks.StepCallback):
     """Writes down what it was called with."""
 
