@@ -3,7 +3,7 @@
 import importlib.util
 import os
 
-EXTRAS = {"tensorflow": "tensorflow", "jax": "jax"}  # of each backend; on TPUs `tpu` and `jax-tpu`
+BACKENDS = ("tensorflow", "jax")  # each with an extra of its name; on TPUs `tpu` and `jax-tpu`
 
 
 def check_backend() -> None:
@@ -17,7 +17,7 @@ def check_backend() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("tensorflow", "jax", "torch"):
             raise
-        found = [name for name in EXTRAS if importlib.util.find_spec(name) is not None]
+        found = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
         chosen = f"KERAS_BACKEND={os.environ['KERAS_BACKEND']}" if "KERAS_BACKEND" in os.environ else "Keras's default"
         choice = f", or set KERAS_BACKEND={found[0]}, which is installed, before Python starts" if found else ""
         raise ImportError(
