@@ -7,7 +7,6 @@ import numpy as np
 from tf_sparse_attention.checks import check_count, check_optional_count, check_rate
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
-from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
 from tf_sparse_attention.deprecation import renamed_arguments
@@ -64,16 +63,16 @@ def evaluation_batches(
     >>> model.evaluate(evaluation_batches(store, batch_size=8, sequence_length=1024))
     """
     check_rate("mask_rate", mask_rate)
+    check_count("batch_size", batch_size)
     check_count("sequence_length", sequence_length)
     check_optional_count("max_windows", max_windows)
     _check_overlap(overlap, sequence_length, mask_rate)
-    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     all_windows = count_windows(store.num_tokens, sequence_length, overlap)
     num_windows = all_windows if max_windows is None else min(all_windows, max_windows)
     last_batch = -(-num_windows // batch_size)
     last_batch = last_batch if num_batches is None else min(last_batch, first_batch + num_batches)
 
-    def read(first_window):
+    def read(first_window, rows):
         numbers = [first_window + row for row in range(rows)]
         indices = [number * all_windows // num_windows for number in numbers]
         # The window of a padding row starts at the end of the stream and so is empty.
@@ -84,9 +83,9 @@ def evaluation_batches(
         num_context = [overlap if index else 0 for index in indices]
         return read_windows(store.tokens, starts, sequence_length), np.array(num_context, np.int32)
 
-    def element(number):
-        first_window = number // num_parts * batch_size + first_row + number % num_parts * rows
-        tokens, num_context = read(first_window)
+    def element(batch, first_row, rows):
+        first_window = batch * batch_size + first_row
+        tokens, num_context = read(first_window, rows)
         if mask_rate:
             hidden = hidden_positions(first_window + np.arange(rows), sequence_length, mask_rate)
             return pack_masked(tokens, hidden, store.end_id, use_packing)
@@ -94,7 +93,8 @@ def evaluation_batches(
         is_new = np.arange(sequence_length) >= num_context[:, None]
         return inputs, targets, weights * is_new.astype("float32")
 
-    return batch_stream(element, first_batch * num_parts, max(first_batch, last_batch) * num_parts)
+    stop = max(first_batch, last_batch)
+    return batch_stream(element, batch_size, first_batch, stop, num_shards, shard_index, num_parts)
 
 
 def count_windows(num_tokens: int, sequence_length: int, overlap: int = 0) -> int:

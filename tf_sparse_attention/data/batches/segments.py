@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_optional_count
-from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore
 from tf_sparse_attention.data.batches.training import TrainingBatches
@@ -142,18 +141,17 @@ def evaluation_segments(
     >>> model.compile(loss=language_model_loss())
     >>> model.evaluate(evaluation_segments(store, batch_size=8, sequence_length=512))
     """
+    check_count("batch_size", batch_size)
     check_count("sequence_length", sequence_length)
     check_optional_count("max_windows", max_windows)
-    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     num_batches = -(-store.num_tokens // (sequence_length * batch_size))
     begins = np.minimum(np.arange(batch_size + 1) * num_batches * sequence_length, store.num_tokens)
 
-    def element(number):
-        first, batch = first_row + number % num_parts * rows, number // num_parts
+    def element(batch, first, rows):
         starts = begins[first : first + rows] + batch * sequence_length
         stop = begins[first + 1 : first + rows + 1]
         return read_segments(store, starts, sequence_length, use_packing=use_packing, stop=stop)
 
     if max_windows is not None:
         num_batches = min(num_batches, -(-max_windows // batch_size))
-    return batch_stream(element, 0, num_batches * num_parts)
+    return batch_stream(element, batch_size, 0, num_batches, num_shards, shard_index, num_parts)

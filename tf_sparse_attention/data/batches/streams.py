@@ -11,29 +11,52 @@ import keras
 import numpy as np
 
 from tf_sparse_attention.backends import has_tensorflow
+from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 
 
-def batch_stream(element: Callable[[int], Any], start: int, stop: int | None) -> Any:
-    """Returns the batches `element(start)`, `element(start + 1)` and so on, as `keras.Model.fit` takes them.
+def batch_stream(
+    element: Callable[[int, int, int], Any],
+    batch_size: int,
+    start: int,
+    stop: int | None,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    num_parts: int = 1,
+) -> Any:
+    """Returns the batches of the steps `start`, `start + 1` and so on, as `keras.Model.fit` takes them.
 
     Args:
-        element: function of an integer that returns NumPy arrays in nested structures, of the same shapes and types
-            for each integer.
-        start: the first integer.
-        stop: the integer after the last; None: endless.
+        element: function of a step, a first row and a number of rows, three integers, that returns these rows of the
+            batch of the step: NumPy arrays in nested structures, of the same shapes and types for each step.
+        batch_size: rows of the whole batch.
+        start: the first step.
+        stop: the step after the last; None: endless.
+        num_shards, shard_index, num_parts: see `shard_rows`.
 
     Returns:
         `tf.data.Dataset` with static shapes, or a `BatchStream` where TensorFlow is not installed.
+
+    Raises:
+        ValueError: If the batch cannot be divided.
     """
-    return _as_dataset(element, start, stop) if has_tensorflow() else BatchStream(element, start, stop)
+    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
+
+    def part(number):
+        step, index = divmod(number, num_parts)
+        return element(step, first_row + index * rows, rows)
+
+    make = _as_dataset if has_tensorflow() else BatchStream
+    return make(part, start * num_parts, None if stop is None else stop * num_parts)
 
 
 class BatchStream(keras.utils.PyDataset):
     """Batches that `fit`, `evaluate` and a `for` loop take one after the other.
 
     Args:
-        element, start, stop: see `batch_stream`.
+        element: function of an integer that returns a batch.
+        start: the first integer.
+        stop: the integer after the last; None: endless.
     """
 
     def __init__(self, element: Callable[[int], Any], start: int = 0, stop: int | None = None) -> None:

@@ -9,7 +9,6 @@ from tf_sparse_attention.checks import check_count, check_rate, check_seed
 from tf_sparse_attention.data.batches.index_shuffle import shuffled_index
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
-from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
 from tf_sparse_attention.deprecation import renamed_arguments
@@ -95,13 +94,8 @@ class TrainingBatches:
         Raises:
             ValueError: If the batch cannot be divided.
         """
-        first_row, rows = shard_rows(self.batch_size, num_shards, shard_index, num_parts)
-
-        def element(number):
-            return self._element(number // num_parts, first_row + number % num_parts * rows, rows)
-
-        stop = None if num_steps is None else (start_step + num_steps) * num_parts
-        return batch_stream(element, start_step * num_parts, stop)
+        stop = None if num_steps is None else start_step + num_steps
+        return batch_stream(self._element, self.batch_size, start_step, stop, num_shards, shard_index, num_parts)
 
     def _element(self, step, first_row, rows):
         """Returns rows `first_row` to `first_row + rows` of the batch of a step."""

@@ -6,7 +6,6 @@ import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
 from tf_sparse_attention.data.batches.index_shuffle import shuffled_index
-from tf_sparse_attention.data.batches.sharding import shard_rows
 from tf_sparse_attention.data.batches.streams import batch_stream, on_arrays
 from tf_sparse_attention.data.images.codec import ImageCodec
 from tf_sparse_attention.types import Tensor
@@ -73,17 +72,15 @@ class ImageBatches:
         Raises:
             ValueError: If the batch cannot be divided.
         """
-        first_row, rows = shard_rows(self.batch_size, num_shards, shard_index, num_parts)
+        stop = None if num_steps is None else start_step + num_steps
+        return batch_stream(self._element, self.batch_size, start_step, stop, num_shards, shard_index, num_parts)
 
-        def element(number):
-            first = number // num_parts * self.batch_size + first_row + number % num_parts * rows
-            index = first + np.arange(rows, dtype="int64")
-            epoch, place = index // len(self.images), index % len(self.images)
-            images = self._read(index, shuffled_index(place, self.seed, epoch, len(self.images)))
-            return pack_images(self.codec.encode(images))
-
-        stop = None if num_steps is None else (start_step + num_steps) * num_parts
-        return batch_stream(element, start_step * num_parts, stop)
+    def _element(self, step, first_row, rows):
+        """Returns rows `first_row` to `first_row + rows` of the batch of a step."""
+        index = step * self.batch_size + first_row + np.arange(rows, dtype="int64")
+        epoch, place = index // len(self.images), index % len(self.images)
+        images = self._read(index, shuffled_index(place, self.seed, epoch, len(self.images)))
+        return pack_images(self.codec.encode(images))
 
     def _read(self, index, chosen):
         """Returns images by their numbers; `index` counts the images of all epochs, which flips are drawn for."""
@@ -127,20 +124,20 @@ def image_evaluation_batches(
     check_count("batch_size", batch_size)
     check_optional_count("max_images", max_images)
     _check_images(images, codec)
-    first_row, rows = shard_rows(batch_size, num_shards, shard_index, num_parts)
     count = len(images) if max_images is None else min(len(images), max_images)
     last = -(-count // batch_size)
     last = last if num_batches is None else min(last, first_batch + num_batches)
 
-    def element(number):
-        first = number // num_parts * batch_size + first_row + number % num_parts * rows
+    def element(batch, first_row, rows):
+        first = batch * batch_size + first_row
         ids = np.zeros((rows, codec.length), np.int32)
         numbers = range(first, min(first + rows, count))
         if numbers:
             ids[: len(numbers)] = codec.encode(images[[number * len(images) // count for number in numbers]])
         return pack_images(ids)
 
-    return batch_stream(element, first_batch * num_parts, max(first_batch, last) * num_parts)
+    stop = max(first_batch, last)
+    return batch_stream(element, batch_size, first_batch, stop, num_shards, shard_index, num_parts)
 
 
 def pack_images(ids: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
