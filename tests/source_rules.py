@@ -21,16 +21,17 @@ RANKS = {
     "files": 0,
     "ops": 1,
     "data": 1,
-    "patterns": 2,
-    "layers": 3,
-    "generation": 3,
-    "optimizers": 3,
-    "models": 4,
-    "analysis": 5,
-    "convert": 5,
-    "export": 5,
-    LIBRARY: 6,  # the whole of it, `import tf_sparse_attention as tsa`
-    "trainers": 7,
+    "kernels": 2,
+    "patterns": 3,
+    "layers": 4,
+    "generation": 4,
+    "optimizers": 4,
+    "models": 5,
+    "analysis": 6,
+    "convert": 6,
+    "export": 6,
+    LIBRARY: 7,  # the whole of it, `import tf_sparse_attention as tsa`
+    "trainers": 8,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
 PORTABLE_PARTS = {
@@ -39,6 +40,7 @@ PORTABLE_PARTS = {
     "checks",
     "files",
     "ops",
+    "kernels",
     "patterns",
     "layers",
     "generation",
@@ -49,6 +51,10 @@ TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/backends.py",
+    "tf_sparse_attention/kernels/choice.py",
+    "tf_sparse_attention/kernels/cudnn.py",
+    "tf_sparse_attention/kernels/devices.py",
+    "tf_sparse_attention/kernels/splash.py",
     "tf_sparse_attention/layers/replicas.py",
     "tf_sparse_attention/models/programs.py",
     "trainers/shared/strategy.py",

@@ -1,7 +1,7 @@
 """What every arrangement offers: queries and keys side by side in groups, and what each slot of a group holds."""
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
@@ -29,6 +29,9 @@ class Arrangement:
         keeps_token_masks: whether padding and other documents are left out already.
         lead: keys before the position of the first query, -1 where key j is at position j + 1.
         sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
+        grid: the `ops.grid.Grid` of the tokens in an order of the arrangement's own, in which its rule follows from
+            the slots and the `groups`; see `in_order`. None where there is no such order.
+        groups: int32 (B, N, T) in that order, of queries and keys; None where there are no groups.
     """
 
     key_length: Size
@@ -37,6 +40,8 @@ class Arrangement:
     keeps_token_masks = False
     sorts_tokens = False
     lead: int = 0
+    grid: Any = None
+    groups: Tensor | None = None
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         """Returns the queries in groups: (..., T, ...) to (..., G, t, ...)."""
@@ -118,6 +123,14 @@ class Arrangement:
     def row_has_key(self) -> Tensor | None:
         """Returns where a query is known to see a key, (B, N, G, t, 1), if no mask of pairs says otherwise; or None."""
         return None
+
+    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+        """Returns tokens in the order of `grid`, (..., T, ...) to (..., T, ...)."""
+        return x
+
+    def from_order(self, x: Tensor) -> Tensor:
+        """Returns rows (B, N, T, X) from the order of `grid` in that of the sequence."""
+        return x
 
 
 class OneGroup(Arrangement):

@@ -48,6 +48,15 @@ class Grid(Arrangement):
         return self.block_size if self.key_block_size is None else self.key_block_size
 
     @property
+    def grid(self) -> "Grid | None":
+        return self if self.key_size == self.block_size else None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The most that a key slot can be before and after a query slot, as key minus query."""
+        return self.lead - (self.before + 1) * self.block_size + 1, self.lead + (self.after + 1) * self.block_size - 1
+
+    @property
     def num_blocks(self) -> Size:
         """G, the number of query blocks."""
         return (self.query_length + self.block_size - 1) // self.block_size

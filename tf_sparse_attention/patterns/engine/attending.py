@@ -12,6 +12,7 @@ from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_ke
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.engine.fused import attend_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
@@ -117,6 +118,9 @@ def attend_arranged(
     Returns:
         An `Attended`, in the order of the sequence.
     """
+    fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns)
+    if fused is not None:
+        return Attended(fused)
     distances = arrangement.distances()
     if leaf.pattern.reads_successors:
         distances = distances.moved(arrangement.lead)
