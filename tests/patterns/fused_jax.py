@@ -7,7 +7,7 @@ import numpy as np
 from tf_sparse_attention import layers
 from tf_sparse_attention.kernels import splash
 from tf_sparse_attention.kernels.choice import SPLASH, Kernel, SlotPairs, use_kernel
-from tf_sparse_attention.patterns import First, Nearest, Successors, Window
+from tf_sparse_attention.patterns import Dilated, First, Nearest, Successors, Window
 
 BATCH, SIZE = 2, 24
 HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
@@ -21,6 +21,9 @@ LAYERS = {
     "window of queries": lambda: layers.SparseAttention(pattern=Window(30), share_qk=True, **HEADS),
     "nearest": lambda: layers.RoutingAttention(**CLUSTERS),
     "successors": lambda: layers.RoutingAttention(use_successor_values=True, **CLUSTERS),
+    "strided": lambda: layers.StridedAttention(stride=7, heads="split", **HEADS),
+    "dense": lambda: layers.DenseAttention(**HEADS),
+    "dilated": lambda: layers.SparseAttention(pattern=Dilated(3, 20), **HEADS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
 # What no kernel computes: several parts of one softmax, biases, keys of their own in clusters.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from tf_sparse_attention.kernels.choice import SlotPairs
 from tf_sparse_attention.kernels.devices import over_devices
@@ -16,7 +17,7 @@ from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
 from tf_sparse_attention.types import Tensor
 
 LANES = 128  # of a TPU; a block is a whole number of them
-BLOCK = 512  # a step of the kernel has a price of its own, and of larger blocks a band shows less
+LARGEST_BLOCK = 512
 MOST_BLOCKS = 256  # on a side; each pair of them is looked at when the program is made
 
 
@@ -31,10 +32,10 @@ def attend_slots(query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, in
         interpret: whether to interpret the kernel, on any device.
 
     Returns:
-        Tensor (B, N, T, Hv); a query that sees no key gets a mean of some values.
+        Tensor (B, N, T, Hv) in the dtype of `value`; a query that sees no key gets a mean of some values.
     """
     lengths = query.shape[2], key.shape[2]
-    block = _block_size(max(lengths))
+    block = _block_size(max(lengths), pairs.limits)
     sizes = tuple(-(-length // block) * block for length in lengths)
     arrays = [_padded(x, size) for x, size in ((query, sizes[0]), (key, sizes[1]), (value, sizes[1]))]
     if pairs.query_groups is not None:
@@ -43,13 +44,17 @@ def attend_slots(query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, in
     def attend(*parts):
         return _attend_part(pairs, sizes, lengths[1], block, interpret, *parts)
 
-    return slice_axis(over_devices(attend, arrays), -2, 0, lengths[0])
+    output = slice_axis(over_devices(attend, arrays), -2, 0, lengths[0])
+    return ops.cast(output, value.dtype)  # the kernel has that of the query
 
 
-def _block_size(length):
-    """Returns the slots of a block for a sequence of `length`."""
-    block = min(BLOCK, -(-length // LANES) * LANES)
-    while length > MOST_BLOCKS * block:
+def _block_size(length, limits):
+    """Returns the slots of a block for a sequence of `length`.
+
+    About as many as the rule reaches: of larger blocks most pairs are hidden, and each block has a price of its own.
+    """
+    reach, block = max(abs(limit) for limit in limits) + 1, LANES
+    while 2 * block <= min(LARGEST_BLOCK, reach, length) or length > MOST_BLOCKS * block:
         block *= 2
     return block
 
@@ -69,14 +74,14 @@ def _attend_part(pairs, sizes, key_length, block, interpret, query, key, value, 
     if groups and groups[0].shape[1] > 1:  # the kernel has groups of a sequence, the same for all of its heads
         query, key, value = (x.reshape(batch * heads, 1, *x.shape[2:]) for x in (query, key, value))
         groups = tuple(x.reshape(batch * heads, 1, -1) for x in groups)
-    kernel = _kernel(pairs.rule, pairs.limits, sizes, key_length, query.shape[1], block, interpret)
+    kernel = slot_kernel(pairs.rule, pairs.limits, sizes, key_length, query.shape[1], block, interpret)
     segments = SegmentIds(*(x[:, 0] for x in groups)) if groups else None
-    output = jax.vmap(kernel)(query, key, value, segments)
+    output = jax.vmap(lambda *rows: kernel(*rows[:3], segment_ids=rows[3]))(query, key, value, segments)
     return output.reshape(batch, heads, *output.shape[2:])
 
 
 @functools.lru_cache(maxsize=64)  # of models whose layers have the same pattern, and of programs made again
-def _kernel(
+def slot_kernel(
     rule: Callable,
     limits: tuple[int, int],
     sizes: tuple[int, int],
@@ -85,21 +90,29 @@ def _kernel(
     block: int,
     interpret: bool,
 ) -> Any:
-    """Returns the kernel of padded sequences, a function of (N, T, H), (N, S, H), (N, S, Hv) and the groups."""
+    """Returns the kernel of padded sequences, a function of (N, T, H), (N, S, H), (N, S, Hv) and `segment_ids`.
+
+    Args:
+        rule: as in `SlotPairs`; so are `limits`.
+        sizes: T and S, whole numbers of blocks.
+        key_length: slots of keys that are no padding.
+        heads: N.
+        block: slots of a block.
+        interpret: see `attend_slots`.
+    """
     import jax
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     blocks = splash_attention.BlockSizes(*[block] * 8)  # type: ignore[arg-type]  # forward and in both passes of the gradient
     mask = _slot_mask(rule, limits, sizes, key_length)
     with jax.ensure_compile_time_eval():  # constants, whatever program is being traced
-        made = splash_attention.make_splash_mha(
+        return splash_attention.make_splash_mha(
             splash_attention.MultiHeadMask([mask] * heads),
             block_sizes=blocks,
             head_shards=1,
             q_seq_shards=1,
             interpret=interpret,
         )
-    return lambda query, key, value, segments: made(query, key, value, segment_ids=segments)
 
 
 def _slot_mask(rule: Callable, limits: tuple[int, int], sizes: tuple[int, int], key_length: int) -> Any:

@@ -33,11 +33,11 @@ class SortedGrid(Arrangement):
         groups = ops.broadcast_to(groups, self._sizes)
         self._order, self._inverse = stable_order(groups)
         self.groups = take_numbers(groups, self._order)
-        self.grid = window_grid(length, length, band, causal, lead)
+        self._grid = window_grid(length, length, band, causal, lead)
         # Rows by identity: those of queries that are keys too are sorted once.
         self._sorted: dict[int, tuple[Tensor, Tensor]] = {}
         self.key_length, self.lead = length, lead
-        self.offsets = self.grid.offsets
+        self.offsets, self.limits = self._grid.offsets, self._grid.limits
 
     def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
@@ -47,22 +47,25 @@ class SortedGrid(Arrangement):
         return self._sorted[id(x)][1]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self.grid.queries(self.in_order(x, axis), axis)
+        return self._grid.queries(self.in_order(x, axis), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self.grid.keys(self.in_order(x, axis), axis)
+        return self._grid.keys(self.in_order(x, axis), axis)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self.from_order(self.grid.restore(x, axis))
+        return self.from_order(self._grid.restore(x, axis))
+
+    def joined(self, x: Tensor) -> Tensor:
+        return self._grid.restore(x)
 
     def from_order(self, x: Tensor) -> Tensor:
         return permute_rows(x, self._inverse, self._order)
 
     def query_positions(self) -> Tensor:
-        return self.grid.queries(self._order, -1)
+        return self._grid.queries(self._order, -1)
 
     def key_positions(self) -> Tensor:
-        return self.grid.keys(self._order, -1)
+        return self._grid.keys(self._order, -1)
 
     def distances(self) -> Distances:
         return Distances(self.offsets, tokens=self.apart())
@@ -71,13 +74,13 @@ class SortedGrid(Arrangement):
         if numbers is not self._known:
             return super().known(numbers)
         # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
-        query_ranks, key_ranks = self.grid.rule_positions(1)
+        query_ranks, key_ranks = self._grid.rule_positions(1)
         return (
-            {"group": self.grid.queries(self.groups, -1)[..., :, None], "rank": query_ranks},
-            {"group": self.grid.keys(groups_of_keys(self.groups), -1)[..., None, :], "rank": key_ranks},
+            {"group": self._grid.queries(self.groups, -1)[..., :, None], "rank": query_ranks},
+            {"group": self._grid.keys(groups_of_keys(self.groups), -1)[..., None, :], "rank": key_ranks},
         )
 
     def row_has_key(self) -> Tensor | None:
         if self.lead:
             return None
-        return self.grid.queries(self.groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself
+        return self._grid.queries(self.groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself

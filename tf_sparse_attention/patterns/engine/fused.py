@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -35,16 +35,21 @@ class SlotRule:
     Attributes:
         pattern: the `Pattern` whose rule it is.
         causal: whether later keys are hidden.
-        lead: see `Arrangement`.
+        lead: see `Arrangement`; so is `slot_positions`.
         hides_self: whether a query does not see the key of its own position.
+        key_length: positions of keys, with `slot_positions`, since there may be more slots.
     """
 
     pattern: Pattern
     causal: bool
     lead: int
     hides_self: bool
+    slot_positions: Callable | None = None
+    key_length: int | None = None
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.slot_positions is not None:
+            query, key = self.slot_positions(query), self.slot_positions(key)
         key = key - self.lead
         # In one group, whose ranks are in the order of the slots.
         places = (Place(slot, 0, {"group": 0, "rank": slot}) for slot in (query, key))
@@ -53,6 +58,8 @@ class SlotRule:
             conditions.append(key <= query)
         if self.hides_self:
             conditions.append(key != query)
+        if self.key_length is not None:
+            conditions.append(key < self.key_length)
         return functools.reduce(operator.and_, conditions)
 
 
@@ -72,27 +79,31 @@ def attend_fused(
     Returns:
         The output in the order of the sequence, as `attend` has it; None where no kernel serves.
     """
-    kernel = kernel_here()
-    if kernel is None or not _asks_for_slots_alone(arrangement, leaf, inputs, call, dropout, returns):
+    kernel, limits = kernel_here(), arrangement.limits
+    if kernel is None or limits is None or not _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
         return None
-    rule = SlotRule(leaf.pattern, call.causal, arrangement.lead, inputs.options.hide_self is not None)
-    pairs = SlotPairs(rule, arrangement.grid.limits, *_groups(arrangement, leaf, inputs))
+    slots = arrangement.slot_positions
+    key_length = None if slots is None else arrangement.key_length
+    hides_self = inputs.options.hide_self is not None
+    rule = SlotRule(leaf.pattern, call.causal, arrangement.lead, hides_self, slots, key_length)
+    pairs = SlotPairs(rule, limits, *_groups(arrangement, leaf, inputs))
     if kernel.name == CUDNN:
         before = _causal_band(pairs, leaf, inputs)
         return None if before is None else cudnn.attend_band(inputs.query, inputs.key, inputs.value, before)
     query, key, value = _rows_in_order(arrangement, inputs)
     output = splash.attend_slots(query, key, value, pairs, kernel.interpret)
-    return arrangement.from_order(_where_something_is_seen(output, value, arrangement, leaf, inputs, call))
+    if not _every_query_sees_itself(pairs, arrangement, inputs):
+        output = _where_something_is_seen(output, value, arrangement, leaf, inputs, call)
+    return arrangement.from_order(output)
 
 
-def _asks_for_slots_alone(arrangement, leaf, inputs, call, dropout, returns):
+def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
     """Whether nothing is asked for but a softmax over the pairs that slots and groups decide, of a size that pays."""
     masks, options = inputs.masks, inputs.options
     batch, heads, length, _ = shape(inputs.query)
     key_length = shape(inputs.key)[2]
     return (
-        arrangement.grid is not None
-        and are_known(batch, heads, length, key_length)
+        are_known(batch, heads, length, key_length)
         and SHORTEST <= max(length, key_length) <= LONGEST
         and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES
         and not leaf.excluded
@@ -131,19 +142,29 @@ def _groups(arrangement, leaf, inputs):
     queries, keys = masks.query_segments, masks.key_segments
     if queries is None:
         queries, keys = (ops.zeros((batch, length), "int32") for length in (query_length, shape(inputs.key)[2]))
-    queries, keys = (ops.cast(x, "int32")[:, None] for x in (queries, keys))
-    return queries, keys if masks.key_mask is None else ops.where(masks.key_mask[:, None], keys, HIDDEN)
+    keys = ops.cast(keys, "int32")
+    keys = keys if masks.key_mask is None else ops.where(masks.key_mask, keys, HIDDEN)
+    return tuple(arrangement.in_order(x[:, None], -1) for x in (ops.cast(queries, "int32"), keys))
 
 
 def _rows_in_order(arrangement, inputs):
     """Returns queries, keys and values in the order of the arrangement."""
     query, key, value = inputs.query, inputs.key, inputs.value
-    if arrangement.groups is None or key is not query:
+    if arrangement.groups is None or key is not query or value.dtype != query.dtype:
         return [arrangement.in_order(x) for x in (query, key, value)]
     # Side by side: a TPU reads a tile of 128 numbers in several rows for each row that it gathers.
     both = arrangement.in_order(ops.concatenate([query, value], axis=-1))
     query, value = ops.split(both, [query.shape[-1]], axis=-1)
     return query, query, value
+
+
+def _every_query_sees_itself(pairs, arrangement, inputs):
+    """Whether each query is known to see the key of its own position, whatever else."""
+    length, key_length = shape(inputs.query)[2], shape(inputs.key)[2]
+    if pairs.query_groups is not None or arrangement.lead or length != key_length:
+        return False
+    slots = np.arange(length, dtype="int32")
+    return bool(np.all(pairs.rule(slots, slots)))
 
 
 def _where_something_is_seen(output, values, arrangement, leaf, inputs, call):
@@ -157,9 +178,8 @@ def _where_something_is_seen(output, values, arrangement, leaf, inputs, call):
 
 
 def _rows_with(mask, arrangement, output):
-    """Returns which queries have a pair in a mask of groups, bool (B, N, T, 1), in the order of the arrangement."""
+    """Returns which queries have a pair in a mask of groups, bool (B, N, T', 1), in the order of the arrangement."""
     mask = constant_mask(mask) if isinstance(mask, np.ndarray) else mask
     rows = ops.any(mask, axis=-1, keepdims=True)
-    grid = arrangement.grid
-    rows = ops.broadcast_to(rows, (*shape(output)[:2], grid.num_blocks, grid.block_size, 1))
-    return grid.restore(rows)
+    slots = shape(arrangement.query_positions())[-2:]
+    return arrangement.joined(ops.broadcast_to(rows, (*shape(output)[:2], *slots, 1)))
