@@ -5,8 +5,8 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.kernels import splash
-from tf_sparse_attention.kernels.choice import SPLASH, Kernel, SlotPairs, use_kernel
+from tf_sparse_attention.kernels import cudnn, splash
+from tf_sparse_attention.kernels.choice import CUDNN, SPLASH, Kernel, SlotPairs, use_kernel
 from tf_sparse_attention.patterns import Dilated, First, Nearest, Successors, Window
 
 BATCH, SIZE = 2, 24
@@ -88,3 +88,23 @@ def compare_slots():
     expected = weights / weights.sum(axis=-1, keepdims=True) @ value
     pairs = SlotPairs(lambda query, key: abs(query - key) < 20, (-19, 19), groups, groups)
     return float(abs(splash.attend_slots(query, key, value, pairs, interpret=True) - expected).max())
+
+
+def compare_bands():
+    """Returns how far windows by JAX's own attention, in place of cuDNN's, are from plain operations, and how many ran.
+
+    A causal window runs; one with a mask, one that is not causal and blocks do not.
+    """
+    ran, attend = [], cudnn.attend_band
+    cudnn.IMPLEMENTATION = "xla"
+    cudnn.attend_band = lambda *args: ran.append(args[-1]) or attend(*args)
+    x = np.random.default_rng(0).normal(size=(BATCH, 300, SIZE)).astype("float32")
+    window = layers.LocalAttention(window=50, dtype="bfloat16", **HEADS)
+    blocks = layers.LocalAttention(block_size=64, dtype="bfloat16", **HEADS)
+    calls = ((window, {"use_causal_mask": True}), (window, {}), (blocks, {"use_causal_mask": True}))
+    calls += ((window, {"use_causal_mask": True, "query_mask": np.arange(300) < [[200], [300]]}),)
+    expected = [layer(x, **arguments) for layer, arguments in calls]
+    with use_kernel(Kernel(CUDNN)):
+        found = [layer(x, **arguments) for layer, arguments in calls]
+    apart = max(float(abs(a - b).max()) for a, b in zip(expected, found, strict=True))
+    return apart, ran

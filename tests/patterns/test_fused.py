@@ -51,3 +51,11 @@ def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
 def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax):
     found = compared(run_jax, ("union",), ("alibi",), ("separate",), ("window", 0, 255))
     assert [(ran, output, gradient) for ran, output, gradient in found] == [(0, 0, 0)] * 4
+
+
+@pytest.mark.full
+def test_a_causal_window_alone_is_left_to_cudnn_on_jax(run_jax):
+    code = "import json\nfrom tests.patterns.fused_jax import compare_bands\nprint(json.dumps(compare_bands()))"
+    apart, ran = json.loads(run_jax(code).splitlines()[-1])
+    assert ran == [49]
+    assert apart < 0.02  # one step of bfloat16

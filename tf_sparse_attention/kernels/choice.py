@@ -5,6 +5,7 @@ attend. Everything else is computed by plain operations, see `attend.attend`.
 """
 
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ SPLASH = "splash"  # JAX on a TPU: jax.experimental.pallas.ops.tpu.splash_attent
 CUDNN = "cudnn"  # JAX on a GPU: jax.nn.dot_product_attention(local_window_size=)
 # Shorter sequences are computed as fast by plain operations, and would be padded to a block of the kernel.
 SHORTEST, LONGEST = 256, 262144
-_CHOSEN: list["Kernel | None"] = []  # the innermost `use_kernel` is last
+_CHOSEN: contextvars.ContextVar[tuple["Kernel | None", ...]] = contextvars.ContextVar("kernels", default=())
 
 
 class Kernel(NamedTuple):
@@ -49,8 +50,8 @@ def kernel_here() -> Kernel | None:
     """
     if keras.backend.backend() != "jax":
         return None
-    if _CHOSEN:
-        return _CHOSEN[-1]
+    if _CHOSEN.get():
+        return _CHOSEN.get()[0]
     import jax
 
     enabled = keras.config.is_flash_attention_enabled()
@@ -62,8 +63,8 @@ def kernel_here() -> Kernel | None:
 @contextlib.contextmanager
 def use_kernel(kernel: Kernel | None) -> Iterator[None]:
     """Context in which a kernel serves wherever it can, whatever the device is; None: none does."""
-    _CHOSEN.append(kernel)
+    token = _CHOSEN.set((kernel,))
     try:
         yield
     finally:
-        _CHOSEN.pop()
+        _CHOSEN.reset(token)

@@ -6,6 +6,7 @@ from tf_sparse_attention.types import Tensor
 
 DTYPES = ("bfloat16", "float16")
 LARGEST_HEAD = 128
+IMPLEMENTATION = "cudnn"
 
 
 def attend_band(query: Tensor, key: Tensor, value: Tensor, before: int) -> Tensor:
@@ -20,7 +21,6 @@ def attend_band(query: Tensor, key: Tensor, value: Tensor, before: int) -> Tenso
     import jax
 
     query, key, value = (ops.swapaxes(x, 1, 2) for x in (query, key, value))
-    output = jax.nn.dot_product_attention(
-        query, key, value, scale=1.0, is_causal=True, local_window_size=(before, 0), implementation="cudnn"
-    )
+    window = {"is_causal": True, "local_window_size": (before, 0)}
+    output = jax.nn.dot_product_attention(query, key, value, scale=1.0, implementation=IMPLEMENTATION, **window)
     return ops.swapaxes(output, 1, 2)
