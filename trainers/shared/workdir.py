@@ -91,7 +91,7 @@ def _digits(text):
 
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
     """Writes the `ml_collections.ConfigDict` of a run."""
-    write_json(open_workdir(workdir) / CONFIG, config.to_dict())
+    save_json(workdir, CONFIG, config.to_dict())
 
 
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
@@ -239,8 +239,11 @@ def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
         content: a dictionary or a list.
     """
     folder = open_workdir(workdir)
+    sums, value = _checksums(folder), _checksum(content)
+    if sums.pop(name, value) != value:  # killed in between, the file has no checksum, never that of the old content
+        write_json(folder / CHECKSUMS, sums)
     write_json(folder / name, content)
-    write_json(folder / CHECKSUMS, {**_checksums(folder), name: _checksum(content)})
+    write_json(folder / CHECKSUMS, {**sums, name: value})
 
 
 def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:
