@@ -1,11 +1,9 @@
 """Callbacks of `fit`: reports, checkpoints, and stopping on a signal."""
 
 import math
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,6 +11,7 @@ from keras import ops
 
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
+from trainers.shared.signals import SignalContext
 
 
 class StepCallback(keras.callbacks.Callback):
@@ -62,44 +61,13 @@ class SaveCheckpoints(StepCallback):
             self._save(self.step)
 
 
-class StopOnSignal(StepCallback):
+class StopOnSignal(SignalContext, StepCallback):
     """Ends `fit` after the current step on SIGINT (Ctrl-C), SIGTERM (preemption) or SIGHUP (a closed terminal).
 
-    Use it as a context around the training; a second signal has its usual effect and ends the process, but for SIGHUP,
-    which shell and system send one after the other. SIGHUP that is ignored, as under `nohup`, stays so.
-
-    Attributes:
-        received: the first `signal.Signals` that was received, or None.
+    Use it as a context around the training; see `SignalContext`.
     """
 
-    # What a second one of each does. Windows has no SIGHUP.
-    SECOND: ClassVar[dict[str, Any]] = {
-        "SIGINT": signal.default_int_handler,
-        "SIGTERM": signal.SIG_DFL,
-        "SIGHUP": signal.SIG_IGN,
-    }
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.received: signal.Signals | None = None
-
-    def __enter__(self):
-        numbers = [getattr(signal, name) for name in self.SECOND if hasattr(signal, name)]
-        self._before = {number: signal.signal(number, self._take) for number in numbers if not _is_ignored(number)}
-        return self
-
-    def __exit__(self, *exception):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _take(self, number, frame):
-        received = signal.Signals(number)
-        self.received = self.received or received
-        signal.signal(number, self.SECOND[received.name])
-        discard_output_of_closed_terminal()
-        then = "." if received.name == "SIGHUP" else "; once more kills."
-        # `print` may be in the middle of a line of its own when a signal comes.
-        os.write(2, f"\n{received.name}: stopping after this step{then}\n".encode())
+    END = "stopping after this step"
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.received is not None:
@@ -108,25 +76,6 @@ class StopOnSignal(StepCallback):
     def on_predict_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self.received is not None:
             self.model.stop_predicting = True
-
-
-def _is_ignored(number):
-    return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
-
-
-def discard_output_of_closed_terminal(descriptors: Sequence[int] = (1, 2)) -> None:
-    """Lets what is written to a terminal that is gone go nowhere: a bar would end the run with an error instead.
-
-    Args:
-        descriptors: standard output and standard error, unless told otherwise.
-    """
-    for descriptor in descriptors:
-        try:
-            os.write(descriptor, b"")
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
 
 
 class Report(StepCallback):
