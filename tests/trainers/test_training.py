@@ -44,7 +44,16 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
     rows = metrics_of(folder)
     assert [row["step"] for row in rows] == [2, 4, 4, 6, 8, 8]
     routing = [f"routing/block_0/attention/routing_0/{kind}" for kind in ("used", "entropy")]
-    expected = {"step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", *routing}
+    expected = {
+        "step",
+        "loss",
+        "loss_peak",
+        "loss_spikes",
+        "learning_rate",
+        "gradient_norm",
+        "tokens_per_second",
+        *routing,
+    }
     assert [set(row) for row in rows if "loss" in row] == [expected] * 4
     validations = {f"validation/{name}" for name in ("loss", "bits_per_byte", "perplexity", "perplexity_per_word")}
     assert [set(row) for row in rows if "loss" not in row] == [{"step", *validations}] * 2

@@ -11,6 +11,7 @@ from keras import ops
 
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
+from trainers.shared.loss_spikes import LossSpikes
 from trainers.shared.signals import SignalContext
 
 
@@ -81,13 +82,13 @@ class StopOnSignal(SignalContext, StepCallback):
 class Report(StepCallback):
     """Measures training and passes the metrics to writers.
 
-    Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the
-    "learning_rate", the "gradient_norm" of the last step, "skipped_updates" of an optimizer that leaves some out,
-    "tokens_per_second" without the time of evaluation and checkpoints; for each routing layer "routing/PATH/used", the
-    fraction of centroids that had a token in the last step, and "routing/PATH/entropy", their normalized entropy (1:
-    uniform, 0: a single one); for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans
-    of its heads in positions. A loss that is not finite is left out. After every execution
-    it gets `progress(step, loss)`.
+    Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the largest
+    one of a step, "loss_peak", and the number of "loss_spikes" among them, see `LossSpikes`; the "learning_rate", the
+    "gradient_norm" of the last step, "skipped_updates" of an optimizer that leaves some out, "tokens_per_second"
+    without the time of evaluation and checkpoints; for each routing layer "routing/PATH/used", the fraction of
+    centroids that had a token in the last step, and "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a
+    single one); for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads
+    in positions. A loss that is not finite is left out. After every execution it gets `progress(step, loss)`.
 
     Args:
         writers: objects with these two methods.
@@ -99,6 +100,11 @@ class Report(StepCallback):
         super().__init__()
         self._writers, self._every, self._tokens_per_step = writers, every, tokens_per_step
         self._steps, self._seconds, self._compiled = 0, 0.0, False
+        self._spikes = LossSpikes()
+
+    def set_initial_step(self, step: int) -> None:
+        super().set_initial_step(step)
+        self._spikes.forget()  # `fit` begins with new metrics
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._begin = time.perf_counter()
@@ -108,6 +114,7 @@ class Report(StepCallback):
             self._seconds += time.perf_counter() - self._begin
             self._steps += self.step - before
         self._compiled = True
+        self._spikes.add(float(logs["loss"]))  # type: ignore[index]  # never None in training
         for writer in self._writers:
             writer.progress(self.step, logs["loss"])  # type: ignore[index]  # never None in training
         if self.has_passed(before, self._every):
@@ -116,11 +123,13 @@ class Report(StepCallback):
             for writer in self._writers:
                 writer.write(self.step, scalars)
             self.model.reset_metrics()
+            self._spikes.forget()
 
     def _scalars(self, logs):
         optimizer = self.model.optimizer
         scalars = {
             **({"loss": logs["loss"]} if math.isfinite(logs["loss"]) else {}),
+            **self._spikes.take(),
             "learning_rate": float(ops.convert_to_numpy(optimizer.learning_rate)),
             "gradient_norm": float(ops.convert_to_numpy(optimizer.gradient_norm)),
         }
