@@ -19,18 +19,19 @@ RANKS = {
     "checks": 0,
     "backends": 0,
     "files": 0,
-    "ops": 1,
-    "data": 1,
-    "patterns": 2,
-    "layers": 3,
-    "generation": 3,
-    "optimizers": 3,
-    "models": 4,
-    "analysis": 5,
-    "convert": 5,
-    "export": 5,
-    LIBRARY: 6,  # the whole of it, `import tf_sparse_attention as tsa`
-    "trainers": 7,
+    "remote_files": 1,
+    "ops": 2,
+    "data": 2,
+    "patterns": 3,
+    "layers": 4,
+    "generation": 4,
+    "optimizers": 4,
+    "models": 5,
+    "analysis": 6,
+    "convert": 6,
+    "export": 6,
+    LIBRARY: 7,  # the whole of it, `import tf_sparse_attention as tsa`
+    "trainers": 8,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
 PORTABLE_PARTS = {

@@ -130,7 +130,7 @@ class Progress:
 
 
 def main() -> None:
-    from trainers.shared import sampling, signals
+    from trainers.shared import remote_run, sampling, signals
     from trainers.tasks import parts, registry
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
@@ -149,7 +149,8 @@ def main() -> None:
         if WORKDIR.value is None:
             made = sampling.generate_text(make_sample_source(), request, progress)
         else:
-            made = registry.load_task(WORKDIR.value).generate(WORKDIR.value, request, progress)
+            with remote_run.reading(WORKDIR.value) as folder:
+                made = registry.load_task(folder).generate(folder, request, progress)
     print(made.text, flush=True)
     progress.log(made.samples)
     if made.path is not None:

@@ -12,6 +12,7 @@ import ml_collections
 from keras import ops
 
 from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.remote_files import is_remote
 from trainers.configs import base
 from trainers.shared import components, damage, loading
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
@@ -36,10 +37,10 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
     Raises:
         ValueError: If it is an address such as "gs://...", or does not exist and `create` is False.
     """
-    if "://" in str(workdir):
+    if is_remote(workdir):
         raise ValueError(
-            "`workdir` must be on a local disk, since files in it are renamed into place; mount the bucket. "
-            f"Received: workdir={workdir}."
+            "`workdir` must be on a local disk here, since files in it are renamed into place; the programs that train "
+            f"and read runs make a local copy of an address. Received: workdir={workdir}."
         )
     folder = pathlib.Path(workdir).expanduser()
     if create:
