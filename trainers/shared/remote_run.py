@@ -140,7 +140,7 @@ class RemoteRun(LocalRun):
 
     def _upload(self, step):
         folder = self._remote(step)
-        remote_files.remove(folder / MANIFEST)  # of an earlier time at this step
+        self._remove(folder)  # what was half copied, or is damaged
         files = {}
         for path in self._files(step):
             files[path.name] = remote_files.upload(path, folder / path.name)._asdict()
@@ -164,11 +164,14 @@ class RemoteRun(LocalRun):
         older = [other for other in self._steps() if other <= step]
         counted = [other for other in older if remote_files.exists(self._remote(other) / MANIFEST)]
         for other in [other for other in older if other < counted[-self.keep :][0]]:
-            folder = self._remote(other)
-            for name in sorted(remote_files.names(folder), key=lambda name: name != MANIFEST):
-                remote_files.remove(folder / name)
-            with contextlib.suppress(Exception):  # in a bucket there are no folders, only names of files
-                folder.rmdir()
+            self._remove(self._remote(other))
+
+    def _remove(self, folder):
+        """Removes a checkpoint, first the manifest without which it does not count."""
+        for name in sorted(remote_files.names(folder), key=lambda name: name != MANIFEST):
+            remote_files.remove(folder / name)
+        with contextlib.suppress(Exception):  # in a bucket there are no folders, only names of files
+            folder.rmdir()
 
     def _remote(self, step):
         return self.path / workdir.CHECKPOINTS / f"step_{step:09d}"
