@@ -1,6 +1,7 @@
 """Paths of two schemes for tests, registered with `etils.epath`: memory://, and disk://, which is the local disk."""
 
 import pathlib
+import types
 
 import fsspec
 from etils import epath
@@ -32,6 +33,11 @@ class RemotePath(pathlib.PurePosixPath):
 
     def is_dir(self):
         return self._files.isdir(self._name)
+
+    def stat(self):
+        found = self._files.info(self._name)
+        time = found["mtime"] if "mtime" in found else found["created"].timestamp()
+        return types.SimpleNamespace(length=found["size"], mtime=time)
 
     def iterdir(self):
         return (self / pathlib.PurePosixPath(name).name for name in self._files.ls(self._name, detail=False))

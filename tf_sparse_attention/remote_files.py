@@ -162,7 +162,7 @@ def upload_folder(source: pathlib.Path, target: Any, last: str) -> None:
             written last, so that readers find all of an export or none.
     """
     files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
-    before = _all_names(target)
+    before = set(stat_all(target))
     remove(target / last)
     for name in sorted(files, key=lambda name: name == last):
         upload(files[name], target / name)
@@ -170,14 +170,19 @@ def upload_folder(source: pathlib.Path, target: Any, last: str) -> None:
         remove(target / name)
 
 
-def _all_names(folder, prefix=""):
-    """Returns the names of all files in a remote folder and in those in it."""
-    found: set[str] = set()
-    for name in names(folder):
-        with reaching(folder):
-            is_folder = (folder / name).is_dir()
-        found |= _all_names(folder / name, f"{prefix}{name}/") if is_folder else {prefix + name}
-    return found
+def stat_all(path: Any) -> dict[str, list[int]]:
+    """Returns size and time in seconds of all files in a remote folder and in those in it, by name.
+
+    The name of a file that is not in a folder is "". Nothing is returned where nothing is.
+    """
+    with reaching(path):
+        if not path.exists():
+            return {}
+        if not path.is_dir():
+            status = path.stat()
+            return {"": [int(status.length), int(status.mtime)]}
+    found = {name: stat_all(path / name) for name in names(path)}
+    return {f"{name}/{rest}".rstrip("/"): status for name, files in found.items() for rest, status in files.items()}
 
 
 @contextlib.contextmanager

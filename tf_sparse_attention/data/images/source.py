@@ -14,6 +14,7 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.token_writer import STALE_AFTER
+from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
 from tf_sparse_attention.data.sources.preparation import making_builder
@@ -212,7 +213,7 @@ def open_images(
         from tf_sparse_attention.data.images.files import ArrayReader, FolderReader
 
         kind: Any = ArrayReader if str(path).endswith(".npz") else FolderReader
-        return ImageSource(kind(path), folder, image_shape)
+        return ImageSource(kind(local_path(path)), folder, image_shape)
     from tf_sparse_attention.data.images.tfds_reader import TfdsReader
 
     local = check_folder(local_dir)
