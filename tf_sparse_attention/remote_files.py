@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tf_sparse_attention.files import atomic_file, atomic_folder
 
 BLOCK = 1 << 22  # bytes that are copied at once
+SAVED_MODEL = "saved_model.pb"  # the file without which a folder is no SavedModel
 CACHE = "TSA_CACHE_DIR"  # the variable with the folder of local copies
 
 
@@ -66,14 +67,19 @@ def cache_folder(address: str | os.PathLike) -> pathlib.Path:
     return root / f"{re.sub('[^A-Za-z0-9]+', '_', text)[-80:]}_{digest}"
 
 
+def any_path(path: str | os.PathLike) -> Any:
+    """Returns the `epath.Path` of an address, or the `pathlib.Path` of a path on the local disk."""
+    return remote_path(path) if is_remote(path) else pathlib.Path(path).expanduser()
+
+
 @contextlib.contextmanager
 def reaching(path: Any) -> Iterator[None]:
     """Turns the errors of a block that reads or writes a remote path into a `RemoteError` of one line."""
     try:
         yield
-    except RemoteError:
-        raise
     except Exception as error:  # those of TensorFlow, of gcsfs, of aiohttp and so on
+        if isinstance(error, RemoteError) or not is_remote(path):
+            raise
         lines = str(error).strip().splitlines() or [""]
         raise RemoteError(f"{path} cannot be reached: {type(error).__name__}: {lines[0]}") from error
 
@@ -152,18 +158,19 @@ def _copy(source, target):
     return Content(size, digest.hexdigest())
 
 
-def upload_folder(source: pathlib.Path, target: Any, last: str) -> None:
+def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) -> None:
     """Copies a local folder to a remote one, in place of what is there.
 
     Args:
         source: the folder.
         target: remote path.
         last: name of the file without which the others do not count, as that of a SavedModel. It is removed first and
-            written last, so that readers find all of an export or none.
+            written last, so that readers find all of an export or none. Default: None, there is none.
     """
     files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
     before = set(stat_all(target))
-    remove(target / last)
+    if last is not None:
+        remove(target / last)
     for name in sorted(files, key=lambda name: name == last):
         upload(files[name], target / name)
     for name in sorted(before - set(files)):
@@ -186,7 +193,7 @@ def stat_all(path: Any) -> dict[str, list[int]]:
 
 
 @contextlib.contextmanager
-def output_folder(path: Any, last: str) -> Iterator[pathlib.Path]:
+def output_folder(path: Any, last: str | None = None) -> Iterator[pathlib.Path]:
     """Yields a local path to create a folder at, which replaces `path` if the block ends without an error.
 
     Args:

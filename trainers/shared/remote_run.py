@@ -260,7 +260,7 @@ def reading(address: str | os.PathLike) -> Iterator[Any]:
 
 def _upload_result(source, target):
     if source.is_dir():
-        remote_files.upload_folder(source, target, "saved_model.pb")
+        remote_files.upload_folder(source, target, remote_files.SAVED_MODEL)
     else:
         remote_files.upload(source, target)
 
