@@ -199,6 +199,7 @@ class RemoteRun(LocalRun):
             target = target if name == target.name else self.folder / name
             remote_files.download(self._remote(step) / name, target, remote_files.Content(**files[name]))
         (self.folder / workdir.MODEL).unlink(missing_ok=True)  # of an earlier step
+        self._checkpoints.remove_old(step)
 
     def _newest_local(self):
         """Returns the step of the newest checkpoint in the local copy, -1 if there is none."""

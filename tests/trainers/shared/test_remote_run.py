@@ -78,6 +78,17 @@ def test_a_fresh_copy_has_the_newest_checkpoint_and_what_belongs_to_it(address, 
     assert fetched(address) == 4
 
 
+def test_a_reader_of_a_run_that_goes_on_keeps_no_more_checkpoints_than_the_run(address, tmp_path, monkeypatch):
+    for step in range(1, 6):
+        monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "trainer"))
+        run = make_run(address)
+        save(run, step)
+        run.upload(step)
+        monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "reader"))
+        assert fetched(address) == step
+    assert RemoteRun(address)._checkpoints.steps() == [3, 4, 5]
+
+
 def test_a_new_run_begins_where_nothing_is(address):
     assert fetched(address) is None
 
@@ -90,7 +101,6 @@ def test_a_checkpoint_that_is_half_copied_does_not_count(name, address, fresh_ca
         cut_off(patch, name, KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             run.upload(4)
-    shutil.copytree(run.folder, run.folder.with_name("kept"))
     fresh_cache()
     assert fetched(address) == 2
     again = RemoteRun(address)
