@@ -11,7 +11,7 @@ from tf_sparse_attention.data import open_labeled, open_source
 from tf_sparse_attention.data.local_paths import local_path
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
 def place(request, tmp_path, monkeypatch):
     """A remote folder with two files, one of them in a folder of its own."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))

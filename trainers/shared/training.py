@@ -101,7 +101,9 @@ class Run:
         execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
 
-    def __init__(self, config: ml_collections.ConfigDict, place: Any, devices: Any, execution: dict[str, Any]) -> None:
+    def __init__(
+        self, config: ml_collections.ConfigDict, place: remote_run.LocalRun, devices: Any, execution: dict[str, Any]
+    ) -> None:
         self.config, self.place, self.devices = config, place, devices
         self.folder = workdir.open_workdir(place.folder)
         self.task = registry.make_task(config)

@@ -11,7 +11,7 @@ from tf_sparse_attention.data.batches import remote_stores
 from tf_sparse_attention.data.checksums import DamagedDataError
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
 def open_at(request, make_source, tmp_path, monkeypatch):
     """Function that opens the store of some documents at an address, whatever they are if it is there already."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))

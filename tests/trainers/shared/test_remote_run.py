@@ -13,7 +13,7 @@ from trainers.shared import remote_run, workdir
 from trainers.shared.remote_run import RemoteRun
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
 def address(request, tmp_path, monkeypatch):
     """The address of a folder that is not there yet, in two schemes; local copies are in a folder of their own."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
