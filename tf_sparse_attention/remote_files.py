@@ -5,6 +5,7 @@ the others do not count.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import pathlib
@@ -78,7 +79,8 @@ def reaching(path: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # those of TensorFlow, of gcsfs, of aiohttp and so on
-        if isinstance(error, RemoteError) or not is_remote(path):
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)  # the disk here
+        if isinstance(error, RemoteError) or is_full or not is_remote(path):
             raise
         lines = str(error).strip().splitlines() or [""]
         raise RemoteError(f"{path} cannot be reached: {type(error).__name__}: {lines[0]}") from error
