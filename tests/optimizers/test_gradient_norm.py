@@ -39,12 +39,22 @@ def test_norm_is_zero_before_the_first_step():
     assert float(MeasuredSGD(0.1).gradient_norm) == 0.0
 
 
-def test_rows_of_a_sparse_gradient_that_occur_twice_count_as_their_sum():
+@pytest.mark.parametrize("clipping", [{}, {"global_clipnorm": 2.0}])
+def test_rows_of_a_sparse_gradient_that_occur_twice_count_as_their_sum(clipping):
     weights = make_weights([np.zeros((4, 2))])
     gradient = tf.IndexedSlices(tf.constant([[1.0, 0.0], [2.0, 4.0]]), tf.constant([3, 3]), tf.constant([4, 2]))
-    optimizer = MeasuredSGD(0.1)
+    optimizer = MeasuredSGD(0.1, **clipping)
     optimizer.apply([gradient], weights)
     assert float(optimizer.gradient_norm) == pytest.approx(5.0)  # of the row (3, 4)
+
+
+def test_a_gradient_whose_shape_is_unknown_while_tracing_is_measured_before_clipping():
+    weights = make_weights([[0.0, 0.0]])
+    optimizer = MeasuredSGD(0.1, global_clipnorm=2.0)
+    optimizer.build(weights)
+    apply = tf.function(lambda gradient: optimizer.apply([gradient], weights))
+    apply.get_concrete_function(tf.TensorSpec([None]))(tf.constant([3.0, 4.0]))
+    assert float(optimizer.gradient_norm) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("clipping", [{"clipnorm": 2.0}, {"global_clipnorm": 2.0}, {"clipvalue": 2.0}])

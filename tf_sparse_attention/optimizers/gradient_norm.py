@@ -50,7 +50,7 @@ class GradientNorm:
         if clipped is not grads and (strategy is None or strategy.num_replicas_in_sync == 1):
             self._is_measured = True
             # Only their sum is used, so that of weights without a gradient the last numbers are zero.
-            norms = [_squared_norm(gradient, gradient.shape) for gradient in grads]
+            norms = [_squared_norm(gradient) for gradient in grads]
             for index, variable in enumerate(self._squared_norms):
                 self.assign(variable, norms[index] if index < len(norms) else ops.zeros(()))
         return clipped
@@ -70,5 +70,8 @@ class GradientNorm:
         return ops.sqrt(sum(ops.convert_to_tensor(variable) for variable in self._squared_norms))
 
 
-def _squared_norm(gradient, shape):
-    return ops.sum(ops.square(dense_gradient(gradient, shape)))
+def _squared_norm(gradient, shape=None):
+    """Returns the sum of squares of a gradient, of a sparse one with the shape that it has, if none is given."""
+    if shape is None and not hasattr(gradient, "indices"):  # whose shape may be unknown
+        return ops.sum(ops.square(ops.cast(gradient, "float32")))
+    return ops.sum(ops.square(dense_gradient(gradient, gradient.shape if shape is None else shape)))
