@@ -19,19 +19,20 @@ RANKS = {
     "checks": 0,
     "backends": 0,
     "files": 0,
-    "ops": 1,
-    "data": 1,
-    "kernels": 2,
-    "patterns": 3,
-    "layers": 4,
-    "generation": 4,
-    "optimizers": 4,
-    "models": 5,
-    "analysis": 6,
-    "convert": 6,
-    "export": 6,
-    LIBRARY: 7,  # the whole of it, `import tf_sparse_attention as tsa`
-    "trainers": 8,
+    "remote_files": 1,
+    "ops": 2,
+    "data": 2,
+    "kernels": 3,
+    "patterns": 4,
+    "layers": 5,
+    "generation": 5,
+    "optimizers": 5,
+    "models": 6,
+    "analysis": 7,
+    "convert": 7,
+    "export": 7,
+    LIBRARY: 8,  # the whole of it, `import tf_sparse_attention as tsa`
+    "trainers": 9,
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
 PORTABLE_PARTS = {
