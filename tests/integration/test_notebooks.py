@@ -30,13 +30,23 @@ TINY = {
         "LENGTH": 64,
     },
     "8_train_on_tpu": {**SIZES, "FOLDER": None, "LENGTH": 600, "STEPS": 4, "SAVE_EVERY": 2, "STEPS_PER_EXECUTION": 1},
+    "9_train_on_tpu_with_tpustrategy": {
+        **SIZES,
+        "FOLDER": None,
+        "LENGTH": 600,
+        "BATCH_SIZE": 8,
+        "STEPS": 4,
+        "SAVE_EVERY": 2,
+        "REPLICAS": 8,
+    },
 }
-ON_JAX = ("8_train_on_tpu",)  # alone
+# What the programs of a TPU are: of one backend alone, which the runtime has already.
+ALONE = {"8_train_on_tpu": "jax", "9_train_on_tpu_with_tpustrategy": "tensorflow"}
 CASES = [
-    pytest.param(path, backend, marks=[pytest.mark.full] if backend == "jax" and path.stem not in ON_JAX else [])
+    pytest.param(path, backend, marks=[pytest.mark.full] if backend == "jax" and path.stem not in ALONE else [])
     for path in sorted(FOLDER.glob("*.ipynb"))
     for backend in ("tensorflow", "jax")
-    if backend == "jax" or path.stem not in ON_JAX
+    if ALONE.get(path.stem, backend) == backend
 ]
 
 
@@ -133,6 +143,6 @@ def beside_a_clone(tmp_path):
 def test_the_first_cell_installs_from_a_clone_beside_it_and_only_once(path, beside_a_clone, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     imported = str(tmp_path / "site-packages" / "tf_sparse_attention" / "__init__.py")
-    extras = "tools,plot" if path.stem in ON_JAX else "train,plot"  # the runtime of a TPU has its own JAX
+    extras = "tools,plot" if path.stem in ALONE else "train,plot"
     assert beside_a_clone(notebook) == [f'pip install --quiet "./tf_sparse_attention[{extras}]"', imported]
     assert beside_a_clone(notebook) == [imported]
