@@ -68,8 +68,8 @@ class StopOnSignal(StepCallback):
     Use it as a context around the training; a second signal has its usual effect and ends the process, but for SIGHUP,
     which shell and system send one after the other. SIGHUP that is ignored, as under `nohup`, stays so.
 
-    Attributes:
-        received: the first `signal.Signals` that was received, or None.
+    Args:
+        workers: `workers.Workers`, which stop together where one of them has a signal. Default: None, one process.
     """
 
     # What a second one of each does. Windows has no SIGHUP.
@@ -79,9 +79,15 @@ class StopOnSignal(StepCallback):
         "SIGHUP": signal.SIG_IGN,
     }
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Any = None) -> None:
         super().__init__()
-        self.received: signal.Signals | None = None
+        self._workers = workers
+        self._first: signal.Signals | None = None
+
+    @property
+    def received(self) -> signal.Signals | None:
+        """The first `signal.Signals` that was received, or None; of several workers from the step where they stop."""
+        return self._first if self._workers is None else self._workers.agreed
 
     def __enter__(self):
         numbers = [getattr(signal, name) for name in self.SECOND if hasattr(signal, name)]
@@ -94,12 +100,22 @@ class StopOnSignal(StepCallback):
 
     def _take(self, number, frame):
         received = signal.Signals(number)
-        self.received = self.received or received
+        self._first = self._first or received
+        if self._workers is not None:
+            self._workers.ask_to_stop(received)
         signal.signal(number, self.SECOND[received.name])
         discard_output_of_closed_terminal()
         then = "." if received.name == "SIGHUP" else "; once more kills."
         # `print` may be in the middle of a line of its own when a signal comes.
         os.write(2, f"\n{received.name}: stopping after this step{then}\n".encode())
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._workers is not None:
+            self._workers.begin()
+
+    def on_predict_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._workers is not None:
+            self._workers.begin()
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.received is not None:

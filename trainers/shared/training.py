@@ -11,7 +11,7 @@ import keras
 import ml_collections
 from absl import logging
 
-from trainers.shared import callbacks, components, lock, nonfinite, resume, strategy, workdir, writers
+from trainers.shared import callbacks, components, lock, nonfinite, resume, strategy, workdir, workers, writers
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
@@ -64,8 +64,8 @@ def _train(config, folder, devices):
     execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
     if config.train.deterministic:
         strategy.make_deterministic(execution["jit_compile"])
-    with devices.scope():
-        run = Run(config, folder, devices, execution)
+    with devices.scope(), workers.connected(devices) as others:
+        run = Run(config, folder, devices, execution, others)
         step = run.restore()
         signal = None
         if step < config.train.num_steps:
@@ -91,12 +91,18 @@ class Run:
         config, folder: as for `train`.
         devices: from `strategy.choose_devices`; the run is created and used in its scope.
         execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
+        others: the connection to the other processes, from `workers.connected`.
     """
 
     def __init__(
-        self, config: ml_collections.ConfigDict, folder: pathlib.Path, devices: Any, execution: dict[str, Any]
+        self,
+        config: ml_collections.ConfigDict,
+        folder: pathlib.Path,
+        devices: Any,
+        execution: dict[str, Any],
+        others: Any,
     ) -> None:
-        self.config, self.folder, self.devices = config, folder, devices
+        self.config, self.folder, self.devices, self._others = config, folder, devices, others
         self.task = registry.make_task(config)
         self._data = self.task.open_data()
         self._description = resume.describe(config, self._data.fingerprint)
@@ -126,6 +132,7 @@ class Run:
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
             self._saved_step = step
+            self.devices.compare_replicas(newest.get("replicas"))
         if self.devices.is_chief:
             remove_incomplete(self.folder)
             workdir.save_config(self.folder, self.config)
@@ -153,8 +160,8 @@ class Run:
                 raise self._nonfinite_error(step, f"weights {weight}")
         if step != self._saved_step and self.devices.is_chief:
             # The computed windows of adaptive spans are not weights, but affect rounding.
-            windows = {"windows": self._training_model.computed_windows}
-            self._checkpoints.save(step, self._variables(), {**self._description, **windows})
+            more = {"windows": self._training_model.computed_windows, "replicas": self.devices.num_replicas}
+            self._checkpoints.save(step, self._variables(), {**self._description, **more})
         self._saved_step = step
 
     def fit(self, step: int) -> tuple[int, Any]:
@@ -172,7 +179,7 @@ class Run:
         report = callbacks.Report(outputs, settings.log_every, self._data.tokens_per_step)
         watch = nonfinite.make_callback(settings, self._describe, self._nonfinite_error)
         saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
-        with callbacks.StopOnSignal() as stop:
+        with callbacks.StopOnSignal(self._others) as stop:
             while step < settings.num_steps and stop.received is None:
                 self._shrink_windows(step)
                 self._fit_until(step, self._next_stop(step), [watch, report, saver, stop])
