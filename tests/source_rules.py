@@ -51,6 +51,7 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/backends.py",
     "tf_sparse_attention/layers/replicas.py",
     "tf_sparse_attention/models/programs.py",
+    "tf_sparse_attention/optimizers/replicas.py",
     "trainers/shared/clusters.py",
     "trainers/shared/strategy.py",
 }

@@ -19,12 +19,14 @@ class OneDevice:
 
     Attributes:
         num_replicas: copies of the model, each with its part of every batch.
+        can_run_alone: whether this process can run the model by itself, outside of training.
         num_processes: processes of the run, each with some of the replicas.
         process_index: which of them this is.
         chief_host: name or address of the machine of process 0, which that one has to know.
     """
 
     num_replicas = 1
+    can_run_alone = True
     num_processes = 1
     process_index = 0
     chief_host = "localhost"
@@ -90,6 +92,8 @@ class OneDevice:
 class TensorFlowReplicas(OneDevice):
     """Replicas of a `tf.distribute.Strategy`."""
 
+    can_run_alone = False
+
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
@@ -139,6 +143,7 @@ class JaxDevices(OneDevice):
 
         self.num_replicas = len(devices)
         self.num_processes, self.process_index = jax.process_count(), jax.process_index()
+        self.can_run_alone = self.is_single_process
         address = os.environ.get("JAX_COORDINATOR_ADDRESS")
         self.chief_host = address.rpartition(":")[0] if address else clusters.own_host()
         # Each process reads its own rows; Keras would otherwise distribute elements of the data set.

@@ -56,11 +56,6 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
 
 
 def _train(config, folder, devices):
-    if config.train.nonfinite == "skip" and devices.num_replicas > 1 and keras.backend.backend() == "tensorflow":
-        raise ValueError(
-            "`config.train.nonfinite` must be stop with several TensorFlow replicas. "
-            f"Received: nonfinite=skip, {devices.num_replicas} replicas."
-        )
     execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
     if config.train.deterministic:
         strategy.make_deterministic(execution["jit_compile"])
@@ -198,6 +193,8 @@ class Run:
         return nonfinite.make_error(step, found + where, self._saved_step, skips)
 
     def _describe(self, step):
+        if not self.devices.can_run_alone:
+            return ""
         batches = self._data.batches.dataset(start_step=step - 1, num_steps=1)
         return nonfinite.describe(self._training_model, next(iter(batches)))
 
