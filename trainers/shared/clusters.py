@@ -43,7 +43,8 @@ def join_jax_processes() -> None:
     if jax.distributed.is_initialized() or not (address or number or index):
         return
     # Its own handler would take SIGTERM, which `callbacks.StopOnSignal` waits for.
-    jax.config.update("jax_enable_preemption_service", False)
+    with contextlib.suppress(AttributeError):  # JAX 0.7 has no such setting.
+        jax.config.update("jax_enable_preemption_service", False)
     if number == "auto":  # of a TPU pod, Slurm or Open MPI
         jax.distributed.initialize()
         return
