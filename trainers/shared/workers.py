@@ -18,6 +18,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener, Pipe, wait
 from typing import Any
 
+from trainers.shared import console
+
 LOST = 5  # exit status
 BEAT, SILENCE = 5.0, 40.0  # seconds between signs of life, and without one until a process counts as gone
 # Seconds until a process ends itself, in which an error of its own, which all of them may have, can be printed.
@@ -38,8 +40,8 @@ def connected(devices: Any) -> Iterator["Workers | None"]:
     workers = Workers(devices)
     try:
         yield workers
-    except BaseException:
-        workers.leave("failed")
+    except BaseException as error:
+        workers.leave("failed", console.exit_status(error))
         raise
     workers.leave("bye")
 
@@ -65,6 +67,7 @@ class Workers:
         self._signal: signal.Signals | None = None
         self._answers: dict[int, int] = {}  # of the chief: how far those are that it has asked
         self._missing: tuple[int, str] | None = None  # who is gone, and why
+        self._own_status: int | None = None  # of an error here
         self._end: tuple[float, str] | None = None  # when to end this process, and why
         self._inbox, self._outbox = Pipe(duplex=False)  # from the main thread to the watching one
         self._meet(devices)
@@ -87,15 +90,18 @@ class Workers:
         with self._changed:
             return self._signal if self._stop_after is not None and self._begun > self._stop_after else None
 
-    def leave(self, how: str) -> None:
+    def leave(self, how: str, status: int | None = None) -> None:
         """Ends the connections.
 
         Args:
             how: "bye", or "failed" with an error, in which case this waits a moment for the news that a process is
                 gone, which ends this one.
+            status: of this process because of its error. It has it also where a backend, at its exit, waits for
+                others that are gone by then.
         """
         self._tell_thread(how)
         self._thread.join(timeout=4 * GRACE_GONE if how == "failed" else None)
+        self._own_status = status
 
     def _tell_thread(self, *message):
         self._outbox.send_bytes(json.dumps(message).encode())
@@ -153,7 +159,7 @@ class Workers:
                 if self._receive(source, sources[source]) == "bye" and source is self._inbox:
                     return
             if self._end and time.monotonic() >= self._end[0]:
-                end_process(self._end[1])
+                end_process(self._end[1], self._own_status)
                 return
             if time.monotonic() >= next_beat:
                 self._send_all("beat")
@@ -250,12 +256,18 @@ class Workers:
             self._changed.notify_all()
 
 
-def end_process(reason: str) -> None:
-    """Ends this process at once, from any thread: the main one may wait for ever for a process that is gone."""
+def end_process(reason: str, status: int | None = None) -> None:
+    """Ends this process at once, from any thread: the main one may wait for ever for a process that is gone.
+
+    Args:
+        reason: why, which is printed with what to do.
+        status: of an error that is printed already. Default: None, there is no other reason.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    advice = "Start all workers again with their commands: the run goes on from its last checkpoint."
-    with contextlib.suppress(OSError):
-        os.write(2, f"error: {reason}. {advice}\n".encode())
-    os._exit(LOST)
+    if status is None:
+        advice = "Start all workers again with their commands: the run goes on from its last checkpoint."
+        with contextlib.suppress(OSError):
+            os.write(2, f"error: {reason}. {advice}\n".encode())
+    os._exit(LOST if status is None else status)

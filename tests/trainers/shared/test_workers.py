@@ -32,7 +32,7 @@ class Devices:
 def ended(monkeypatch):
     """The reasons for which processes end themselves, as a queue."""
     reasons = queue.Queue()
-    monkeypatch.setattr(workers, "end_process", reasons.put)
+    monkeypatch.setattr(workers, "end_process", lambda reason, status: reasons.put((reason, status)))
     monkeypatch.setattr(workers, "GRACE_GONE", 0.05)
     return reasons
 
@@ -107,20 +107,22 @@ class Dying(workers.Workers):
 def test_a_process_that_is_gone_ends_the_others(connect, ended, gone):
     connect(Dying if index == gone else workers.Workers for index in range(COUNT))
     reasons = [ended.get(timeout=5) for _ in range(COUNT - 1)]
-    assert reasons == [f"worker {gone} of 3 is gone: its connection ended"] * (COUNT - 1)
+    assert reasons == [(f"worker {gone} of 3 is gone: its connection ended", None)] * (COUNT - 1)
 
 
 def test_a_process_that_says_nothing_ends_the_others(connect, monkeypatch, ended):
     monkeypatch.setattr(workers, "SILENCE", 0.0)
     monkeypatch.setattr(workers, "BEAT", 0.1)
     connect([workers.Workers])
-    assert "of 3 is gone: it was silent for 0 seconds" in ended.get(timeout=5)
+    assert "of 3 is gone: it was silent for 0 seconds" in ended.get(timeout=5)[0]
 
 
 def test_an_error_of_one_gives_the_others_time_for_theirs(three, ended, monkeypatch):
     monkeypatch.setattr(workers, "GRACE_FAILED", 0.2)
-    three[2].leave("failed")
-    assert ended.get(timeout=5) == "worker 2 of 3 is gone: it ended with an error"
+    three[2].leave("failed", 7)
+    assert ended.get(timeout=5) == ("worker 2 of 3 is gone: it ended with an error", None)
+    three[0]._connections[2].close()  # as the end of the first process does
+    assert ended.get(timeout=5) == ("worker 0 of 3 is gone: its connection ended", 7)
 
 
 def test_the_exit_status_is_in_the_table_of_the_programs():
