@@ -32,6 +32,7 @@ WITHOUT_TENSORFLOW = (
 )
 # Each of several processes and devices against one; what needs a backend that is not there is skipped.
 SEVERAL_WORKERS = "tests/integration/test_workers.py"
+TWO_OF_JAX = (SEVERAL_WORKERS, "-k=as_one_device and jax-2")
 JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
@@ -53,8 +54,8 @@ ENVIRONMENTS = {
         large=(SEVERAL_WORKERS, "-k=as_one_device and tensorflow-2"),
     ),
     "newest": Environment((".[jax,train]",), ON_TENSORFLOW, large=(SEVERAL_WORKERS,)),
-    "colab-tpu": Environment((".[jax,tools]", "jax==0.7.2", "keras==3.13.2"), WITHOUT_TENSORFLOW, JAX),
-    "jax": Environment((".[jax,tools]",), WITHOUT_TENSORFLOW, JAX),
+    "colab-tpu": Environment((".[jax,tools]", "jax==0.7.2", "keras==3.13.2"), WITHOUT_TENSORFLOW, JAX, TWO_OF_JAX),
+    "jax": Environment((".[jax,tools]",), WITHOUT_TENSORFLOW, JAX, TWO_OF_JAX),
 }
 
 

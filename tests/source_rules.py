@@ -19,6 +19,7 @@ RANKS = {
     "checks": 0,
     "backends": 0,
     "files": 0,
+    "replicas": 0,
     "ops": 1,
     "data": 1,
     "patterns": 2,
@@ -38,6 +39,7 @@ PORTABLE_PARTS = {
     "deprecation",
     "checks",
     "files",
+    "replicas",
     "ops",
     "patterns",
     "layers",
@@ -52,6 +54,7 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/layers/replicas.py",
     "tf_sparse_attention/models/programs.py",
     "tf_sparse_attention/optimizers/replicas.py",
+    "tf_sparse_attention/replicas.py",
     "trainers/shared/clusters.py",
     "trainers/shared/strategy.py",
 }

@@ -1,4 +1,4 @@
-"""Which backends of Keras are installed, an error where the chosen one is not, and how many replicas there are."""
+"""Which backends of Keras are installed, and an error that names the extras where the chosen one is not."""
 
 import importlib.util
 import os
@@ -45,23 +45,3 @@ def require_tensorflow(what: str) -> None:
     """
     if not has_tensorflow():
         raise ImportError(f"{what} needs TensorFlow: pip install 'tf-sparse-attention[tensorflow]'.", name="tensorflow")
-
-
-def replica_count() -> int:
-    """Returns how many TensorFlow replicas the current strategy has; 1 on other backends, whose arrays are global."""
-    import keras
-
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def in_several_replicas() -> bool:
-    """Returns whether this code runs as one of several replicas."""
-    if replica_count() == 1:
-        return False
-    import tensorflow as tf
-
-    return tf.distribute.in_cross_replica_context() is False

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_sparse_attention.backends import in_several_replicas
 from tf_sparse_attention.optimizers.replicas import update_if
+from tf_sparse_attention.replicas import in_several_replicas
 from tf_sparse_attention.types import Tensor
 
 
