@@ -19,6 +19,7 @@ RANKS = {
     "checks": 0,
     "backends": 0,
     "files": 0,
+    "replicas": 0,
     "remote_files": 1,
     "ops": 2,
     "data": 2,
@@ -40,6 +41,7 @@ PORTABLE_PARTS = {
     "deprecation",
     "checks",
     "files",
+    "replicas",
     "ops",
     "kernels",
     "patterns",
@@ -58,6 +60,9 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/kernels/splash.py",
     "tf_sparse_attention/layers/replicas.py",
     "tf_sparse_attention/models/programs.py",
+    "tf_sparse_attention/optimizers/replicas.py",
+    "tf_sparse_attention/replicas.py",
+    "trainers/shared/clusters.py",
     "trainers/shared/strategy.py",
 }
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}

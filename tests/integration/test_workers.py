@@ -1,17 +1,34 @@
-"""Two processes train together, over a real cluster on this machine, what one trains alone."""
+"""Several processes train together, over a real cluster on this machine, what one trains alone."""
 
 import json
 import os
+import random
+import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from trainers.shared.workers import LOST
 
-ARGUMENTS = ["--config=trainers/configs/demo.py:tiny", "--config.model.dropout=0.0", "--config.train.num_steps=10"]
+pytestmark = pytest.mark.large
+NUM_STEPS = 60  # of runs that get a signal in between; others end before a difference of rounding grows
+SETTINGS = {
+    "num_steps": NUM_STEPS,
+    "log_every": 1,
+    "evaluate_every": 0,
+    "checkpoint_every": 10,
+    "evaluation_windows": 8,
+}
+FEW_STEPS = {"num_steps": 10, "evaluate_every": 10, "dropout": 0.0}
+LIMIT = 300  # seconds for a run, of which most is compiling
+ENDS_WITHIN = 60  # seconds, where a worker is gone
 
 
 def free_ports(count):
@@ -22,28 +39,160 @@ def free_ports(count):
     return ports
 
 
-def start(folder, name, **variables):
-    """Starts a run in a work folder and returns its process; what it says goes to a file beside the folder."""
-    command = [sys.executable, "-m", "trainers.train", *ARGUMENTS, f"--workdir={folder}"]
-    with open(folder.with_name(f"{name}.log"), "w") as log:
-        return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **variables}, stderr=log, stdout=log)
+def place_in_cluster(backend, count):
+    """Returns the variables that tell each of some processes where the others are."""
+    ports = free_ports(count)
+    if backend == "jax":
+        address = f"localhost:{ports[0]}"
+        names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+        return [dict(zip(names, (address, str(count), str(index)), strict=True)) for index in range(count)]
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    tasks = ({"type": "worker", "index": index} for index in range(count))
+    return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]
 
 
-def final_state(folder):
-    with np.load(folder / "checkpoints" / "step_000000010.npz") as archive:
+class Runs:
+    """Starts the processes of runs on a small text, in folders of their own; kills what is left in the end."""
+
+    def __init__(self, folder):
+        self._folder, self._started = folder, []
+        generator = random.Random(0)
+        words = ["".join(generator.choices("abcdefgh", k=generator.randint(2, 7))) for _ in range(40)]
+        for split, count in {"train": 4000, "validation": 200}.items():
+            (folder / "text" / split).mkdir(parents=True)
+            (folder / "text" / split / "a.txt").write_text(" ".join(generator.choices(words, k=count)))
+
+    def start(self, name, backend, count=1, devices=1, dropout=0.1, **changes):
+        """Starts a run of some processes, each with some devices, and returns these; see `said`."""
+        settings = {**SETTINGS, "num_logical_cpus": devices, "jit_compile": backend == "jax", **changes}
+        command = [sys.executable, "-m", "trainers.train", "--config=trainers/configs/demo.py:tiny"]
+        command += [f"--config.train.{key}={value}" for key, value in settings.items()]
+        command += [f"--config.data.path={self._folder / 'text'}", f"--config.data.data_dir={self._folder / 'data'}"]
+        command += ["--config.data.batch_size=4", f"--config.model.dropout={dropout}", "--config.model.num_layers=1"]
+        command += [f"--workdir={self._folder / name}"]
+        common = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+        # Most of the time is compiling, and these steps are small.
+        common |= {"XLA_FLAGS": os.environ.get("XLA_FLAGS") or "--xla_backend_optimization_level=0"}
+        places = [{}] if count == 1 else place_in_cluster(backend, count)
+        processes = []
+        for index, place in enumerate(places):
+            with open(self._log(name, index), "w") as log:
+                environment = {**os.environ, **common, **place}
+                processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log))
+        self._started += processes
+        return processes
+
+    def finish(self, name, *arguments, **keywords):
+        """Runs processes to their end, which has to be a good one, and returns their folder."""
+        statuses = [process.wait(timeout=LIMIT) for process in self.start(name, *arguments, **keywords)]
+        assert set(statuses) == {0}, self.said(name)
+        return self._folder / name
+
+    def wait_for_step(self, name, step):
+        """Waits until a run has reported a step."""
+        begin = time.monotonic()
+        while not any(int(found) >= step for found in re.findall(rf"step (\d+)/{NUM_STEPS}: loss", self.said(name))):
+            assert time.monotonic() < begin + LIMIT, self.said(name)
+            time.sleep(0.05)
+
+    def said(self, name, index=0):
+        return self._log(name, index).read_text()
+
+    def _log(self, name, index):
+        return self._folder / f"{name}.{index}.log"
+
+    def end(self):
+        for process in self._started:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    runs = Runs(tmp_path_factory.mktemp("workers"))
+    yield runs
+    runs.end()
+
+
+@pytest.fixture(scope="module")
+def made(runs):
+    """Function that returns the folder of a run that was left alone, made once: `made(backend, **as_of_start)`."""
+    folders = {}
+
+    def make(backend, **settings):
+        pytest.importorskip(backend)
+        name = "-".join(["alone", backend, *(f"{key}{value}" for key, value in settings.items())])
+        if name not in folders:
+            folders[name] = runs.finish(name, backend, **settings)
+        return folders[name]
+
+    return make
+
+
+def state_of(folder):
+    """Returns weights, centroids and the state of the optimizer after the last step."""
+    with np.load(max((folder / "checkpoints").glob("step_*.npz"))) as archive:
         return {name: archive[name] for name in archive.files if name != "metadata.json"}
 
 
-@pytest.mark.large
-def test_two_workers_train_as_one_device_does(tmp_path):
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
-    runs = {"alone": start(tmp_path / "alone", "alone")}
-    for index in range(2):
-        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        runs[f"worker_{index}"] = start(tmp_path / "together", f"worker_{index}", TF_CONFIG=config)
-    for name, process in runs.items():
-        assert process.wait(timeout=300) == 0, (tmp_path / f"{name}.log").read_text()
-    expected, found = final_state(tmp_path / "alone"), final_state(tmp_path / "together")
+def reports_of(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in rows]
+
+
+def assert_same_state(found, expected, tolerance):
+    found, expected = state_of(found), state_of(expected)
     assert list(found) == list(expected)
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("backend", "count", "devices"),
+    [("tensorflow", 2, 1), ("tensorflow", 4, 1), ("jax", 2, 1), ("jax", 4, 1), ("jax", 1, 2), ("jax", 1, 4)],
+)
+def test_workers_and_devices_train_as_one_device_does(runs, made, backend, count, devices):
+    alone = made(backend, **FEW_STEPS)
+    together = runs.finish(f"{backend}-{count}-{devices}", backend, count, devices, **FEW_STEPS)
+    reports = reports_of(together), reports_of(alone)
+    assert len(reports[0]) == 11 and "validation/loss" in reports[0][-1]
+    for found, expected in zip(*reports, strict=True):
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert_same_state(together, alone, 1e-4)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_where_a_worker_is_killed_the_others_end_and_all_go_on_to_the_same_bits(runs, made, backend):
+    alone, name = made(backend, count=2), f"{backend}-killed"
+    for killed, step in ((1, 13), (0, 33)):
+        processes = runs.start(name, backend, 2)
+        runs.wait_for_step(name, step)
+        processes[killed].kill()
+        assert processes[1 - killed].wait(timeout=ENDS_WITHIN) == LOST
+        told = f"error: worker {killed} of 2 is gone: its connection ended. Start all workers again"
+        assert told in runs.said(name, 1 - killed)
+    assert_same_state(runs.finish(name, backend, 2), alone, 0)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_where_one_worker_gets_a_signal_all_stop_at_one_step_with_a_checkpoint(runs, made, backend):
+    alone, name, step = made(backend, count=2), f"{backend}-asked", 0
+    for asked, number in ((1, signal.SIGTERM), (0, signal.SIGINT)):
+        processes = runs.start(name, backend, 2)
+        runs.wait_for_step(name, step + 13)
+        processes[asked].send_signal(number)
+        assert [process.wait(timeout=LIMIT) for process in processes] == [128 + number] * 2
+        told = [re.search(rf"by {number.name} at step (\d+) with a", runs.said(name, index)) for index in range(2)]
+        assert told[0] and told[1] and told[0][1] == told[1][1], runs.said(name)
+        step = int(told[0][1])
+    assert_same_state(runs.finish(name, backend, 2), alone, 0)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_run_goes_on_with_fewer_or_more_replicas(runs, made, backend):
+    alone, name = made(backend, **FEW_STEPS), f"{backend}-elastic"
+    begun = runs.finish(name, backend, 2, **{**FEW_STEPS, "num_steps": 6})
+    shutil.copytree(begun, begun.with_name(f"{name}-4"))
+    for further, devices in ((name, 1), (f"{name}-4", 4)):
+        folder = runs.finish(further, backend, 1, devices, **FEW_STEPS)
+        assert f"The checkpoint is one of 2 replicas, and this run has {devices}" in runs.said(further)
+        assert_same_state(folder, alone, 1e-4)

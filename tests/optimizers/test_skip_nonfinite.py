@@ -45,6 +45,26 @@ def test_an_update_with_one_nan_changes_nothing_and_is_counted(kind):
     assert (values(optimizer, weights)[0] != before[0]).all()
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [CarefulAdafactor, CarefulAdam])
+def test_what_one_of_two_replicas_has_to_leave_out_none_makes(kind, two_replicas):
+    def train(left_out):
+        with two_replicas.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones")])
+            model.compile(make(kind)[0], "mse", jit_compile=False)
+        x, y = np.arange(80, dtype="float32").reshape(20, 4) / 80, np.ones((20, 1), "float32")
+        y[left_out] = np.nan
+        if not left_out:
+            x, y = np.delete(x, range(8, 12), axis=0), np.delete(y, range(8, 12), axis=0)
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        return values(model.optimizer, model.weights), int(keras.ops.convert_to_numpy(model.optimizer.num_skipped))
+
+    (found, skipped), (expected, none) = train([9]), train([])  # of the third batch
+    assert (skipped, none) == (1, 0)
+    for value, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
 def test_finite_updates_are_those_of_the_optimizer():
     careful, weights = make(CarefulAdam)
     plain = keras.optimizers.AdamW(0.1, weight_decay=0.1, use_ema=True)

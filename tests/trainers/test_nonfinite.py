@@ -50,6 +50,16 @@ def test_a_loss_that_is_nan_ends_the_run_and_such_updates_can_be_left_out(
     assert ["loss" in row and np.isfinite(row["loss"]) for row in rows] == [True, True, False, True]
 
 
+@pytest.mark.full
+def test_several_replicas_leave_such_updates_out_together(poisoned, make_plain_config, tmp_path, caplog):
+    config = make_plain_config()
+    config.train.update(num_steps=4, log_every=1, nonfinite="skip", num_logical_cpus=2)
+    outcome = training.train(config, tmp_path)
+    # The third element is what the first replica has of the second batch.
+    assert outcome.step == 4 and "Step 2: 1 of 1 updates left out, a loss of nan" in caplog.text
+    assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
+
+
 def test_weights_that_are_not_finite_are_not_saved(make_plain_config, tmp_path):
     config = make_plain_config()
     # Weights of 1e38 are finite; their decay in the second step is not.

@@ -14,27 +14,10 @@ from typing import Any
 
 import keras
 
+from tf_sparse_attention.replicas import in_several_replicas, replica_count
 from tf_sparse_attention.types import Tensor
 
 _LOCAL = threading.local()  # each replica runs in a thread of its own
-
-
-def replica_count() -> int:
-    """Returns how many TensorFlow replicas the current strategy has; 1 on other backends, whose arrays are global."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def in_several_replicas() -> bool:
-    """Returns whether this code runs as one of several replicas."""
-    if replica_count() == 1:
-        return False
-    import tensorflow as tf
-
-    return tf.distribute.in_cross_replica_context() is False
 
 
 @contextlib.contextmanager

@@ -43,11 +43,19 @@ def add_slot(
     distribution = keras.distribution.distribution()
     if distribution is not None:
         # Looked up by name, a vector would get the layout of the matrix whose name its own begins with.
-        full = distribution.get_variable_layout(variable)
-        layout = keras.distribution.TensorLayout([full.axes[axis] for axis in axes], full.device_mesh)
+        layout = _layout_over(distribution.get_variable_layout(variable), axes)
     path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
     shape = tuple(variable.shape[axis] for axis in axes)
     return optimizer.add_variable(shape, initializer, dtype="float32", layout=layout, name=f"{path}_{name}")
+
+
+def _layout_over(full, axes):
+    """Returns the layout of some axes of what has the layout `full`."""
+    if isinstance(full, keras.distribution.TensorLayout):
+        return keras.distribution.TensorLayout([full.axes[axis] for axis in axes], full.device_mesh)
+    # Keras 3.13 gives what JAX has of a weight that is laid out, whose specification may leave out the last axes.
+    named = dict(enumerate(full.spec))
+    return type(full)(full.mesh, type(full.spec)(*(named.get(axis) for axis in axes)))
 
 
 def subtract(optimizer: keras.optimizers.Optimizer, variable: keras.Variable, update: Tensor) -> None:

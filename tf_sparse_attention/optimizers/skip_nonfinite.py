@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_sparse_attention.optimizers.replicas import update_if
+from tf_sparse_attention.replicas import in_several_replicas
 from tf_sparse_attention.types import Tensor
 
 
@@ -13,8 +15,9 @@ class SkipNonfinite:
     """Mixin for optimizers that leave out an update if a gradient of it has a NaN or an infinity.
 
     Such an update changes nothing but `num_skipped`: neither weights nor the state of the optimizer, its step and what
-    `gradient_accumulation_steps` gathered among them. Works on every backend inside a compiled training step, on one
-    TensorFlow replica or any devices of JAX. The check reads each gradient once.
+    `gradient_accumulation_steps` gathered among them. Works on every backend inside a compiled training step, on any
+    devices and replicas, none of which makes an update that one has to leave out. The check reads each gradient once;
+    several TensorFlow replicas also copy weights and state in each update.
 
     `keras.optimizers.LossScaleOptimizer` leaves them out as well, but halves a factor of the loss each time, which is
     for float16.
@@ -44,6 +47,11 @@ class SkipNonfinite:
         if not self.built:
             self.build(list(trainable_variables))
         update = super().apply
+        if in_several_replicas():
+            changed = [*self._trainable_variables, *self.variables]
+            is_finite = update_if(lambda: update(grads, trainable_variables), all_finite(grads), changed)
+            self._num_skipped.assign(self._num_skipped + ops.cast(~is_finite, "int32"))
+            return
         ops.cond(all_finite(grads), lambda: update(grads, trainable_variables), self._count_skipped)
 
     def _count_skipped(self):

@@ -1,6 +1,7 @@
 """Callbacks of `fit`: reports, checkpoints, and stopping on a signal."""
 
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,9 +67,33 @@ class StopOnSignal(SignalContext, StepCallback):
     """Ends `fit` after the current step on SIGINT (Ctrl-C), SIGTERM (preemption) or SIGHUP (a closed terminal).
 
     Use it as a context around the training; see `SignalContext`.
+
+    Args:
+        workers: `workers.Workers`, which stop together where one of them has a signal. Default: None, one process.
     """
 
     END = "stopping after this step"
+
+    def __init__(self, workers: Any = None) -> None:
+        super().__init__()
+        self._workers = workers
+
+    @property
+    def received(self) -> signal.Signals | None:
+        """The first `signal.Signals` that was received, or None; of several workers from the step where they stop."""
+        return self.first if self._workers is None else self._workers.agreed
+
+    def on_signal(self) -> None:
+        if self._workers is not None:
+            self._workers.ask_to_stop(self.first)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._workers is not None:
+            self._workers.begin()
+
+    def on_predict_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._workers is not None:
+            self._workers.begin()
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.received is not None:

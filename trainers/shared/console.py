@@ -16,6 +16,8 @@ from trainers.shared.quiet import quiet_imports
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 # Raised for wrong flags: the first by absl, the others by a configuration.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
+# Raised by the programs for what a user can mend.
+USER_ERRORS = (ValueError, OSError, ImportError)
 # What ml_collections puts before the error of a configuration, such as that of a variant it lacks.
 CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
 # What Keras writes around the error of a layer: which one, and the arguments of its call on lines of their own.
@@ -33,6 +35,7 @@ EXIT_STATUSES = {
     WRONG_COMMAND: "a wrong command, setting or file, in one line",
     LOOKS_AHEAD: "of trainers.audit: the model looks ahead",
     4: "of trainers.train: loss or weights are no longer finite; the last good checkpoint is kept",
+    5: "of trainers.train: another worker of the run is gone; all have to be started again",
     129: "ended by a closed terminal (SIGHUP), likewise",
     INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint, generation the samples and evaluation the sums so far",
     143: "ended by SIGTERM, likewise",
@@ -64,7 +67,7 @@ def run(name: str, main: Callable[[], None]) -> None:
         import_backends()
         main()
 
-    app.run(lambda argv: _exit_on_error(start, argv, (ValueError, OSError, ImportError)), flags_parser=_parse)
+    app.run(lambda argv: _exit_on_error(start, argv, USER_ERRORS), flags_parser=_parse)
 
 
 def import_backends() -> None:
@@ -126,6 +129,13 @@ def _exit_on_error(function, argv, errors):
         text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(getattr(error, "exit_status", WRONG_COMMAND))
+
+
+def exit_status(error: BaseException) -> int:
+    """Returns the exit status of a program that an error ends while it runs, see `EXIT_STATUSES`."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return getattr(error, "exit_status", WRONG_COMMAND if isinstance(error, USER_ERRORS) else 1)
 
 
 def _is_own_or_warning(record):

@@ -33,12 +33,28 @@ class Scorer(Model):
         self.model = model
         self.built = True
 
+    def predict_step(self, *arguments: Any, **keywords: Any) -> Any:
+        result = super().predict_step(*arguments, **keywords)
+        if keras.backend.backend() != "jax":
+            return result
+        rows, state = result
+        return _readable_everywhere(rows), state
+
     def totals(self, rows: np.ndarray) -> dict[str, Any]:
         """Returns what is summed over all rows, numbers or arrays by name, of some, float64 (rows, columns), or none.
 
         By default the sum of each column.
         """
         return dict(zip(self.columns, rows.sum(axis=0), strict=True))
+
+
+def _readable_everywhere(rows):
+    """Returns rows with all of them in each process, where JAX has them on devices of several."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return rows
+    layout = keras.distribution.TensorLayout([None] * len(rows.shape), distribution.device_mesh)
+    return keras.distribution.distribute_tensor(rows, layout)
 
 
 class TokenScorer(Scorer):

@@ -13,7 +13,7 @@ class SignalContext:
     other. SIGHUP that is ignored, as under `nohup`, stays so.
 
     Attributes:
-        received: the first `signal.Signals` that was received, or None.
+        first: the first `signal.Signals` that was received, or None.
     """
 
     # What a second one of each does. Windows has no SIGHUP.
@@ -24,7 +24,12 @@ class SignalContext:
     }
     END = "stopping"  # what the program says it does
 
-    received: signal.Signals | None = None
+    first: signal.Signals | None = None
+
+    @property
+    def received(self) -> signal.Signals | None:
+        """The signal for which the program ends, or None."""
+        return self.first
 
     def __enter__(self):
         numbers = [getattr(signal, name) for name in self.SECOND if hasattr(signal, name)]
@@ -37,7 +42,7 @@ class SignalContext:
 
     def _take(self, number, frame):
         received = signal.Signals(number)
-        self.received = self.received or received
+        self.first = self.first or received
         signal.signal(number, self.SECOND[received.name])
         discard_output_of_closed_terminal()
         then = "." if received.name == "SIGHUP" else "; once more kills."

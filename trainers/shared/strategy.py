@@ -2,15 +2,16 @@
 
 import contextlib
 import functools
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import ml_collections
+from absl import logging
 
 from tf_sparse_attention.backends import has_tensorflow
+from trainers.shared import clusters
 
 
 class OneDevice:
@@ -18,13 +19,27 @@ class OneDevice:
 
     Attributes:
         num_replicas: copies of the model, each with its part of every batch.
-        is_chief: whether this process writes the files of the run.
-        is_single_process: whether the run has no other processes.
+        can_run_alone: whether this process can run the model by itself, outside of training.
+        num_processes: processes of the run, each with some of the replicas.
+        process_index: which of them this is.
+        chief_host: name or address of the machine of process 0, which that one has to know.
     """
 
     num_replicas = 1
-    is_chief = True
-    is_single_process = True
+    can_run_alone = True
+    num_processes = 1
+    process_index = 0
+    chief_host = "localhost"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files of the run."""
+        return self.process_index == 0
+
+    @property
+    def is_single_process(self) -> bool:
+        """Whether the run has no other processes."""
+        return self.num_processes == 1
 
     def scope(self) -> Any:
         """Context in which models are made, trained and evaluated."""
@@ -50,16 +65,40 @@ class OneDevice:
         jit_compile = True if jit_compile is None else jit_compile
         return {"jit_compile": jit_compile, "steps_per_execution": steps_per_execution}
 
+    def from_chief(self, values: Sequence[int]) -> list[int]:
+        """Returns the values, integers from 0 to 255, that process 0 has, to all processes, which call this together.
+
+        Args:
+            values: those of this process; of other processes than 0 only their number counts.
+        """
+        return list(values)
+
+    def compare_replicas(self, before: int | None) -> None:
+        """Says what may differ where a run goes on with another number of replicas.
+
+        Args:
+            before: the number that a checkpoint was saved with. None: it does not say.
+        """
+        if before not in (None, self.num_replicas):
+            # Arrays of JAX are those of all devices, and so is what is drawn for them.
+            draws = "" if keras.backend.backend() == "jax" else ", and each replica draws its own dropout"
+            logging.warning(
+                "The checkpoint is one of %d replicas, and this run has %d: batches and mean losses stay the same. "
+                "Sums are added up in another order%s, so that the weights differ from those of %d.",
+                *(before, self.num_replicas, draws, before),
+            )
+
 
 class TensorFlowReplicas(OneDevice):
     """Replicas of a `tf.distribute.Strategy`."""
 
+    can_run_alone = False
+
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
-        resolver = strategy.cluster_resolver
-        self.is_single_process = getattr(resolver, "task_type", None) != "worker"
-        self.is_chief = self.is_single_process or resolver.task_id == 0
+        addresses, self.process_index = clusters.processes_of(strategy.cluster_resolver)
+        self.num_processes, self.chief_host = len(addresses), addresses[0].rpartition(":")[0]
 
     def scope(self) -> Any:
         return self.strategy.scope()
@@ -83,6 +122,18 @@ class TensorFlowReplicas(OneDevice):
             )
         return {"jit_compile": False, "steps_per_execution": 1}
 
+    def from_chief(self, values: Sequence[int]) -> list[int]:
+        import tensorflow as tf
+
+        def exchange():
+            context = tf.distribute.get_replica_context()
+            # Of floats, which every collective on every device adds.
+            own = tf.constant(values, "float32") * float(context.replica_id_in_sync_group == 0)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        result = self.strategy.experimental_local_results(self.strategy.run(exchange))[0]
+        return [int(value) for value in result]
+
 
 class JaxDevices(OneDevice):
     """Every device of JAX, with replicas of the model and parts of each batch."""
@@ -91,10 +142,12 @@ class JaxDevices(OneDevice):
         import jax
 
         self.num_replicas = len(devices)
-        self.is_chief = jax.process_index() == 0
-        self.is_single_process = jax.process_count() == 1
+        self.num_processes, self.process_index = jax.process_count(), jax.process_index()
+        self.can_run_alone = self.is_single_process
+        address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+        self.chief_host = address.rpartition(":")[0] if address else clusters.own_host()
         # Each process reads its own rows; Keras would otherwise distribute elements of the data set.
-        self._shard = {"num_shards": jax.process_count(), "shard_index": jax.process_index()}
+        self._shard = {"num_shards": self.num_processes, "shard_index": self.process_index}
         self._distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
 
     @contextlib.contextmanager
@@ -109,12 +162,18 @@ class JaxDevices(OneDevice):
     def distribute(self, make_dataset: Callable) -> Any:
         return make_dataset(**self._shard)
 
+    def from_chief(self, values: Sequence[int]) -> list[int]:
+        import numpy as np
+        from jax.experimental import multihost_utils
+
+        return [int(value) for value in multihost_utils.broadcast_one_to_all(np.asarray(values, "int32"))]
+
 
 def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     """Returns the devices for a run.
 
     On TensorFlow: a TPU if there is one, the workers of the variable TF_CONFIG, all GPUs if there are several, else one
-    device. On JAX: all devices if there are several.
+    device. On JAX: all devices if there are several, those of other processes among them, see `clusters.JAX_VARIABLES`.
 
     Args:
         config: the configuration: `train.num_logical_cpus` above 1 divides the CPU into as many logical devices, to
@@ -162,22 +221,11 @@ def _choose_tensorflow(num_logical_cpus):
         )
     if "TPU_NAME" in os.environ or tf.config.list_physical_devices("TPU"):
         return TensorFlowReplicas(_connect_to_tpu(os.environ.get("TPU_NAME", "local")))
-    if len(_workers()) > 1:
+    if len(clusters.tensorflow_workers()) > 1:
         return TensorFlowReplicas(tf.distribute.MultiWorkerMirroredStrategy())
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return TensorFlowReplicas(tf.distribute.MirroredStrategy())
     return OneDevice()
-
-
-def _workers():
-    """Returns the addresses of all workers that the variable TF_CONFIG names."""
-    try:
-        return json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
-    except (ValueError, AttributeError) as error:
-        raise ValueError(
-            "`TF_CONFIG`, a variable of the environment, must be JSON with a cluster of workers, or unset. "
-            f"Received: {os.environ['TF_CONFIG']} ({error})."
-        ) from error
 
 
 @functools.cache  # Collectives of two strategies over the same devices of one process interfere.
@@ -222,6 +270,7 @@ def _choose_jax(num_logical_cpus):
         for kind in ("GPU", "TPU"):
             with contextlib.suppress(RuntimeError, ValueError):
                 tf.config.set_visible_devices([], kind)
+    clusters.join_jax_processes()
     if num_logical_cpus > 1:
         with contextlib.suppress(RuntimeError):  # JAX is initialized already: its devices are fixed.
             jax.config.update("jax_num_cpu_devices", num_logical_cpus)

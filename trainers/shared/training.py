@@ -10,7 +10,18 @@ import keras
 import ml_collections
 from absl import logging
 
-from trainers.shared import callbacks, components, lock, nonfinite, remote_run, resume, strategy, workdir, writers
+from trainers.shared import (
+    callbacks,
+    components,
+    lock,
+    nonfinite,
+    remote_run,
+    resume,
+    strategy,
+    workdir,
+    workers,
+    writers,
+)
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
@@ -63,16 +74,11 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
 
 
 def _train(config, place, devices):
-    if config.train.nonfinite == "skip" and devices.num_replicas > 1 and keras.backend.backend() == "tensorflow":
-        raise ValueError(
-            "`config.train.nonfinite` must be stop with several TensorFlow replicas. "
-            f"Received: nonfinite=skip, {devices.num_replicas} replicas."
-        )
     execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
     if config.train.deterministic:
         strategy.make_deterministic(execution["jit_compile"])
-    with devices.scope():
-        run = Run(config, place, devices, execution)
+    with devices.scope(), workers.connected(devices) as others:
+        run = Run(config, place, devices, execution, others)
         step = run.restore()
         signal = None
         if step < config.train.num_steps:
@@ -99,12 +105,18 @@ class Run:
         place: the `LocalRun` of the work folder.
         devices: from `strategy.choose_devices`; the run is created and used in its scope.
         execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
+        others: the connection to the other processes, from `workers.connected`.
     """
 
     def __init__(
-        self, config: ml_collections.ConfigDict, place: remote_run.LocalRun, devices: Any, execution: dict[str, Any]
+        self,
+        config: ml_collections.ConfigDict,
+        place: remote_run.LocalRun,
+        devices: Any,
+        execution: dict[str, Any],
+        others: Any,
     ) -> None:
-        self.config, self.place, self.devices = config, place, devices
+        self.config, self.place, self.devices, self._others = config, place, devices, others
         self.folder = workdir.open_workdir(place.folder)
         self.task = registry.make_task(config)
         self._data = self.task.open_data()
@@ -135,6 +147,7 @@ class Run:
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
             self._saved_step = step
+            self.devices.compare_replicas(newest.get("replicas"))
         if self.devices.is_chief:
             remove_incomplete(self.folder)
             workdir.save_config(self.folder, self.config)
@@ -162,8 +175,8 @@ class Run:
                 raise self._nonfinite_error(step, f"weights {weight}")
         if step != self._saved_step and self.devices.is_chief:
             # The computed windows of adaptive spans are not weights, but affect rounding.
-            windows = {"windows": self._training_model.computed_windows}
-            self._checkpoints.save(step, self._variables(), {**self._description, **windows})
+            more = {"windows": self._training_model.computed_windows, "replicas": self.devices.num_replicas}
+            self._checkpoints.save(step, self._variables(), {**self._description, **more})
             self.place.upload(step)
         self._saved_step = step
 
@@ -182,7 +195,7 @@ class Run:
         report = callbacks.Report(outputs, settings.log_every, self._data.tokens_per_step)
         watch = nonfinite.make_callback(settings, self._describe, self._nonfinite_error)
         saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
-        with callbacks.StopOnSignal() as stop:
+        with callbacks.StopOnSignal(self._others) as stop:
             while step < settings.num_steps and stop.received is None:
                 self._shrink_windows(step)
                 self._fit_until(step, self._next_stop(step), [watch, report, saver, stop])
@@ -201,6 +214,8 @@ class Run:
         return nonfinite.make_error(step, found + where, self._saved_step, skips)
 
     def _describe(self, step):
+        if not self.devices.can_run_alone:
+            return ""
         batches = self._data.batches.dataset(start_step=step - 1, num_steps=1)
         return nonfinite.describe(self._training_model, next(iter(batches)))
 

@@ -132,19 +132,60 @@ def test_several_gpus_are_mirrored(monkeypatch):
 
 
 class Resolver:
-    """What a strategy says of its cluster."""
+    """What a strategy says of its cluster; it is its own specification of the cluster."""
 
-    def __init__(self, task_type, task_id):
+    def __init__(self, task_type, task_id, **jobs):
         self.task_type, self.task_id = task_type, task_id
+        self.cluster_spec, self.as_dict = lambda: self, lambda: jobs
 
 
-@pytest.mark.parametrize(("task", "is_chief"), [(("worker", 0), True), (("worker", 1), False), (("chief", 0), True)])
-def test_the_first_worker_writes_the_files(task, is_chief):
+@pytest.mark.parametrize(
+    ("task", "jobs", "index"),
+    [
+        (("worker", 0), {"worker": ["one:1", "two:1"]}, 0),
+        (("worker", 1), {"worker": ["one:1", "two:1"]}, 1),
+        (("chief", 0), {"chief": ["one:1"], "worker": ["two:1"]}, 0),
+        (("worker", 0), {"chief": ["one:1"], "worker": ["two:1"]}, 1),
+    ],
+)
+def test_the_first_worker_writes_the_files(task, jobs, index):
     class Strategy:
         num_replicas_in_sync = 2
-        cluster_resolver = Resolver(*task)
+        cluster_resolver = Resolver(*task, **jobs)
 
-    assert strategy.TensorFlowReplicas(Strategy()).is_chief is is_chief
+    devices = strategy.TensorFlowReplicas(Strategy())
+    assert (devices.process_index, devices.is_chief) == (index, index == 0)
+    assert (devices.num_processes, devices.is_single_process, devices.chief_host) == (2, False, "one")
+
+
+def test_another_number_of_replicas_than_before_is_told_with_what_may_differ(two_replicas, caplog):
+    for before in (None, 2, 4):
+        two_replicas.compare_replicas(before)
+    (told,) = caplog.messages
+    assert told.startswith("The checkpoint is one of 4 replicas, and this run has 2") and "dropout" in told
+
+
+def test_the_chief_tells_the_others_what_it_has(two_replicas):
+    with two_replicas.scope():
+        assert two_replicas.from_chief([0, 255, 7]) == [0, 255, 7]
+
+
+@pytest.mark.parametrize("values", ["one:1 2 2", "one:1 '' 0", "one 2 0"])
+def test_a_wrong_description_of_the_processes_of_jax_is_an_error(run_jax, values):
+    code = f"""
+import os, shlex
+from trainers.shared import clusters
+os.environ.update(zip(clusters.JAX_VARIABLES, shlex.split("{values}")))
+try:
+    clusters.join_jax_processes()
+except ValueError as error:
+    print(error)
+for name in clusters.JAX_VARIABLES:
+    del os.environ[name]
+"""
+    assert run_jax(code).startswith(
+        "`JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID`, variables of the env"
+    )
 
 
 CHOICE_OF_JAX = """
