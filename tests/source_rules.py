@@ -25,6 +25,7 @@ RANKS = {
     "layers": 3,
     "generation": 3,
     "optimizers": 3,
+    "distribution": 3,
     "models": 4,
     "analysis": 5,
     "convert": 5,
@@ -43,6 +44,7 @@ PORTABLE_PARTS = {
     "layers",
     "generation",
     "optimizers",
+    "distribution",
     "models",
 }
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
