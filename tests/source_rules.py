@@ -51,6 +51,7 @@ TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/backends.py",
+    "tf_sparse_attention/distribution/sharded_window.py",
     "tf_sparse_attention/layers/replicas.py",
     "tf_sparse_attention/models/programs.py",
     "trainers/shared/strategy.py",
