@@ -123,14 +123,23 @@ bench: $(READY) ## Time and memory of attention against length, beside dense att
 TPU_VENV := .venv-tpu
 TPU_READY := $(TPU_VENV)/.ready
 
+# $(call without_tpu,MODULE): run a module for TPUs, or say why it cannot be.
+define without_tpu
+$(call new_environment,$(TPU_VENV))
+@if [ $(TPU_READY) -nt $(LOCK) ] || { \
+  $(TPU_VENV)/bin/python -m pip install --quiet --constraint $(LOCK) 'jax[tpu]' keras 2>$(TPU_VENV)/pip.log && \
+  touch $(TPU_READY); }; \
+then KERAS_BACKEND=jax $(TPU_VENV)/bin/python -m $(1); \
+else echo "$@ skipped: jax[tpu] cannot be installed here:"; tail -n 3 $(TPU_VENV)/pip.log; fi
+endef
+
 .PHONY: tpu-check
 tpu-check: ## Compile layers and a training step for a TPU, without having one
-	$(call new_environment,$(TPU_VENV))
-	@if [ $(TPU_READY) -nt $(LOCK) ] || { \
-	  $(TPU_VENV)/bin/python -m pip install --quiet --constraint $(LOCK) 'jax[tpu]' keras 2>$(TPU_VENV)/pip.log && \
-	  touch $(TPU_READY); }; \
-	then KERAS_BACKEND=jax $(TPU_VENV)/bin/python -m benchmarks.tpu_check; \
-	else echo "tpu-check skipped: jax[tpu] cannot be installed here:"; tail -n 3 $(TPU_VENV)/pip.log; fi
+	$(call without_tpu,benchmarks.tpu_check)
+
+.PHONY: tpu-roofline
+tpu-roofline: ## Print what attention moves and computes on a TPU, beside dense and splash attention, without having one
+	$(call without_tpu,benchmarks.tpu_roofline)
 
 # The site is built by tools in an environment of their own. They read the source without importing it.
 DOCS_LOCK := requirements/docs.txt

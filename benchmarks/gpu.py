@@ -1,11 +1,12 @@
 """Time and memory of causal attention on a GPU: `KERAS_BACKEND=jax python -m benchmarks.gpu`.
 
 The cores of `benchmarks.attention`, in bfloat16 unless told otherwise, beside the fused kernels of cuDNN through
-`jax.nn.dot_product_attention`: dense and causal, and with the same window of 256 as our local core. Rows of a batch
-share a number of tokens, so that every length is as much work for local attention. Times are the clock's, of calls that
-are waited for, the median of rounds in which every program runs once. Memory is what the compiled program takes beside
-its arguments. With `--torch` PyTorch's attention and public packages are measured too, in a process of their own: see
-`benchmarks.gpu_torch`.
+`jax.nn.dot_product_attention`: dense and causal, and with the same window of 256 as our local core. "local by cuDNN" is
+the local core as layers compute it after `keras.config.enable_flash_attention()`; how far it is from the plain one is
+printed: switch it on where that is rounding and it takes less time. Rows of a batch share a number of tokens, so that
+every length is as much work for local attention. Times are the clock's, of calls that are waited for, the median of
+rounds in which every program runs once. Memory is what the compiled program takes beside its arguments. With `--torch`
+PyTorch's attention and public packages are measured too, in a process of their own: see `benchmarks.gpu_torch`.
 """
 
 import argparse
@@ -19,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 CASES = ("local", "nearest", "nearest, separate keys", "successors", "top_k", "lsh", "strided", "fixed")
-DENSE, WINDOW = "cuDNN dense", "cuDNN window"
+DENSE, WINDOW, KERNEL = "cuDNN dense", "cuDNN window", "local by cuDNN"
+ALL = [*CASES, DENSE, WINDOW, KERNEL]
 LENGTHS = [2048, 8192, 32768]
 PASSES = ("forward", "both")
 
@@ -38,7 +40,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="default: %(default)s")
-    parser.add_argument("--cases", nargs="+", choices=[*CASES, DENSE, WINDOW], default=[*CASES, DENSE, WINDOW])
+    parser.add_argument("--cases", nargs="+", choices=ALL, default=ALL)
     parser.add_argument("--tokens", type=int, default=32768, help="of a batch, at least one row (default: %(default)s)")
     parser.add_argument("--dtype", default="bfloat16", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=20, help="rounds of timing (default: %(default)s)")
@@ -54,6 +56,8 @@ def subject_of(case: str, length: int, options: argparse.Namespace) -> Any:
     sizes = subjects.Sizes(length, batch_size=max(options.tokens // length, 1))
     if case in CASES:
         subject = subjects.core_subject(case, sizes)
+    elif case == KERNEL:
+        subject = by_kernel(subjects.core_subject(CASES[0], sizes))
     else:
         heads = tuple(x.swapaxes(1, 2).copy() for x in subjects.heads_of(sizes))  # heads last
         subject = subjects.Subject(fused(sizes.span if case == WINDOW else None), heads, 3)
@@ -64,6 +68,17 @@ def _cast(x, dtype):
     import jax.numpy as jnp
 
     return x.astype(jnp.dtype(dtype))
+
+
+def by_kernel(subject: Any) -> Any:
+    """Returns a subject whose attention is computed by cuDNN wherever it can."""
+    from tf_sparse_attention.kernels.choice import CUDNN, Kernel, use_kernel
+
+    def function(*arguments):
+        with use_kernel(Kernel(CUDNN)):
+            return subject.function(*arguments)
+
+    return subject._replace(function=function)
 
 
 def fused(window: int | None) -> Any:
@@ -119,12 +134,21 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
         for line in (one for one in found if isinstance(one, str)):
             print(f"left out: {line}", file=sys.stderr, flush=True)
         programs = [one for one in found if not isinstance(one, str)]
+        tell_difference({one.case: one for one in programs if one.name == PASSES[0]}, length)
         seconds = median_seconds([one.run for one in programs], options.repeats)
         for one, taken in zip(programs, seconds, strict=True):
             row = {"case": one.case, "length": length, "pass": one.name, "seconds": taken, "bytes": one.num_bytes}
             rows.append(row)
         print(table([row for row in rows if row["length"] == length]), file=sys.stderr, flush=True)
     return rows
+
+
+def tell_difference(programs: dict[str, Program], length: int) -> None:
+    """Prints how far the local core by cuDNN is from the plain one, if both are among programs by their case."""
+    if {CASES[0], KERNEL} <= set(programs):
+        plain, kernel = (programs[case].run() for case in (CASES[0], KERNEL))
+        difference = float(abs(plain.astype("float32") - kernel.astype("float32")).max())
+        print(f"{KERNEL}, {length}: at most {difference:.2e} from the plain core", file=sys.stderr, flush=True)
 
 
 def torch_rows(options: argparse.Namespace) -> list[dict[str, Any]]:

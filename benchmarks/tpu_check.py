@@ -1,8 +1,10 @@
 """Compiles layers and a training step for a TPU on a machine without one: `make tpu-check`.
 
 Every program of `benchmarks.tpu_programs`, on the JAX backend in bfloat16 at length 2048, must compile, hold no `while`
-and no more gathers, scatters and sorts than its bounds allow. Memory is printed, in MB of one device; it is that of a
-compilation with little effort unless `--full` is given, which takes several times as long.
+and no more gathers, scatters and sorts than its bounds allow. Kernels compute attention where one serves on a TPU, with
+`--plain` none does. Memory is printed, in MB of one device; it is that of a compilation with little effort unless
+`--full` is given, which takes several times as long. "moved" is what the operations read and write, by XLA's count, and
+the last columns are the time that v5e and v6e take at the least: the peak of their arithmetic or memory.
 
 Exit status: 0 all is well, 1 something is not, 3 jax or libtpu is not installed.
 """
@@ -13,11 +15,16 @@ import sys
 
 from benchmarks import tpu_compile
 
-COLUMNS = ("program", "gather", "scatter", "sort", "while", "weights+input MB", "temporary MB", "peak MB", "GFLOP", "s")
+COLUMNS = ("program", "gather", "scatter", "sort", "while", "weights+input MB", "temporary MB", "peak MB", "moved MB")
+COLUMNS += ("GFLOP", *(f"{chip} ms" for chip in tpu_compile.CHIPS), "s")
 
 
-def check(names, topology):
+def check(names, topology, kernel):
     """Compiles the programs called `names` and prints a line for each.
+
+    Args:
+        names: of `tpu_programs.PROGRAMS`; none: all.
+        topology: see `tpu_compile.compile_for_tpu`; so is `kernel`.
 
     Returns:
         List of {"program", "ops", "temporary_bytes", "problem", ...}; an empty problem is none.
@@ -29,7 +36,7 @@ def check(names, topology):
     for name in names or tpu_programs.PROGRAMS:
         program = tpu_programs.PROGRAMS[name]
         try:
-            compiled = tpu_compile.compile_for_tpu(*program.make(), topology)
+            compiled = tpu_compile.compile_for_tpu(*program.make(), topology, kernel)
         except Exception as error:  # any refusal, from tracing to the backend, is the answer asked for
             result = {"program": name, "problem": f"{type(error).__name__}: {error}"[:2000]}
             print(f"{name}: {result['problem']}")
@@ -42,9 +49,11 @@ def check(names, topology):
 
 
 def _cells(name, compiled):
-    memory = (compiled.argument_bytes, compiled.temporary_bytes, compiled.peak_bytes)
+    memory = (compiled.argument_bytes, compiled.temporary_bytes, compiled.peak_bytes, compiled.moved_bytes)
     counts = [compiled.ops[name] for name in tpu_compile.COUNTED]
-    return [name, *counts, *(f"{size / 1e6:.0f}" for size in memory), f"{compiled.flops / 1e9:.1f}", compiled.seconds]
+    times = (f"{compiled.least_milliseconds(chip):.3f}" for chip in tpu_compile.CHIPS)
+    sizes = (f"{size / 1e6:.0f}" for size in memory)
+    return [name, *counts, *sizes, f"{compiled.flops / 1e9:.1f}", *times, compiled.seconds]
 
 
 def _line(cells):
@@ -59,6 +68,7 @@ def main(argv=None):
     parser.add_argument("programs", nargs="*", help="names of programs (default: all)")
     parser.add_argument("--topology", default=tpu_compile.TOPOLOGY, help="generation and chips (default: %(default)s)")
     parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
+    parser.add_argument("--plain", action="store_true", help="compute attention by plain operations")
     parser.add_argument("--json", metavar="FILE", help="write all figures there too")
     options = parser.parse_args(argv)
     missing = tpu_compile.missing_packages()
@@ -66,7 +76,9 @@ def main(argv=None):
         print(f"tpu-check skipped: not installed: {', '.join(missing)} (pip install 'jax[tpu]')", file=sys.stderr)
         return 3
     tpu_compile.set_environment(options.full)
-    results = check(options.programs, options.topology)
+    from tf_sparse_attention.kernels.choice import SPLASH, Kernel
+
+    results = check(options.programs, options.topology, None if options.plain else Kernel(SPLASH))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

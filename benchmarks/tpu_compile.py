@@ -12,6 +12,8 @@ import re
 import time
 from typing import NamedTuple
 
+from benchmarks import tpu_kernels
+
 # Read once, when libtpu is loaded: `set_environment` comes before JAX is imported.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # weights and constants are made on the CPU; the TPU is only compiled for
@@ -24,6 +26,8 @@ ENVIRONMENT = {
 # Little effort: several times faster to compile, with the same gathers, scatters, sorts and loops, and more memory.
 FAST = {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1.0"}
 TOPOLOGY = "v5e:2x2"
+# Peak bf16 operations a second and bytes of its memory a second of one chip.
+CHIPS = {"v5e": (197e12, 819e9), "v6e": (918e12, 1640e9)}
 COUNTED = ("gather", "scatter", "sort", "while")
 # `%name = type opcode(operands)`; a type holds no space before a parenthesis: bf16[8,128]{1,0:T(8,128)(2,1)}.
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = .*? ([a-z][\w\-]*)\(", re.MULTILINE)
@@ -35,7 +39,10 @@ class Compiled(NamedTuple):
     Attributes:
         ops: {name: number} of the `COUNTED` operations.
         argument_bytes, temporary_bytes, peak_bytes: memory of the device.
-        flops: floating-point operations; those inside a loop count once.
+        moved_bytes: what its operations read and write, by XLA's count; a row that is gathered counts as its whole
+            tile, the operands of a kernel once.
+        flops: floating-point operations, those of kernels included; those inside a loop count once.
+        kernel_flops: those of kernels.
         seconds: processor time of the compilation.
     """
 
@@ -43,8 +50,15 @@ class Compiled(NamedTuple):
     argument_bytes: int
     temporary_bytes: int
     peak_bytes: int
+    moved_bytes: float
     flops: float
+    kernel_flops: float
     seconds: float
+
+    def least_milliseconds(self, chip):
+        """Returns the time that a chip takes at the least, at the peak of its arithmetic or of its memory."""
+        flops, bytes_per_second = CHIPS[chip]
+        return 1e3 * max(self.flops / flops, self.moved_bytes / bytes_per_second)
 
 
 def missing_packages():
@@ -65,30 +79,37 @@ def count_ops(text):
     return {name: seen[name] for name in COUNTED}
 
 
-def compile_for_tpu(function, arguments, topology=TOPOLOGY):
+def compile_for_tpu(function, arguments, topology=TOPOLOGY, kernel=None):
     """Compiles `function` for the first device of a topology and returns a `Compiled`.
 
     Args:
         function: what to compile.
         arguments: tuple of its arguments, trees of arrays or of `jax.ShapeDtypeStruct`.
         topology: generation and chips, as "v5e:2x2" or "v4:2x2x1".
+        kernel: the `kernels.choice.Kernel` that attention may use; None: plain operations.
     """
     import jax
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
+    from tf_sparse_attention.kernels.choice import use_kernel
+
     device = topologies.get_topology_desc(topology, platform="tpu").devices[0]
     where = SingleDeviceSharding(device)
     described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), arguments)
-    lowered = jax.jit(function).lower(*described)
+    with use_kernel(kernel):
+        lowered = jax.jit(function).lower(*described)
     start = time.process_time()
     compiled = lowered.compile()
+    seconds, text = time.process_time() - start, compiled.as_text()
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return Compiled(
-        count_ops(compiled.as_text()),
+        count_ops(text),
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
         memory.peak_memory_in_bytes,
-        cost.get("flops", 0.0),
-        time.process_time() - start,
+        cost.get("bytes accessed", 0.0),
+        cost.get("flops", 0.0) + tpu_kernels.flops(text),
+        tpu_kernels.flops(text),
+        seconds,
     )

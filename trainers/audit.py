@@ -26,10 +26,11 @@ SEED = flags.DEFINE_integer("seed", 0, "Seed of the inputs.")
 
 def main() -> None:
     import tf_sparse_attention as tsa
-    from trainers.shared import loading, workdir
+    from trainers.shared import loading, remote_run, workdir
 
     if WORKDIR.value is not None:
-        model = workdir.load_language_model(WORKDIR.value)
+        with remote_run.reading(WORKDIR.value) as folder:
+            model = workdir.load_language_model(folder)
     else:
         model = loading.load_model("--model", MODEL.value)  # type: ignore[arg-type]  # one of the two is given
     report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)

@@ -22,10 +22,12 @@ flags.adopt_module_key_flags(overrides)  # so that --help lists them
 
 
 def main() -> None:
+    from trainers.shared import remote_run
     from trainers.tasks import registry
 
-    task = registry.load_task(WORKDIR.value)  # type: ignore[arg-type]  # required
-    result = task.evaluate(WORKDIR.value, SPLIT.value, CHANGES())
+    with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
+        task = registry.load_task(folder)
+        result = task.evaluate(folder, SPLIT.value, CHANGES())
     print(task.as_text(result), flush=True)
     logging.info("Written to %s.", result["path"])
 

@@ -26,10 +26,11 @@ JIT_COMPILE = flags.DEFINE_bool(
 
 
 def main() -> None:
+    from trainers.shared import remote_run
     from trainers.tasks.run_export import export_run
 
-    folder: str = WORKDIR.value  # type: ignore[assignment]  # required
-    result = export_run(folder, FORMAT.value, SIGNATURES.value, WEIGHT_DTYPE.value, JIT_COMPILE.value)
+    with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
+        result = export_run(folder, FORMAT.value, SIGNATURES.value, WEIGHT_DTYPE.value, JIT_COMPILE.value)
     logging.info("Written to %s.", result["path"])
     print(result["proof"], flush=True)
 

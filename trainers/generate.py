@@ -9,7 +9,7 @@ A run of speech prints transcripts instead: the prompt is a file NAME.wav or NAM
 test), of which --num_samples recordings are taken; --num_beams decodes by beams.
 
 One sample is printed while it is generated, several at the end. They are written to --output, by default
-WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C keeps the samples so far.
+WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C and SIGTERM keep the samples so far.
 
 The run of an image model draws images, into a PNG of all of them, WORKDIR/samples.png; with --complete=SPLIT it
 completes the lower halves of images of a split: WORKDIR/completions.png. That of a classifier prints the labels of the
@@ -130,7 +130,7 @@ class Progress:
 
 
 def main() -> None:
-    from trainers.shared import sampling
+    from trainers.shared import remote_run, sampling, signals
     from trainers.tasks import parts, registry
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
@@ -145,17 +145,19 @@ def main() -> None:
     )
     progress = Progress(NUM_SAMPLES.value)
     _check_tokenizer()
-    if WORKDIR.value is None:
-        made = sampling.generate_text(make_sample_source(), request, progress)
-    else:
-        made = registry.load_task(WORKDIR.value).generate(WORKDIR.value, request, progress)
+    with signals.InterruptOnSignal() as stop:
+        if WORKDIR.value is None:
+            made = sampling.generate_text(make_sample_source(), request, progress)
+        else:
+            with remote_run.reading(WORKDIR.value) as folder:
+                made = registry.load_task(folder).generate(folder, request, progress)
     print(made.text, flush=True)
     progress.log(made.samples)
     if made.path is not None:
         logging.info("Written to %s.", made.path)
-    if any(sample["interrupted"] for sample in made.samples):
+    if stop.received is not None or any(sample["interrupted"] for sample in made.samples):
         logging.info("Interrupted: these are the samples so far.")
-        sys.exit(console.INTERRUPTED)
+        sys.exit(stop.status)
 
 
 def run() -> None:

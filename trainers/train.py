@@ -17,7 +17,7 @@ from trainers.shared import console
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The configuration: a file, or the name of one in trainers/configs, such as demo."
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics and the trained model.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run, or its address, as gs://bucket/run.")
 
 
 def main() -> None:

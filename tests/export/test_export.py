@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_attention as tsa
+from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.export.serving import (
     LOCAL,
     ROUTING,
@@ -27,6 +28,7 @@ from tests.export.serving import (
 )
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_saved_model
+from tf_sparse_attention.export.saved_model import checked_path, write_module
 from tf_sparse_attention.export.weights import quantize
 from tf_sparse_attention.models import Backbone, LanguageModel
 
@@ -196,9 +198,18 @@ def test_a_folder_with_other_files_is_not_overwritten(model, tmp_path):
         export(model, tmp_path / "thesis.txt")
 
 
-def test_a_bucket_is_refused(model):
-    with pytest.raises(ValueError, match=r"`path` must be on a local disk.* Received: path=gs://bucket/model"):
-        export(model, "gs://bucket/model")
+def test_a_saved_model_is_written_to_an_address(model, tmp_path):
+    served, path = tf.Module(), f"disk://{tmp_path}/bucket/model"
+    for names in (["double", "half"], ["double"]):  # the second replaces the first
+        for name in names:
+            setattr(served, name, tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([], tf.float32)]))
+        write_module(served, checked_path(path), names, "How to use it.")
+        found = tf.saved_model.load(str(tmp_path / "bucket" / "model")).signatures
+        assert list(found) == names and float(found["double"](tf.constant(2.0))["y"]) == 4.0
+    assert (tmp_path / "bucket" / "model" / "README.md").read_text() == "How to use it."
+    (tmp_path / "bucket" / "model" / "saved_model.pb").unlink()
+    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path=disk://"):
+        export(model, path)
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path):

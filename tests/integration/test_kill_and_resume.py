@@ -1,5 +1,6 @@
 """Training processes that are killed at any moment and started again end as one that was left alone."""
 
+import json
 import os
 import random
 import re
@@ -34,10 +35,10 @@ def command(tmp_path_factory):
         (text / split / "a.txt").write_text(" ".join(generator.choices(words, k=count)))
     data_dir = tmp_path_factory.mktemp("data")
 
-    def make(folder, **changes):
+    def make(folder, program="trainers.train", **changes):
         settings = [f"--config.train.{name}={value}" for name, value in (SETTINGS | changes).items()]
         data = [f"--config.data.path={text}", f"--config.data.data_dir={data_dir}"]
-        program = [sys.executable, "-m", "trainers.train", "--config=trainers/configs/demo.py:tiny"]
+        program = [sys.executable, "-m", program, "--config=trainers/configs/demo.py:tiny"]
         return [*program, f"--workdir={folder}", *data, *settings]
 
     return make
@@ -132,3 +133,33 @@ def test_ctrl_c_and_preemption_leave_a_checkpoint_of_the_step_they_came_in(comma
     status, said = run(command(tmp_path), backend)
     assert status == 0, said
     assert_equal_runs(tmp_path, uninterrupted(backend))
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_run_at_an_address_that_is_killed_while_copying_goes_on_elsewhere_with_the_same_bits(
+    command, uninterrupted, tmp_path, backend, monkeypatch
+):
+    pytest.importorskip(backend)
+    remote = command(f"disk://{tmp_path}/bucket/run", "tests.trainers.killed_copying")
+    for number, step in enumerate((3, 9, 18)):
+        monkeypatch.setenv("TSA_CACHE_DIR", str(tmp_path / f"machine-{number}"))
+        monkeypatch.setenv("KILLED_COPYING", f"step_{step:09d}.npz")
+        status, said = run(remote, backend)
+        assert status == -signal.SIGKILL, said
+        # The first time nothing is there yet, then the checkpoint before the one that was half copied.
+        assert f"from step {(0, 0, 6)[number]} to {NUM_STEPS}" in said
+    monkeypatch.setenv("TSA_CACHE_DIR", str(tmp_path / "machine-4"))
+    monkeypatch.delenv("KILLED_COPYING")
+    status, said = run(remote, backend)
+    assert status == 0, said
+    assert f"from step 15 to {NUM_STEPS}" in said
+    (copy,) = (tmp_path / "machine-4").iterdir()
+    assert_equal_runs(copy, uninterrupted(backend))
+    metrics = [folder / "metrics.jsonl" for folder in (tmp_path / "bucket" / "run", uninterrupted(backend))]
+    steps = [[json.loads(row)["step"] for row in path.read_text().splitlines()] for path in metrics]
+    assert steps[0] == steps[1]
+    names = ("checkpoints", "metrics.jsonl", "model.keras", "tensorboard")
+    assert sorted(path.name for path in (tmp_path / "bucket" / "run").iterdir()) == sorted(names)
+    kept = sorted(path.name for path in (tmp_path / "bucket" / "run" / "checkpoints").iterdir())
+    assert kept == [f"step_{step:09d}" for step in (18, 21, 24)]

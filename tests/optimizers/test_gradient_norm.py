@@ -39,19 +39,40 @@ def test_norm_is_zero_before_the_first_step():
     assert float(MeasuredSGD(0.1).gradient_norm) == 0.0
 
 
-def test_rows_of_a_sparse_gradient_that_occur_twice_count_as_their_sum():
+@pytest.mark.parametrize("clipping", [{}, {"global_clipnorm": 2.0}])
+def test_rows_of_a_sparse_gradient_that_occur_twice_count_as_their_sum(clipping):
     weights = make_weights([np.zeros((4, 2))])
     gradient = tf.IndexedSlices(tf.constant([[1.0, 0.0], [2.0, 4.0]]), tf.constant([3, 3]), tf.constant([4, 2]))
-    optimizer = MeasuredSGD(0.1)
+    optimizer = MeasuredSGD(0.1, **clipping)
     optimizer.apply([gradient], weights)
     assert float(optimizer.gradient_norm) == pytest.approx(5.0)  # of the row (3, 4)
 
 
-def test_norm_is_that_after_clipping():
+def test_a_gradient_whose_shape_is_unknown_while_tracing_is_measured_before_clipping():
     weights = make_weights([[0.0, 0.0]])
     optimizer = MeasuredSGD(0.1, global_clipnorm=2.0)
+    optimizer.build(weights)
+    apply = tf.function(lambda gradient: optimizer.apply([gradient], weights))
+    apply.get_concrete_function(tf.TensorSpec([None]))(tf.constant([3.0, 4.0]))
+    assert float(optimizer.gradient_norm) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("clipping", [{"clipnorm": 2.0}, {"global_clipnorm": 2.0}, {"clipvalue": 2.0}])
+def test_norm_is_that_before_clipping(clipping):
+    weights = make_weights([[0.0, 0.0]])
+    optimizer = MeasuredSGD(0.1, **clipping)
     optimizer.apply([tf.constant([3.0, 4.0])], weights)
-    assert float(optimizer.gradient_norm) == pytest.approx(2.0)
+    assert float(optimizer.gradient_norm) == pytest.approx(5.0)
+    np.testing.assert_allclose(weights[0], {"clipvalue": (-0.2, -0.2)}.get(*clipping, (-0.12, -0.16)), rtol=1e-6)
+
+
+def test_norm_is_that_of_accumulated_gradients():
+    weights = make_weights([[0.0, 0.0]])
+    optimizer = MeasuredSGD(0.1, global_clipnorm=2.0, gradient_accumulation_steps=2)
+    for gradient in ([6.0, 0.0], [0.0, 8.0]):
+        assert float(optimizer.gradient_norm) == 0.0
+        optimizer.apply([tf.constant(gradient)], weights)
+    assert float(optimizer.gradient_norm) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(("measured", "plain"), [(MeasuredSGD, keras.optimizers.SGD), (MeasuredAdafactor, Adafactor)])
@@ -86,7 +107,7 @@ def test_jax_measures_the_same_norm(run_jax):
         "from tf_sparse_attention.optimizers import GradientNorm\n"
         "class Measured(GradientNorm, keras.optimizers.SGD): pass\n"
         "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer='ones')])\n"
-        "model.compile(Measured(0.1), loss='mse')\n"
+        "model.compile(Measured(0.1, global_clipnorm=1.0), loss='mse')\n"
         "x = np.arange(8.0).reshape(4, 2).astype('float32')\n"
         "model.fit(x, np.ones((4, 1)), batch_size=4, verbose=0)\n"
         "print(float(model.optimizer.gradient_norm))"

@@ -263,6 +263,7 @@ def test_a_run_of_an_earlier_version_is_evaluated(run, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     del config["data"]["overlap"], config["data"]["tokenizer"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "run" / workdir.CHECKSUMS).unlink()
     assert evaluation.evaluate(tmp_path / "run", "validation")["settings"]["overlap"] == 0
 
 

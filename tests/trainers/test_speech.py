@@ -169,6 +169,22 @@ def test_generation_prints_and_writes_transcripts(finished):
         task.generate(finished[0], Request(settings={"temperature": 1.0}))
 
 
+def test_an_interruption_keeps_the_transcripts_so_far(finished, tmp_path, monkeypatch):
+    task = registry.load_task(finished[0])
+
+    def transcripts(*arguments):
+        yield from [{"name": "one", "text": "a", "num_tokens": 1}][: len(left)]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(task, "transcripts", transcripts)
+    left = [1]
+    assert task.generate(finished[0], Request(path=tmp_path / "rows.jsonl")).samples[0]["name"] == "one"
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 1
+    left = []
+    with pytest.raises(KeyboardInterrupt):
+        task.generate(finished[0], Request(path=tmp_path / "rows.jsonl"))
+
+
 @pytest.mark.full
 def test_the_exported_model_transcribes_where_the_library_is_not(finished):
     task = registry.load_task(finished[0])

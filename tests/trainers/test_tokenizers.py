@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_attention as tsa
+from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.conftest import ROOT
+from tf_sparse_attention import remote_files
 from tf_sparse_attention.models.generator import Generator
 from trainers.configs import answer, base, classify, translate_documents
 from trainers.shared import (
@@ -45,6 +47,12 @@ def run(make_plain_config, vocabulary, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "subwords"
     training.train(config, folder)
     return config, folder
+
+
+def test_a_vocabulary_may_be_at_an_address(vocabulary, tmp_path, monkeypatch):
+    monkeypatch.setenv(remote_files.CACHE, str(tmp_path))
+    found = tokenizers.make_tokenizer("subword", f"disk://{vocabulary}")
+    assert found.get_config() == tokenizers.make_tokenizer("subword", vocabulary).get_config()
 
 
 def test_a_command_offers_the_tokenizers_that_there_are():

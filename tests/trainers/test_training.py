@@ -10,8 +10,10 @@ import pytest
 from keras import ops
 
 import tf_sparse_attention as tsa
+from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers.shared import callbacks, lock, training, workdir
+from tf_sparse_attention import remote_files
+from trainers.shared import callbacks, evaluation, lock, remote_run, training, workdir
 from trainers.shared.checkpoints import Checkpoints
 from trainers.shared.renamed_settings import apply_renamed_settings
 
@@ -44,7 +46,16 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
     rows = metrics_of(folder)
     assert [row["step"] for row in rows] == [2, 4, 4, 6, 8, 8]
     routing = [f"routing/block_0/attention/routing_0/{kind}" for kind in ("used", "entropy")]
-    expected = {"step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", *routing}
+    expected = {
+        "step",
+        "loss",
+        "loss_peak",
+        "loss_spikes",
+        "learning_rate",
+        "gradient_norm",
+        "tokens_per_second",
+        *routing,
+    }
     assert [set(row) for row in rows if "loss" in row] == [expected] * 4
     validations = {f"validation/{name}" for name in ("loss", "bits_per_byte", "perplexity", "perplexity_per_word")}
     assert [set(row) for row in rows if "loss" not in row] == [{"step", *validations}] * 2
@@ -164,9 +175,28 @@ def test_two_replicas_report_and_end_as_one_device(tiny_config, tmp_path):
     np.testing.assert_allclose(*(ops.convert_to_numpy(model(ids)) for model in models), atol=1e-4)
 
 
-def test_a_work_folder_in_a_bucket_is_an_error(tiny_config):
-    with pytest.raises(ValueError, match=r"`workdir` must be on a local disk.*Received: workdir=gs://bucket/run"):
-        training.train(tiny_config, "gs://bucket/run")
+def test_a_work_folder_of_an_unknown_scheme_is_an_error(tiny_config):
+    with pytest.raises(ValueError, match=r"`path` must be on a local disk, or have a scheme .* path=nowhere://bucket"):
+        training.train(tiny_config, "nowhere://bucket/run")
+    with pytest.raises(ValueError, match=r"`workdir` must be on a local disk here.* Received: workdir=gs://bucket/run"):
+        workdir.load_config("gs://bucket/run")
+
+
+@pytest.mark.full
+def test_a_run_at_an_address_is_read_and_goes_on_from_there(finished, tiny_config, tmp_path, monkeypatch):
+    address = f"disk://{tmp_path}/bucket/run"
+    for number, num_steps in enumerate((4, 8)):
+        monkeypatch.setenv(remote_files.CACHE, str(tmp_path / f"machine-{number}"))
+        tiny_config.train.num_steps = num_steps
+        assert training.train(tiny_config, address).step == num_steps
+    monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "reader"))
+    with remote_run.reading(address) as folder:
+        assert arrays_of(folder, 8) == arrays_of(finished[0], 8)
+        ids = np.arange(20)[None] + 2
+        expected = ops.convert_to_numpy(finished[1].model(ids))
+        np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(folder)(ids)), expected)
+        evaluation.evaluate(folder, "validation")
+    assert (tmp_path / "bucket" / "run" / "evaluation-validation.json").exists()
 
 
 def test_an_empty_work_folder_has_nothing_to_load(tmp_path):

@@ -15,6 +15,7 @@ from tf_sparse_attention.export.portable_kinds import unsupported_model_error
 from tf_sparse_attention.files import atomic_file
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.ops.masks import MOST_AXES
+from tf_sparse_attention.remote_files import any_path, is_remote, reaching, write_bytes
 
 
 def export_litert(
@@ -46,7 +47,8 @@ def export_litert(
     Args:
         model: `LanguageModel`, or `SequenceToSequence` whose encoder reads token ids, in float32, on the TensorFlow
             backend.
-        path: file to write, with the suffix ".tflite". An earlier one is replaced atomically.
+        path: file to write, with the suffix ".tflite", also at an address such as gs://bucket/model.tflite. An earlier
+            one is replaced atomically.
         batch_size: number of rows B. Default: 1.
         sequence_length: tokens of a row of `score`. Default: 1024.
         max_length: maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
@@ -70,18 +72,23 @@ def export_litert(
         ...     inputs |= {name: outputs["new_" + name] for name in inputs if "new_" + name in outputs}
         >>> outputs["logits"].argmax(-1)  # the most likely token after the prompt
     """
-    remote, path = "://" in os.fspath(path), pathlib.Path(path).expanduser()
-    if path.suffix != ".tflite" or path.is_dir() or remote:
-        raise ValueError(f"`path` must be a file on a local disk that ends with '.tflite'. Received: path={path}.")
+    place = any_path(path)
+    with reaching(place):
+        is_folder = place.is_dir()
+    if place.suffix != ".tflite" or is_folder:
+        raise ValueError(f"`path` must be a file that ends with '.tflite'. Received: path={path}.")
     sizes = Sizes(batch_size, sequence_length, max_length, source_length)
     functions = portable_functions(model, signatures, sizes)
     _check_axes(model, functions)
     content = _convert(model, functions)
     check_outputs(model, functions, "LiteRT", _make_runner(content))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as temporary:
+    if is_remote(place):
+        write_bytes(place, content)
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(place) as temporary:
         temporary.write_bytes(content)
-    return path
+    return place
 
 
 def _convert(model, functions):

@@ -9,8 +9,8 @@ import numpy as np
 
 from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
 from tf_sparse_attention.export.portable_kinds import SIGNATURES, unsupported_model_error
-from tf_sparse_attention.files import atomic_folder
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
+from tf_sparse_attention.remote_files import any_path, output_folder, reaching
 
 OPSET = 18
 
@@ -32,7 +32,7 @@ def export_onnx(
     Args:
         model: as for `export_litert`.
         path: folder to write. It must not exist, or be empty, or hold an earlier export, which is replaced
-            atomically.
+            atomically. It may be at an address such as gs://bucket/model.
         batch_size: number of rows B. Default: 1.
         sequence_length: tokens of a row of `score`. Default: 1024.
         max_length: maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
@@ -53,12 +53,12 @@ def export_onnx(
         >>> nats = session.run(["nats"], {"token_ids": token_ids})[0]
     """
     packages = _packages()
-    folder: pathlib.Path = _checked_path(path)
+    folder = _checked_path(path)
     sizes = Sizes(batch_size, sequence_length, max_length, source_length)
     functions = portable_functions(model, signatures, sizes)
     contents = {name: _convert(packages, model, function) for name, function in functions.items()}
     check_outputs(model, functions, "ONNX", _make_runner(packages, model, contents))
-    with atomic_folder(folder) as temporary:
+    with output_folder(folder) as temporary:
         temporary.mkdir()
         for name, content in contents.items():
             (temporary / f"{name}.onnx").write_bytes(content)
@@ -79,13 +79,11 @@ def _packages():
 
 
 def _checked_path(path):
-    remote = "://" in os.fspath(path)
-    path, ours = pathlib.Path(path).expanduser(), {f"{name}.onnx" for name in SIGNATURES}
-    if remote or (path.exists() and not (path.is_dir() and set(os.listdir(path)) <= ours)):
-        raise ValueError(
-            "`path` must be on a local disk and new, or a folder with nothing but an earlier export. "
-            f"Received: path={path}."
-        )
+    path, ours = any_path(path), {f"{name}.onnx" for name in SIGNATURES}
+    with reaching(path):
+        is_free = not path.exists() or (path.is_dir() and {file.name for file in path.iterdir()} <= ours)
+    if not is_free:
+        raise ValueError(f"`path` must be new, or a folder with nothing but an earlier export. Received: path={path}.")
     return path
 
 

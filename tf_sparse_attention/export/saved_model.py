@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,8 +15,8 @@ from tf_sparse_attention.export.model_checks import check_kind, check_length
 from tf_sparse_attention.export.readme import make_readme
 from tf_sparse_attention.export.scoring import score_function
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.files import atomic_folder
 from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.remote_files import SAVED_MODEL, any_path, output_folder, reaching
 
 
 def export_saved_model(
@@ -51,8 +52,8 @@ def export_saved_model(
 
     Args:
         model: `LanguageModel`, on the TensorFlow backend.
-        path: folder to write, on a local disk. It must not exist, or be empty, or hold an earlier export, which is
-            replaced atomically.
+        path: folder to write, also at an address such as gs://bucket/model. It must not exist, or be empty, or hold an
+            earlier export, which is replaced, on a local disk atomically.
         tokenizer: the tokenizer the model was trained with. Ids that it does not have are never sampled.
         sequence_length: maximal number of tokens in a window of `score`, best the length of training. Default: 1024.
         batch_size: maximal number of windows that `score` and `embed` compute at once. Default: 8.
@@ -113,19 +114,21 @@ def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None
         )
 
 
-def checked_path(path: str | os.PathLike) -> pathlib.Path:
+def checked_path(path: str | os.PathLike) -> Any:
     """Returns the folder of a SavedModel to write, or raises a `ValueError` where something else is."""
-    if "://" in os.fspath(path):
-        raise ValueError(f"`path` must be on a local disk; copy the folder from there. Received: path={path}.")
-    path = pathlib.Path(path).expanduser()
-    if path.exists() and not (path.is_dir() and ((path / "saved_model.pb").exists() or not any(path.iterdir()))):
+    place = any_path(path)
+    with reaching(place):
+        is_free = not place.exists() or (
+            place.is_dir() and ((place / SAVED_MODEL).exists() or not any(place.iterdir()))
+        )
+    if not is_free:
         raise ValueError(f"`path` must be new, or a folder that is empty or holds a SavedModel. Received: path={path}.")
-    return path
+    return place
 
 
-def write_module(served: tf.Module, path: pathlib.Path, names: Sequence[str], readme: str) -> None:
+def write_module(served: tf.Module, path: Any, names: Sequence[str], readme: str) -> None:
     """Writes a module with signatures, its attributes of these names, and a README.md beside it."""
-    with atomic_folder(path) as temporary:
+    with output_folder(path, SAVED_MODEL) as temporary:
         signatures = {name: getattr(served, name) for name in names}
         tf.saved_model.save(served, os.fspath(temporary), signatures)
         (temporary / "README.md").write_text(readme, encoding="utf-8")

@@ -1,6 +1,6 @@
 """What every arrangement offers: queries and keys side by side in groups, and what each slot of a group holds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +29,11 @@ class Arrangement:
         keeps_token_masks: whether padding and other documents are left out already.
         lead: keys before the position of the first query, -1 where key j is at position j + 1.
         sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
+        limits: of an arrangement with an order of its own, in which its rule follows from the slots and the `groups`:
+            the least and the most that a key slot is after a query slot in a pair. None where there is no such order.
+        groups: int32 (B, N, T) in that order, of queries and keys; None where there are no groups.
+        slot_positions: hashable function of the slots of that order, an int array, to their positions; None where these
+            are the slots, or ranks that go with them.
     """
 
     key_length: Size
@@ -37,6 +42,9 @@ class Arrangement:
     keeps_token_masks = False
     sorts_tokens = False
     lead: int = 0
+    limits: tuple[int, int] | None = None
+    groups: Tensor | None = None
+    slot_positions: Callable | None = None
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         """Returns the queries in groups: (..., T, ...) to (..., G, t, ...)."""
@@ -118,6 +126,18 @@ class Arrangement:
     def row_has_key(self) -> Tensor | None:
         """Returns where a query is known to see a key, (B, N, G, t, 1), if no mask of pairs says otherwise; or None."""
         return None
+
+    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+        """Returns tokens in the order of the slots, (.., T, ..) to (.., T', ..); a slot of none is zero or False."""
+        return x
+
+    def joined(self, x: Tensor) -> Tensor:
+        """Returns rows in groups in the order of the slots, (B, N, G, t, X) to (B, N, T', X)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `joined`.")
+
+    def from_order(self, x: Tensor) -> Tensor:
+        """Returns rows in the order of the sequence, (B, N, T', X) to (B, N, T, X)."""
+        return x
 
 
 class OneGroup(Arrangement):

@@ -19,7 +19,14 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """
     batch, heads, length, size = shape(x)
     rows = index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
-    return ops.take(ops.reshape(x, (batch * heads * length, size)), rows, axis=0)
+    return _take(ops.reshape(x, (batch * heads * length, size)), rows)
+
+
+def _take(x, index):
+    """Returns `x[index]`, of an index in range."""
+    if keras.backend.backend() == "jax":  # whose `take` looks for those that are not, and goes over the result again
+        return x[index]
+    return ops.take(x, index, axis=0)
 
 
 def take_members(x: Tensor, positions: Tensor) -> Tensor:
@@ -35,7 +42,7 @@ def take_numbers(x: Tensor, index: Tensor) -> Tensor:
     x = ops.cast(x, "int32") if keras.backend.standardize_dtype(dtype) == "bool" else x
     batch, heads, length = shape(x)
     rows = index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
-    return ops.cast(ops.take(ops.reshape(x, (batch * heads * length,)), rows, axis=0), dtype)
+    return ops.cast(_take(ops.reshape(x, (batch * heads * length,)), rows), dtype)
 
 
 def take_member_numbers(x: Tensor, positions: Tensor) -> Tensor:

@@ -48,6 +48,12 @@ class Grid(Arrangement):
         return self.block_size if self.key_block_size is None else self.key_block_size
 
     @property
+    def limits(self) -> tuple[int, int] | None:  # type: ignore[override]  # computed, where others keep it
+        if self.key_size != self.block_size:
+            return None
+        return self.lead - (self.before + 1) * self.block_size + 1, self.lead + (self.after + 1) * self.block_size - 1
+
+    @property
     def num_blocks(self) -> Size:
         """G, the number of query blocks."""
         return (self.query_length + self.block_size - 1) // self.block_size
@@ -83,6 +89,9 @@ class Grid(Arrangement):
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return join(x, axis, self.query_length)
+
+    def joined(self, x: Tensor) -> Tensor:
+        return self.restore(x)
 
     def key_positions(self) -> Tensor:
         starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.key_size + self.lead

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.blocks import join, positions_of, shape, split
+from tf_sparse_attention.ops.blocks import are_known, join, positions_of, shape, split
 from tf_sparse_attention.ops.grid import Grid, window_grid
 from tf_sparse_attention.types import Size, Tensor
 
@@ -51,12 +51,41 @@ class PhaseGrid(Arrangement):
         return rows if self.rows_grid is None else _join_groups(self.rows_grid.keys(rows, axis), axis)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return join(ops.swapaxes(self._whole_phases(x, axis), axis - 1, axis), axis, self.query_length)
+
+    def _whole_phases(self, x, axis):
+        """Returns groups (..., G, t, ...) as (..., l, R, ...), all rows of a phase side by side."""
+        if self.rows_grid is None:
+            return x
+        sizes = shape(x)
+        end = len(sizes) + axis - 1
+        groups = (self.stride, self.rows_grid.num_blocks)
+        return self.rows_grid.restore(ops.reshape(x, sizes[:end] + groups + sizes[end + 1 :]), axis)
+
+    @property
+    def limits(self) -> tuple[int, int] | None:  # type: ignore[override]  # computed, where others keep it
+        if not are_known(self.query_length, self.key_length) or (
+            self.stride > 1 and self.query_length != self.key_length
+        ):
+            return None
         if self.rows_grid is not None:
-            sizes = shape(x)
-            end = len(sizes) + axis - 1
-            groups = (self.stride, self.rows_grid.num_blocks)
-            x = self.rows_grid.restore(ops.reshape(x, sizes[:end] + groups + sizes[end + 1 :]), axis)
-        return join(ops.swapaxes(x, axis - 1, axis), axis, self.query_length)
+            return self.rows_grid.limits
+        return 1 - num_rows(self.query_length, self.stride), num_rows(self.key_length, self.stride) - 1
+
+    @property
+    def slot_positions(self) -> "PhaseSlots":  # type: ignore[override]  # computed, where others keep it
+        return PhaseSlots(self.stride, num_rows(self.query_length, self.stride))
+
+    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+        return _join_phases(self._phases(x, axis, shape(x)[axis]), axis)
+
+    def joined(self, x: Tensor) -> Tensor:
+        return _join_phases(self._whole_phases(x, -2), -2)
+
+    def from_order(self, x: Tensor) -> Tensor:
+        batch, heads, _, size = shape(x)
+        phases = ops.reshape(x, (batch, heads, self.stride, num_rows(self.query_length, self.stride), size))
+        return join(ops.swapaxes(phases, -3, -2), -2, self.query_length)
 
     def _phases(self, x, axis, length):
         return ops.swapaxes(split(x, self.stride, axis, num_rows(length, self.stride)), axis - 1, axis)
@@ -110,6 +139,17 @@ class PhaseGrid(Arrangement):
         return keys == queries
 
 
+@dataclasses.dataclass(frozen=True)
+class PhaseSlots:
+    """The positions of the slots of whole phases, one after the other, each of so many `rows`."""
+
+    stride: int
+    rows: int
+
+    def __call__(self, slots: Tensor) -> Tensor:
+        return slots if self.stride == 1 else slots % self.rows * self.stride + slots // self.rows
+
+
 def num_rows(length: Size, stride: int) -> Size:
     """Returns how many positions of the first phase a sequence has."""
     return (length + stride - 1) // stride
@@ -120,3 +160,10 @@ def _join_groups(x, axis):
     sizes = shape(x)
     end = len(sizes) + axis
     return ops.reshape(x, sizes[: end - 2] + (sizes[end - 2] * sizes[end - 1],) + sizes[end:])
+
+
+def _join_phases(x, axis):
+    """Returns (..., l, R, ...) with R at the negative `axis` as (..., l R, ...)."""
+    sizes = shape(x)
+    end = len(sizes) + axis
+    return ops.reshape(x, sizes[: end - 1] + (sizes[end - 1] * sizes[end],) + sizes[end + 1 :])

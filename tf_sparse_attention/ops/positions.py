@@ -44,7 +44,13 @@ class Distances(NamedTuple):
 
 
 class NoPosition:
-    """Attention that does not know positions; also the base of the other three."""
+    """Attention that does not know positions; also the base of the other three.
+
+    Attributes:
+        has_bias: whether anything is added to scores or output, so that `rotate` is not all there is.
+    """
+
+    has_bias = False
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Returns queries or keys (B, N, T, H), turned by their `positions`, int broadcastable to (B, N, T)."""
@@ -85,6 +91,8 @@ class Relative(NoPosition):
     key_table: Tensor
     value_table: Tensor | None = None
     by_token: bool = False
+
+    has_bias = True
 
     def by_tokens(self) -> Self:
         """Returns these positions with distances in tokens, on the key side alone."""
@@ -159,6 +167,8 @@ class Alibi(NoPosition):
 
     num_heads: int
     heads: tuple[int, ...] | None = None
+
+    has_bias = True
 
     def of_heads(self, heads: slice) -> Self:
         own = range(self.num_heads) if self.heads is None else self.heads

@@ -56,6 +56,8 @@ class Relative2D(NoPosition):
     column_table: Tensor
     num_first: int = 0
 
+    has_bias = True
+
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor:
         query = ops.cast(query, score_dtype(keras.backend.standardize_dtype(query.dtype)))
         if distances.image_blocks is not None:

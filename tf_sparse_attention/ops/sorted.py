@@ -32,14 +32,14 @@ class SortedGrid(Arrangement):
         self._known, self._sizes = known, (batch, heads, length)
         groups = ops.broadcast_to(groups, self._sizes)
         self._order, self._inverse = stable_order(groups)
-        self._groups = take_numbers(groups, self._order)
+        self.groups = take_numbers(groups, self._order)
         self._grid = window_grid(length, length, band, causal, lead)
         # Rows by identity: those of queries that are keys too are sorted once.
         self._sorted: dict[int, tuple[Tensor, Tensor]] = {}
         self.key_length, self.lead = length, lead
-        self.offsets = self._grid.offsets
+        self.offsets, self.limits = self._grid.offsets, self._grid.limits
 
-    def _sort(self, x, axis):
+    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
             return take_numbers(ops.broadcast_to(x, self._sizes), self._order)
         if id(x) not in self._sorted:
@@ -47,13 +47,19 @@ class SortedGrid(Arrangement):
         return self._sorted[id(x)][1]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._grid.queries(self._sort(x, axis), axis)
+        return self._grid.queries(self.in_order(x, axis), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._grid.keys(self._sort(x, axis), axis)
+        return self._grid.keys(self.in_order(x, axis), axis)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return permute_rows(self._grid.restore(x, axis), self._inverse, self._order)
+        return self.from_order(self._grid.restore(x, axis))
+
+    def joined(self, x: Tensor) -> Tensor:
+        return self._grid.restore(x)
+
+    def from_order(self, x: Tensor) -> Tensor:
+        return permute_rows(x, self._inverse, self._order)
 
     def query_positions(self) -> Tensor:
         return self._grid.queries(self._order, -1)
@@ -70,11 +76,11 @@ class SortedGrid(Arrangement):
         # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
         query_ranks, key_ranks = self._grid.rule_positions(1)
         return (
-            {"group": self._grid.queries(self._groups, -1)[..., :, None], "rank": query_ranks},
-            {"group": self._grid.keys(groups_of_keys(self._groups), -1)[..., None, :], "rank": key_ranks},
+            {"group": self._grid.queries(self.groups, -1)[..., :, None], "rank": query_ranks},
+            {"group": self._grid.keys(groups_of_keys(self.groups), -1)[..., None, :], "rank": key_ranks},
         )
 
     def row_has_key(self) -> Tensor | None:
         if self.lead:
             return None
-        return self._grid.queries(self._groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself
+        return self._grid.queries(self.groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself

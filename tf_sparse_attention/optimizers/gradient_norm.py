@@ -1,6 +1,7 @@
 """A mixin that reports the norm of the last gradient, for any Keras optimizer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -12,9 +13,12 @@ from tf_sparse_attention.types import Tensor
 class GradientNorm:
     """Mixin for optimizers that keep the norm of the gradient of the last update.
 
-    `gradient_norm = sqrt(sum over the weights of sum(g**2))`, in float32, of the gradients as they reach the update
-    rule: summed over replicas, after `clipnorm` and its kin, before the rule's own clipping. It costs one number of
-    state a weight and works on every backend, inside a compiled training step.
+    `gradient_norm = sqrt(sum over the weights of sum(g**2))`, in float32, of the gradients before any clipping, that by
+    `clipnorm` and its kin among them. It costs one number of state a weight and works on every backend, inside a
+    compiled training step.
+
+    Note: on several TensorFlow replicas, each of which clips its own gradients before they are summed, it is the norm
+    of that sum.
 
     Put it before the optimizer:
 
@@ -25,6 +29,8 @@ class GradientNorm:
     >>> float(model.optimizer.gradient_norm)
     """
 
+    _is_measured = False  # of the update that is being traced
+
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
@@ -34,9 +40,26 @@ class GradientNorm:
             self.add_variable((), dtype="float32", name=f"squared_norm_{index}") for index in range(len(variables))
         ]
 
+    def apply(self, grads: Sequence[Tensor | None], trainable_variables: Any = None) -> None:
+        self._is_measured = False
+        super().apply(grads, trainable_variables)
+
+    def _clip_gradients(self, grads):
+        clipped = super()._clip_gradients(grads)
+        strategy = getattr(self, "_distribution_strategy", None)  # TensorFlow's; arrays of others are global
+        if clipped is not grads and (strategy is None or strategy.num_replicas_in_sync == 1):
+            self._is_measured = True
+            # Only their sum is used, so that of weights without a gradient the last numbers are zero.
+            norms = [_squared_norm(gradient) for gradient in grads]
+            for index, variable in enumerate(self._squared_norms):
+                self.assign(variable, norms[index] if index < len(norms) else ops.zeros(()))
+        return clipped
+
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
-        squared_norm = ops.sum(ops.square(dense_gradient(gradient, variable.shape)))
-        self.assign(self._squared_norms[self._get_variable_index(variable)], squared_norm)
+        if not self._is_measured:
+            self.assign(
+                self._squared_norms[self._get_variable_index(variable)], _squared_norm(gradient, variable.shape)
+            )
         super().update_step(gradient, variable, learning_rate)
 
     @property
@@ -45,3 +68,10 @@ class GradientNorm:
         if not self.built:
             return ops.zeros((), dtype="float32")
         return ops.sqrt(sum(ops.convert_to_tensor(variable) for variable in self._squared_norms))
+
+
+def _squared_norm(gradient, shape=None):
+    """Returns the sum of squares of a gradient, of a sparse one with the shape that it has, if none is given."""
+    if shape is None and not hasattr(gradient, "indices"):  # whose shape may be unknown
+        return ops.sum(ops.square(ops.cast(gradient, "float32")))
+    return ops.sum(ops.square(dense_gradient(gradient, gradient.shape if shape is None else shape)))

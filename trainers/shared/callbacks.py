@@ -1,11 +1,9 @@
 """Callbacks of `fit`: reports, checkpoints, and stopping on a signal."""
 
 import math
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,6 +11,8 @@ from keras import ops
 
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
+from trainers.shared.loss_spikes import LossSpikes
+from trainers.shared.signals import SignalContext
 
 
 class StepCallback(keras.callbacks.Callback):
@@ -62,44 +62,13 @@ class SaveCheckpoints(StepCallback):
             self._save(self.step)
 
 
-class StopOnSignal(StepCallback):
+class StopOnSignal(SignalContext, StepCallback):
     """Ends `fit` after the current step on SIGINT (Ctrl-C), SIGTERM (preemption) or SIGHUP (a closed terminal).
 
-    Use it as a context around the training; a second signal has its usual effect and ends the process, but for SIGHUP,
-    which shell and system send one after the other. SIGHUP that is ignored, as under `nohup`, stays so.
-
-    Attributes:
-        received: the first `signal.Signals` that was received, or None.
+    Use it as a context around the training; see `SignalContext`.
     """
 
-    # What a second one of each does. Windows has no SIGHUP.
-    SECOND: ClassVar[dict[str, Any]] = {
-        "SIGINT": signal.default_int_handler,
-        "SIGTERM": signal.SIG_DFL,
-        "SIGHUP": signal.SIG_IGN,
-    }
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.received: signal.Signals | None = None
-
-    def __enter__(self):
-        numbers = [getattr(signal, name) for name in self.SECOND if hasattr(signal, name)]
-        self._before = {number: signal.signal(number, self._take) for number in numbers if not _is_ignored(number)}
-        return self
-
-    def __exit__(self, *exception):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _take(self, number, frame):
-        received = signal.Signals(number)
-        self.received = self.received or received
-        signal.signal(number, self.SECOND[received.name])
-        discard_output_of_closed_terminal()
-        then = "." if received.name == "SIGHUP" else "; once more kills."
-        # `print` may be in the middle of a line of its own when a signal comes.
-        os.write(2, f"\n{received.name}: stopping after this step{then}\n".encode())
+    END = "stopping after this step"
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         if self.received is not None:
@@ -110,35 +79,16 @@ class StopOnSignal(StepCallback):
             self.model.stop_predicting = True
 
 
-def _is_ignored(number):
-    return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
-
-
-def discard_output_of_closed_terminal(descriptors: Sequence[int] = (1, 2)) -> None:
-    """Lets what is written to a terminal that is gone go nowhere: a bar would end the run with an error instead.
-
-    Args:
-        descriptors: standard output and standard error, unless told otherwise.
-    """
-    for descriptor in descriptors:
-        try:
-            os.write(descriptor, b"")
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
-
-
 class Report(StepCallback):
     """Measures training and passes the metrics to writers.
 
-    Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the
-    "learning_rate", the "gradient_norm" of the last step, "skipped_updates" of an optimizer that leaves some out,
-    "tokens_per_second" without the time of evaluation and checkpoints; for each routing layer "routing/PATH/used", the
-    fraction of centroids that had a token in the last step, and "routing/PATH/entropy", their normalized entropy (1:
-    uniform, 0: a single one); for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans
-    of its heads in positions. A loss that is not finite is left out. After every execution
-    it gets `progress(step, loss)`.
+    Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the largest
+    one of a step, "loss_peak", and the number of "loss_spikes" among them, see `LossSpikes`; the "learning_rate", the
+    "gradient_norm" of the last step, "skipped_updates" of an optimizer that leaves some out, "tokens_per_second"
+    without the time of evaluation and checkpoints; for each routing layer "routing/PATH/used", the fraction of
+    centroids that had a token in the last step, and "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a
+    single one); for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads
+    in positions. A loss that is not finite is left out. After every execution it gets `progress(step, loss)`.
 
     Args:
         writers: objects with these two methods.
@@ -150,6 +100,11 @@ class Report(StepCallback):
         super().__init__()
         self._writers, self._every, self._tokens_per_step = writers, every, tokens_per_step
         self._steps, self._seconds, self._compiled = 0, 0.0, False
+        self._spikes = LossSpikes()
+
+    def set_initial_step(self, step: int) -> None:
+        super().set_initial_step(step)
+        self._spikes.forget()  # `fit` begins with new metrics
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._begin = time.perf_counter()
@@ -159,6 +114,7 @@ class Report(StepCallback):
             self._seconds += time.perf_counter() - self._begin
             self._steps += self.step - before
         self._compiled = True
+        self._spikes.add(float(logs["loss"]))  # type: ignore[index]  # never None in training
         for writer in self._writers:
             writer.progress(self.step, logs["loss"])  # type: ignore[index]  # never None in training
         if self.has_passed(before, self._every):
@@ -167,11 +123,13 @@ class Report(StepCallback):
             for writer in self._writers:
                 writer.write(self.step, scalars)
             self.model.reset_metrics()
+            self._spikes.forget()
 
     def _scalars(self, logs):
         optimizer = self.model.optimizer
         scalars = {
             **({"loss": logs["loss"]} if math.isfinite(logs["loss"]) else {}),
+            **self._spikes.take(),
             "learning_rate": float(ops.convert_to_numpy(optimizer.learning_rate)),
             "gradient_norm": float(ops.convert_to_numpy(optimizer.gradient_norm)),
         }

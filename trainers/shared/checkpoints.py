@@ -96,6 +96,10 @@ class Checkpoints:
             for name, variable in variables.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, _to_bits(variable), allow_pickle=False)
+        self.remove_old(step)
+
+    def remove_old(self, step: int) -> None:
+        """Removes all checkpoints of steps up to this one but the newest `keep`."""
         # One of a later step is damaged, or the run would have gone on from it: it must not count among the newest.
         for old in [other for other in self.steps() if other <= step][: -self.keep]:
             self.path(old).unlink(missing_ok=True)

@@ -33,8 +33,8 @@ EXIT_STATUSES = {
     WRONG_COMMAND: "a wrong command, setting or file, in one line",
     LOOKS_AHEAD: "of trainers.audit: the model looks ahead",
     4: "of trainers.train: loss or weights are no longer finite; the last good checkpoint is kept",
-    129: "ended by a closed terminal (SIGHUP); training leaves a checkpoint",
-    INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint and generation the samples so far",
+    129: "ended by a closed terminal (SIGHUP), likewise",
+    INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint, generation the samples and evaluation the sums so far",
     143: "ended by SIGTERM, likewise",
 }
 

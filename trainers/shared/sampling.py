@@ -27,8 +27,8 @@ def generate(
 ) -> list[dict[str, Any]]:
     """Continues a prompt and writes the samples, one JSON object a line.
 
-    Sample i uses the seed `seed + i`, so that each can be reproduced by itself. After an interruption (Ctrl-C) the
-    samples so far are returned.
+    Sample i uses the seed `seed + i`, so that each can be reproduced by itself. After an interruption (Ctrl-C,
+    and what `signals.InterruptOnSignal` makes of others) the samples so far are returned.
 
     Args:
         source: sample source, see `trainers.shared.sample_sources`.

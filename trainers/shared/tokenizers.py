@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.data.local_paths import local_path
 
 # By name in a configuration, `base.TOKENIZERS`; all but bytes are read from a file.
 KINDS: dict[str, Any] = {
@@ -23,7 +24,7 @@ def make_tokenizer(
 
     Args:
         name: one of `KINDS`.
-        path: file of its vocabulary; None for bytes.
+        path: file of its vocabulary, or its address; None for bytes.
         settings: names of the two settings in error messages.
 
     Raises:
@@ -40,4 +41,4 @@ def make_tokenizer(
             f"`{settings[1]}` must be the file of a {name} tokenizer; `python -m trainers.vocabulary` finds "
             "the subwords of a text. Received: None."
         )
-    return KINDS[name].from_file(path)
+    return KINDS[name].from_file(local_path(path))

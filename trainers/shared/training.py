@@ -4,14 +4,13 @@ import contextlib
 import dataclasses
 import functools
 import os
-import pathlib
 from typing import Any
 
 import keras
 import ml_collections
 from absl import logging
 
-from trainers.shared import callbacks, components, lock, nonfinite, resume, strategy, workdir, writers
+from trainers.shared import callbacks, components, lock, nonfinite, remote_run, resume, strategy, workdir, writers
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
 from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
@@ -36,26 +35,34 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
 
     Args:
         config: `ml_collections.ConfigDict`, see `configs/base.py`.
-        folder: the work folder; made if it does not exist.
+        folder: the work folder; made if it does not exist. At an address as gs://bucket/run, checkpoints are copied
+            there, see `remote_run`.
 
     Returns:
         `Outcome`.
 
     Raises:
+        RemoteError: If an address cannot be reached at the start, or at the end for the last checkpoint.
         ValueError: For a wrong setting, or one that differs from that of the checkpoint, or if another process trains
             in this folder.
         NonfiniteError: Where loss or weights are not finite; the checkpoints before stay.
     """
     apply_renamed_settings(config)
     _check(config)
-    folder = workdir.open_workdir(folder, create=True)
+    place = remote_run.open_run(folder, config.train.keep_checkpoints)
+    folder = workdir.open_workdir(place.folder, create=True)
     devices = strategy.choose_devices(config)
+    if not devices.is_single_process and isinstance(place, remote_run.RemoteRun):
+        raise ValueError(f"`workdir` must be on a disk that all processes share. Received: workdir={place.path}.")
     # Of several processes of one run the chief alone writes.
     with lock.locked(folder) if devices.is_chief else contextlib.nullcontext():
-        return _train(config, folder, devices)
+        place.fetch()
+        outcome = _train(config, place, devices)
+        place.finish(outcome.step)
+    return outcome
 
 
-def _train(config, folder, devices):
+def _train(config, place, devices):
     if config.train.nonfinite == "skip" and devices.num_replicas > 1 and keras.backend.backend() == "tensorflow":
         raise ValueError(
             "`config.train.nonfinite` must be stop with several TensorFlow replicas. "
@@ -65,7 +72,7 @@ def _train(config, folder, devices):
     if config.train.deterministic:
         strategy.make_deterministic(execution["jit_compile"])
     with devices.scope():
-        run = Run(config, folder, devices, execution)
+        run = Run(config, place, devices, execution)
         step = run.restore()
         signal = None
         if step < config.train.num_steps:
@@ -73,7 +80,7 @@ def _train(config, folder, devices):
         elif step > config.train.num_steps:
             logging.warning("The run is at step %d, beyond config.train.num_steps=%d.", step, config.train.num_steps)
     if signal is None and devices.is_chief:
-        workdir.save_model(folder, run.model)
+        workdir.save_model(place.folder, run.model)
     return Outcome(step, signal, run.model)
 
 
@@ -88,15 +95,17 @@ class Run:
     """The objects of one process of a run.
 
     Args:
-        config, folder: as for `train`.
+        config: as for `train`.
+        place: the `LocalRun` of the work folder.
         devices: from `strategy.choose_devices`; the run is created and used in its scope.
         execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
     """
 
     def __init__(
-        self, config: ml_collections.ConfigDict, folder: pathlib.Path, devices: Any, execution: dict[str, Any]
+        self, config: ml_collections.ConfigDict, place: remote_run.LocalRun, devices: Any, execution: dict[str, Any]
     ) -> None:
-        self.config, self.folder, self.devices = config, folder, devices
+        self.config, self.place, self.devices = config, place, devices
+        self.folder = workdir.open_workdir(place.folder)
         self.task = registry.make_task(config)
         self._data = self.task.open_data()
         self._description = resume.describe(config, self._data.fingerprint)
@@ -111,7 +120,7 @@ class Run:
         self._validation: Any = None
         if config.train.evaluate_every:
             self._validation = self.task.make_validation(self.model, execution)
-        self._checkpoints = Checkpoints(folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
+        self._checkpoints = Checkpoints(self.folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
         self._saved_step: int | None = None
 
     def restore(self) -> int:
@@ -155,6 +164,7 @@ class Run:
             # The computed windows of adaptive spans are not weights, but affect rounding.
             windows = {"windows": self._training_model.computed_windows}
             self._checkpoints.save(step, self._variables(), {**self._description, **windows})
+            self.place.upload(step)
         self._saved_step = step
 
     def fit(self, step: int) -> tuple[int, Any]:

@@ -12,6 +12,7 @@ import ml_collections
 from keras import ops
 
 from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.remote_files import is_remote
 from trainers.configs import base
 from trainers.shared import components, damage, loading
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
@@ -36,10 +37,10 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
     Raises:
         ValueError: If it is an address such as "gs://...", or does not exist and `create` is False.
     """
-    if "://" in str(workdir):
+    if is_remote(workdir):
         raise ValueError(
-            "`workdir` must be on a local disk, since files in it are renamed into place; mount the bucket. "
-            f"Received: workdir={workdir}."
+            "`workdir` must be on a local disk here, since files in it are renamed into place; the programs that train "
+            f"and read runs make a local copy of an address. Received: workdir={workdir}."
         )
     folder = pathlib.Path(workdir).expanduser()
     if create:
@@ -91,7 +92,7 @@ def _digits(text):
 
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
     """Writes the `ml_collections.ConfigDict` of a run."""
-    write_json(open_workdir(workdir) / CONFIG, config.to_dict())
+    save_json(workdir, CONFIG, config.to_dict())
 
 
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
@@ -239,8 +240,11 @@ def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
         content: a dictionary or a list.
     """
     folder = open_workdir(workdir)
+    sums, value = _checksums(folder), _checksum(content)
+    if sums.pop(name, value) != value:  # killed in between, the file has no checksum, never that of the old content
+        write_json(folder / CHECKSUMS, sums)
     write_json(folder / name, content)
-    write_json(folder / CHECKSUMS, {**_checksums(folder), name: _checksum(content)})
+    write_json(folder / CHECKSUMS, {**sums, name: value})
 
 
 def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:

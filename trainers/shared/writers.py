@@ -94,7 +94,8 @@ class Lines(Writer):
         return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
-PER_WORD = "validation/perplexity_per_word"  # of subwords or bytes astronomical for most of a training
+# Not in lines: of subwords or bytes the first is astronomical for most of a training; the second is for a chart.
+HIDDEN = ("validation/perplexity_per_word", "loss_peak")
 LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer, with their displayed names
 
 
@@ -104,7 +105,7 @@ def line(step: int | str, scalars: dict[str, float]) -> str:
     per_layer: dict[str, list[float]] = {}
     for name, value in scalars.items():
         kind, _, rest = name.partition("/")
-        if name == PER_WORD:
+        if name in HIDDEN or (name == "loss_spikes" and not value):
             continue
         if kind in LAYERS:
             per_layer.setdefault(f"{LAYERS[kind]} {rest.rpartition('/')[2]}", []).append(value)

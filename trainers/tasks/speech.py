@@ -213,6 +213,9 @@ class Task:
             request: its prompt names a file or a split, see `transcripts`, None the split "test"; of the settings
                 "num_beams" is read.
             show: unused, since transcripts are printed together.
+
+        Raises:
+            KeyboardInterrupt: If it is interrupted before the first transcript; later, there are those so far.
         """
         foreign = sorted(set(request.settings) - {"num_beams"})
         if foreign or request.complete is not None:
@@ -224,7 +227,13 @@ class Task:
         beams = request.settings.get("num_beams")
         path = workdir.open_workdir(folder) / sampling.SAMPLES if request.path is None else request.path
         sampling.check_path(path)
-        rows = [{**row, "interrupted": False} for row in self.transcripts(folder, what, request.num_samples, beams)]
+        rows: list[dict[str, Any]] = []
+        try:
+            for row in self.transcripts(folder, what, request.num_samples, beams):
+                rows.append({**row, "interrupted": False})
+        except KeyboardInterrupt:
+            if not rows:
+                raise
         sampling.write_samples(rows, path)
         names = ("name", "reference", "text")
         lines = [f"{name:<12}{row[name]}" for row in rows for name in names if name in row]

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import remote_paths  # noqa: F401  # registers the scheme disk://
+from tf_sparse_attention import remote_files
 from tf_sparse_attention.data import FeatureMasks, SpeechBatches, SpeechBuckets, Utterance, checksums, open_speech_store
 from tf_sparse_attention.data.batches.speech_store import SpeechStore
 
@@ -58,6 +60,14 @@ def recordings_of(batches):
             assert ["_ abc"[label] for label in ids[ids > 0]] == UTTERANCES[number].transcript
             found.append(number)
     return found
+
+
+def test_a_store_at_an_address_is_read_from_a_local_copy(tmp_path, monkeypatch):
+    source = Source(f"disk://{tmp_path}/bucket", train=UTTERANCES[:3])
+    for machine in ("one", "two"):
+        monkeypatch.setenv(remote_files.CACHE, str(tmp_path / machine))
+        assert open_speech_store(source, "train").num_utterances == 3
+        source.splits = {}
 
 
 def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):

@@ -225,13 +225,6 @@ def test_special_ids_and_ids_outside_the_vocabulary_are_errors(offset, make_sour
         open_token_store(make_source([b"a"]), CountingTokenizer(offset=offset), "train")
 
 
-def test_a_folder_in_a_bucket_is_an_error(make_source):
-    source = make_source([b"one"])
-    source.data_dir = "gs://bucket/data"
-    with pytest.raises(ValueError, match=r"`folder` must be on a local disk, .* folder=gs://bucket/data/token_stores"):
-        open_token_store(source, ByteTokenizer(), "train")
-
-
 def test_the_folder_of_stores_can_be_given(make_source, tmp_path):
     open_token_store(make_source([b"one"]), ByteTokenizer(), "train", folder=tmp_path / "here")
     assert len(list((tmp_path / "here").iterdir())) == 1

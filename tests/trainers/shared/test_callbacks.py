@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from trainers.shared import callbacks
+from trainers.shared import callbacks, sampling, signals
 
 
 @pytest.fixture(autouse=True)
@@ -118,12 +118,37 @@ def test_a_closed_terminal_that_is_ignored_stays_so():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_generation_with_the_samples_so_far(number):
+    written = []
+
+    def snapshots(numbers):
+        yield [{"seed": seed, "text": "a"} for seed in numbers]
+        if numbers[0] > 0:
+            os.kill(os.getpid(), number)
+            signal.sigtimedwait([], 1)
+
+    with signals.InterruptOnSignal() as stop:
+        samples = sampling.draw(snapshots, 10, written.append)
+    assert (stop.received, stop.status) == (number, 128 + number)
+    assert [sample["interrupted"] for sample in samples] == [False] * 8 + [True] * 2
+    assert written[-1] == samples
+
+
+def test_a_signal_before_the_first_sample_has_its_exit_status():
+    with pytest.raises(SystemExit, match="143"), signals.InterruptOnSignal():
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.sigtimedwait([], 1)
+    with pytest.raises(KeyError), signals.InterruptOnSignal():
+        raise KeyError
+
+
 def test_what_is_written_to_a_closed_terminal_goes_nowhere():
     terminal, descriptor = os.openpty()
     os.close(terminal)
     with pytest.raises(OSError, match="Input/output error"):
         os.write(descriptor, b"text")
-    callbacks.discard_output_of_closed_terminal([descriptor])
+    signals.discard_output_of_closed_terminal([descriptor])
     assert os.write(descriptor, b"text") == 4
     os.close(descriptor)
 

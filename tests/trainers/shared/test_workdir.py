@@ -20,9 +20,34 @@ VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
 def test_a_broken_configuration_is_named(content, found, tmp_path):
     workdir.save_config(tmp_path, base.get_config())
     assert workdir.load_config(tmp_path).seed == 0
+    (tmp_path / "checksums.json").unlink()  # as in a folder of an earlier version
     (tmp_path / "config.json").write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"`workdir` must hold a config.json .*config.json, with {found}"):
         workdir.load_config(tmp_path)
+
+
+def test_a_configuration_that_was_edited_is_named(tmp_path):
+    config = base.get_config()
+    for config.seed in (1, 2):  # a later start may have other settings
+        workdir.save_config(tmp_path, config)
+        assert workdir.load_config(tmp_path).seed == config.seed
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"seed": 2', '"seed": 3'))
+    with pytest.raises(ValueError, match=r"`workdir` must hold a config.json .*config.json, with another content than"):
+        workdir.load_config(tmp_path)
+
+
+def test_a_file_that_is_replaced_never_has_the_checksum_of_another_content(tmp_path, monkeypatch):
+    write, left = workdir.write_json, []
+    workdir.save_json(tmp_path, "labels.json", [1])
+
+    def look(path, content):
+        write(path, content)
+        left.append(workdir.read_json(tmp_path, "labels.json", list))
+
+    monkeypatch.setattr(workdir, "write_json", look)
+    workdir.save_json(tmp_path, "labels.json", [2])
+    assert left == [[1], [2], [2]]
 
 
 def test_a_model_that_was_cut_off_is_named(tmp_path):

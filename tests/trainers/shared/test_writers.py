@@ -18,6 +18,11 @@ def test_a_line_has_the_scalars_and_the_means_over_routing_layers():
     assert writers.line(7, SCALARS) == "step 7: loss 1.2346, centroids used 0.75, centroids entropy 0.25"
 
 
+def test_a_line_has_spikes_where_there_are_some():
+    assert writers.line(7, {"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 0}) == "step 7: loss 2"
+    assert writers.line(8, {"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 1}) == "step 8: loss 2, loss spikes 1"
+
+
 def test_a_line_has_the_means_over_layers_with_spans():
     spans = {"span/a/mean": 10.0, "span/b/mean": 30.0, "span/a/longest": 40.0, "gradient_norm": 2.0}
     assert writers.line(7, spans) == "step 7: gradient norm 2, span mean 20, span longest 40"

@@ -8,6 +8,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.audio.codec import NUM_SPECIAL, AudioCodec
+from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
 from tf_sparse_attention.data.sources.preparation import making_builder
@@ -131,7 +132,7 @@ def open_audio(
         from tf_sparse_attention.data.audio.files import ArrayReader, FolderReader
 
         kind: Any = ArrayReader if str(path).endswith(".npz") else FolderReader
-        return AudioSource(kind(path), folder, sample_rate)
+        return AudioSource(kind(local_path(path)), folder, sample_rate)
     from tf_sparse_attention.data.audio.tfds_reader import TfdsReader
 
     local = check_folder(local_dir)

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data import checksums
+from tf_sparse_attention.data.batches.remote_stores import open_copy
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance
 from tf_sparse_attention.files import atomic_folder
+from tf_sparse_attention.remote_files import is_remote
 
 # Raised when the files change meaning, so that older stores are built again.
 FORMAT = 1
@@ -113,7 +115,8 @@ def open_speech_store(
         split: name of the split.
         labels: the kinds of labels. None: those of the source, or where it has none all that occur in this split, so
             for the training split; others then take `store.labels` of it.
-        folder: folder of all stores. None is "speech_stores" in the source's `data_dir`.
+        folder: folder of all stores. None is "speech_stores" in the source's `data_dir`. At an address as for
+            `open_token_store`.
 
     Returns:
         `SpeechStore`.
@@ -126,7 +129,7 @@ def open_speech_store(
     >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "train")
     >>> store.features(0).shape, store.transcript(store.label_ids(0))
     """
-    root = pathlib.Path(os.path.join(source.data_dir, "speech_stores") if folder is None else folder).expanduser()
+    folder = os.path.join(source.data_dir, "speech_stores") if folder is None else folder
     labels = source.labels if labels is None else tuple(labels)
     identity = {
         "format": FORMAT,
@@ -136,7 +139,14 @@ def open_speech_store(
         "labels": None if labels is None else list(labels),
     }
     digest = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
-    target = root / f"{re.sub('[^A-Za-z0-9]+', '_', f'{source.name}_{split}')}_{digest}"
+    name = f"{re.sub('[^A-Za-z0-9]+', '_', f'{source.name}_{split}')}_{digest}"
+    if is_remote(folder):
+        return open_copy(folder, name, lambda root: _open(source, identity, root / name))
+    return _open(source, identity, pathlib.Path(folder).expanduser() / name)
+
+
+def _open(source, identity, target):
+    """Opens or builds a store on a local disk."""
     if target.exists():
         try:
             store = SpeechStore(target)
@@ -148,7 +158,7 @@ def open_speech_store(
             logging.warning("%s It is prepared anew.", error)
     with atomic_folder(target) as temporary:
         temporary.mkdir()
-        _write(temporary, source, split, identity)
+        _write(temporary, source, identity["split"], identity)
     return SpeechStore(target)
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data import checksums
+from tf_sparse_attention.data.batches.remote_stores import open_copy
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
 from tf_sparse_attention.files import naming
+from tf_sparse_attention.remote_files import is_remote
 
 INCOMPLETE = ".incomplete-"
 # Incomplete folders of killed processes are removed after a day without writes.
@@ -36,14 +39,15 @@ def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.P
         source: `TextSource`, or any object with `fingerprint` and `documents(split)`.
         tokenizer: `ByteTokenizer` or another with its interface, or for sound an `AudioCodec`.
         split: name of the split.
-        folder: folder of all stores, on a local disk; None is "token_stores" in the source's `data_dir`.
+        folder: folder of all stores; None is "token_stores" in the source's `data_dir`. At an address such as
+            gs://bucket/stores a store is read from a local copy, and copied there once it is built.
 
     Returns:
         `TokenStore`.
 
     Raises:
-        ValueError: If the folder is in a bucket, the split has no documents, the tokenizer gives a special id for
-            text, or the store is not what was written.
+        ValueError: If the split has no documents, the tokenizer gives a special id for text, or the store is not what
+            was written.
 
     Example:
 
@@ -55,7 +59,15 @@ def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.P
         "split": split,
         "tokenizer": {"class_name": type(tokenizer).__name__, "config": tokenizer.get_config()},
     }
-    root = _local_folder(os.path.join(source.data_dir, "token_stores") if folder is None else folder)
+    folder = os.path.join(source.data_dir, "token_stores") if folder is None else folder
+    open_local = functools.partial(_open, source, tokenizer, identity)
+    if is_remote(folder):
+        return open_copy(folder, _store_name(identity), open_local)
+    return open_local(pathlib.Path(folder).expanduser())
+
+
+def _open(source, tokenizer, identity, root):
+    """Opens or builds a store on a local disk."""
     target = root / _store_name(identity)
     found = _complete_store(target)
     if found is not None:
@@ -64,7 +76,7 @@ def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.P
     root.mkdir(parents=True, exist_ok=True)
     _remove_stale(root)
     with _incomplete_folder(root) as incomplete:
-        _write(incomplete, source.documents(split), tokenizer, identity)
+        _write(incomplete, source.documents(identity["split"]), tokenizer, identity)
         _publish(incomplete, target)
     return TokenStore(target)
 
@@ -77,12 +89,6 @@ def _complete_store(folder):
         raise
     except ValueError:
         return None
-
-
-def _local_folder(folder):
-    if "://" in str(folder):
-        raise ValueError(f"`folder` must be on a local disk, to be mapped into memory. Received: folder={folder}.")
-    return pathlib.Path(folder).expanduser()
 
 
 def _store_name(identity):

@@ -14,11 +14,13 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.token_writer import STALE_AFTER
+from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
 from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
 from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.remote_files import is_remote
 
 FORMAT = 1  # of the files that `ImageSource.array` writes
 
@@ -99,7 +101,10 @@ class ImageSource:
         Raises:
             ValueError: as `images`, for a split without images, and for a file that is not what was written.
         """
-        root = pathlib.Path(os.path.join(self.data_dir, "images") if folder is None else folder).expanduser()
+        folder = os.path.join(self.data_dir, "images") if folder is None else folder
+        if is_remote(folder):
+            raise ValueError(f"`folder` must be on a local disk, to be mapped into memory. Received: folder={folder}.")
+        root = pathlib.Path(folder).expanduser()
         identity = f"{FORMAT}\0{self.fingerprint}\0{split}\0{self.shape}"
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         path = root / f"{re.sub('[^A-Za-z0-9]+', '_', f'{self.name}_{split}')}_{digest}.npy"
@@ -208,7 +213,7 @@ def open_images(
         from tf_sparse_attention.data.images.files import ArrayReader, FolderReader
 
         kind: Any = ArrayReader if str(path).endswith(".npz") else FolderReader
-        return ImageSource(kind(path), folder, image_shape)
+        return ImageSource(kind(local_path(path)), folder, image_shape)
     from tf_sparse_attention.data.images.tfds_reader import TfdsReader
 
     local = check_folder(local_dir)

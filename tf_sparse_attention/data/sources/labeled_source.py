@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.left_out import warn_once
 from tf_sparse_attention.data.sources.preparation import making_builder
@@ -141,5 +142,5 @@ def open_labeled(
     if fields[0] == fields[1]:
         raise ValueError(f"`text_feature` and `label_feature` must be two fields. Received: {fields[0]!r} for both.")
     with making_builder(options.get("data_dir")):
-        builder = JsonLines(path=pathlib.Path(path), fields=fields, data_dir=options.get("data_dir"))
+        builder = JsonLines(path=pathlib.Path(local_path(path)), fields=fields, data_dir=options.get("data_dir"))
         return LabeledSource(TextSource(builder, fields[0]), fields[1])

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.sources.paragraphs import UNITS
 from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
@@ -86,7 +87,7 @@ def open_pairs(
     with making_builder(options.get("data_dir")):
         end_lines = {} if target_end is None else {target: target_end}
         builder = JsonLines(
-            path=pathlib.Path(path),
+            path=pathlib.Path(local_path(path)),
             fields=(source, target),
             unit=unit,
             end_lines=end_lines,

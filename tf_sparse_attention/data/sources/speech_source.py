@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.data.local_paths import local_path
 
 PHONE, CHARACTER = "phone", "character"
 
@@ -91,7 +92,7 @@ def open_speech(
         from tf_sparse_attention.data.sources.speech_tfds import SoundSet
 
         return SoundSet(tfds, data_dir=data_dir, local_dir=local_dir, try_gcs=try_gcs, **log_mel)
-    place = pathlib.Path(path).expanduser()  # type: ignore[arg-type]  # one of the two is given
+    place = pathlib.Path(local_path(path)).expanduser()
     if place.is_dir():
         from tf_sparse_attention.data.sources.wav_folder import WavFolder
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.checks import did_you_mean
+from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.preparation import making_builder, pg19_fingerprint, prepare
 from tf_sparse_attention.data.sources.reading import read_feature
@@ -131,7 +132,8 @@ def open_source(
     Args:
         tfds: name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
             "python_source", the Python standard library's own source, which needs no download and is the default.
-        path: folder of text files, or one text file, instead of `tfds`; see `TextFolder`.
+        path: folder of text files, or one text file, instead of `tfds`; see `TextFolder`. At an address such as
+            gs://bucket/books a local copy is read, see `local_path`; so it is for the other sources.
         pattern: glob pattern of the documents in `path`. Default "**/*.txt".
         local_dir: folder with the files that the builder would download, so that it works offline. For "pg19" a copy,
             or a part, of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For any
@@ -162,7 +164,7 @@ def open_source(
         if path is not None:
             from tf_sparse_attention.data.sources.text_folder import TextFolder
 
-            return TextSource(TextFolder(path=path, pattern=pattern, data_dir=data_dir), text_feature)
+            return TextSource(TextFolder(path=local_path(path), pattern=pattern, data_dir=data_dir), text_feature)
         if tfds in (None, "python_source"):
             from tf_sparse_attention.data.sources.python_source import PythonSource
 

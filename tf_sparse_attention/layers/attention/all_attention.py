@@ -17,7 +17,7 @@ from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.ops.positions import NoPosition
-from tf_sparse_attention.patterns.engine.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.window import Window

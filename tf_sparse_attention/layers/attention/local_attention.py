@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.engine.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape

@@ -23,7 +23,7 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns.call import Known
-from tf_sparse_attention.patterns.engine.attending import AttentionOptions
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.top_keys import TopKeys

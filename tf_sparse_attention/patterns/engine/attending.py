@@ -1,76 +1,23 @@
 """The one function that computes attention under a pattern, whatever the pattern is."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
+from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout, attend, attend_shared_keys, combine_attended, score_dtype
-from tf_sparse_attention.ops.blocks import shift_back
 from tf_sparse_attention.ops.groups import with_self_bias
-from tf_sparse_attention.ops.masks import TokenMasks, has_successor, merge, negate, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads, split_heads
-from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.engine.fused import attend_fused
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
+from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
+from tf_sparse_attention.patterns.engine.visible import visible_pairs
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
-
-
-class AttentionOptions(NamedTuple):
-    """What a layer adds to its pattern, by the names of `attend_pattern`."""
-
-    position: NoPosition = NoPosition()
-    span: Span | None = None
-    hide_self: str | None = None
-    persistent: tuple[Tensor, Tensor] | None = None
-
-    def of_heads(self, heads: range) -> Self:
-        """Returns the options of the heads that a range says."""
-        own = as_slice(heads)
-        span = None if self.span is None else self.span.of_heads(own)
-        return self._replace(position=self.position.of_heads(own), span=span)
-
-
-class Inputs(NamedTuple):
-    """What attention under a pattern is computed of, for some of the heads.
-
-    Attributes:
-        query: (B, n, T, H), turned by positions.
-        key: (B, n, S, H), likewise; the query itself where queries serve as keys.
-        value: (B, n, S, Hv).
-        known: for each leaf of the pattern what is known beside positions, see `attend_pattern`.
-        masks: a `TokenMasks`.
-        options: an `AttentionOptions`.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    known: Sequence[Known]
-    masks: TokenMasks
-    options: AttentionOptions
-
-    def of_plans(self, plans: Sequence[HeadPlan]) -> "list[Inputs]":
-        """Returns the inputs of each of the plans; `known` is by leaf and stays."""
-        if len(plans) == 1:
-            return [self]
-        queries = split_heads(self.query, plans)
-        keys = queries if self.key is self.query else split_heads(self.key, plans)
-        parts = []
-        for plan, query, key, value in zip(plans, queries, keys, split_heads(self.value, plans), strict=True):
-            masks = self.masks.of_heads(as_slice(plan.heads))
-            parts.append(Inputs(query, key, value, self.known, masks, self.options.of_heads(plan.heads)))
-        return parts
-
-    def of_next(self) -> "Inputs":
-        """Returns the inputs with each key's value that of the next token, where there is one of its document."""
-        options = self.options._replace(hide_self=None)  # which is later than all that are seen
-        masks = self.masks._replace(key_mask=has_successor(self.masks))
-        return self._replace(value=shift_back(self.value, -2), masks=masks, options=options)
 
 
 def attend_pattern(
@@ -171,6 +118,9 @@ def attend_arranged(
     Returns:
         An `Attended`, in the order of the sequence.
     """
+    fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns)
+    if fused is not None:
+        return Attended(fused)
     distances = arrangement.distances()
     if leaf.pattern.reads_successors:
         distances = distances.moved(arrangement.lead)
@@ -204,55 +154,6 @@ def attend_arranged(
         rows=arrangement.restore,
         dense=lambda weights: dense_scores(weights, arrangement.key_positions()[..., None, :], arrangement.key_length),
     )
-
-
-def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> Tensor | None:
-    """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
-    masks = inputs.masks
-    conditions: list[Tensor | None] = []
-    if not arrangement.is_exact:
-        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
-    for other in leaf.excluded:
-        described = other.pattern.describe(inputs.known[other.index])
-        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
-    if call.causal:
-        conditions.append(arrangement.past())
-    if inputs.options.hide_self == "always":
-        conditions.append(negate(arrangement.own_key()))
-    conditions.append(arrangement.inside())
-    if arrangement.keeps_token_masks:  # but for the tokens that have no successor
-        masks = masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_successors else None, query_segments=None)
-    conditions += _token_masks(arrangement, masks)
-    if masks.attention_mask is not None:  # else the positions would be gathered for nothing
-        positions = arrangement.query_positions(), arrangement.key_positions()
-        conditions.append(pick_pairs(masks.attention_mask, *positions))
-    return merge(*conditions)
-
-
-def arranged_conditions(
-    arrangement: Arrangement, pattern: Pattern, known: Numbers | None, call: Call
-) -> tuple[Tensor, ...]:
-    """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
-    positions = arrangement.rule_positions(pattern.period)
-    beside = ({}, {}) if known is None else arrangement.known(known)
-    starts = (0, 0)
-    if call.starts is not None and pattern.uses_starts:
-        starts = (
-            arrangement.queries(call.starts[0], -1)[..., :, None],
-            arrangement.keys(call.starts[1], -1)[..., None, :],
-        )
-    return rule_conditions(pattern, *(Place(*place) for place in zip(positions, starts, beside, strict=True)))
-
-
-def _token_masks(arrangement, masks):
-    """Returns the conditions of padding and documents, of those that there are."""
-    conditions = []
-    if masks.key_mask is not None:
-        conditions.append(arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
-    if masks.query_segments is not None:
-        own = arrangement.queries(masks.query_segments[:, None], -1)[..., :, None]
-        conditions.append(own == arrangement.keys(masks.key_segments[:, None], -1)[..., None, :])
-    return conditions
 
 
 def _join_runs(runs: Sequence[Attended]) -> Attended:

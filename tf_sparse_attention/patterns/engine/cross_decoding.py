@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.ring import take_positions
-from tf_sparse_attention.patterns.engine.attending import AttentionOptions
 from tf_sparse_attention.patterns.engine.decoding import CachedKeys, attend_cached
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import Leaf, leaves_with_heads, plan_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name
 from tf_sparse_attention.patterns.pattern import Pattern

@@ -1,0 +1,156 @@
+"""Attention layers as `benchmarks.tpu_programs` and `benchmarks.tpu_roofline` compile them for a TPU.
+
+Imported on the JAX backend only. Every program is (function, arguments).
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention import layers
+
+LENGTH = 2048
+HEADS = {"num_heads": 8, "key_dim": 64, "dtype": "bfloat16", "seed": 0}
+ROUTED = {"num_clusters": 8, "cluster_size": 256, **HEADS}
+
+
+class Layer(NamedTuple):
+    """A layer to compile: `make()` returns it.
+
+    Attributes:
+        make: function without arguments.
+        causal: whether later positions are hidden.
+        shares: whether queries are the keys.
+    """
+
+    make: Callable
+    causal: bool = True
+    shares: bool = False
+
+
+def layer_program(layer, backward, length=LENGTH, dtype="float32"):
+    """Returns (function, arguments) of an attention layer in training, on (1, length, 512) in bfloat16.
+
+    Args:
+        layer: a `Layer`.
+        backward: whether to compute the gradients of the input and of all weights too.
+        length: T.
+        dtype: of the input as the program gets it.
+    """
+    layer, causal, _ = layer
+    layer = layer()
+    layer.build((1, length, 512))
+    x = ops.zeros((1, length, 512), dtype)
+    state = [np.asarray(v) for v in layer.non_trainable_variables]
+
+    def forward(x, trainable, state):
+        # A compiled program of top_k under a causal mask is wanted here, and so is not the warning about it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            output, state, losses = layer.stateless_call(
+                trainable, state, ops.cast(x, "bfloat16"), training=True, use_causal_mask=causal, return_losses=True
+            )
+        return ops.sum(ops.square(ops.cast(output, "float32"))) + sum(losses, 0.0), (output, state)
+
+    return gradient_of(forward, (0, 1)) if backward else forward, (x, values_of(layer.trainable_variables), state)
+
+
+def gradient_of(function, arguments):
+    import jax
+
+    return jax.value_and_grad(function, argnums=arguments, has_aux=True)
+
+
+def values_of(variables):
+    return [ops.convert_to_tensor(variable) for variable in variables]
+
+
+def _local():
+    return layers.LocalAttention(window=256, **HEADS)
+
+
+def _nearest():
+    return layers.RoutingAttention(selection="nearest", **ROUTED)
+
+
+def _successors():
+    return layers.RoutingAttention(use_successor_values=True, **ROUTED)
+
+
+def _successors_separate():
+    return layers.RoutingAttention(use_successor_values=True, share_qk=False, **ROUTED)
+
+
+def _separate():
+    return layers.RoutingAttention(selection="nearest", share_qk=False, **ROUTED)
+
+
+def _top_k():
+    return layers.RoutingAttention(selection="top_k", **ROUTED)
+
+
+def _mixed():
+    parts = [
+        layers.LocalAttention(window=256, **{**HEADS, "num_heads": 6}),
+        layers.RoutingAttention(selection="nearest", **{**ROUTED, "num_heads": 2}),
+    ]
+    return layers.MixedAttention(parts, dtype="bfloat16")
+
+
+def _strided():
+    return layers.StridedAttention(stride=64, heads="merged", **HEADS)
+
+
+def _fixed():
+    return layers.FixedAttention(block_size=64, num_summary=8, heads="merged", **HEADS)
+
+
+def _all():
+    return layers.AllAttention(num_persistent=512, window=256, adaptive_span=True, **HEADS)
+
+
+def _image():
+    return layers.LocalAttention2D(width=64, block_shape=(8, 8), **HEADS)
+
+
+def _global():
+    return layers.GlobalLocalAttention(window=256, num_first_global=1, num_global=64, **HEADS)
+
+
+def _hashing():
+    return layers.LSHAttention(num_buckets=16, bucket_size=128, num_rounds=2, **HEADS)
+
+
+def _clustered(top_k=None):
+    return layers.ClusteredAttention(num_clusters=64, top_k=top_k, **HEADS)
+
+
+def _improved():
+    return _clustered(top_k=32)
+
+
+def _top_keys():
+    return layers.RoutingAttention(selection="top_keys", share_qk=False, **ROUTED)
+
+
+LAYERS = {
+    "LocalAttention": Layer(_local),
+    "RoutingAttention nearest": Layer(_nearest, shares=True),
+    "RoutingAttention nearest, separate keys": Layer(_separate),
+    "RoutingAttention successors": Layer(_successors, shares=True),
+    "RoutingAttention successors, separate keys": Layer(_successors_separate),
+    "RoutingAttention top_k": Layer(_top_k, shares=True),
+    "RoutingAttention top_keys": Layer(_top_keys, causal=False),
+    "MixedAttention local and nearest": Layer(_mixed),
+    "StridedAttention": Layer(_strided),
+    "FixedAttention": Layer(_fixed),
+    "AllAttention with spans": Layer(_all),
+    "LocalAttention2D": Layer(_image),
+    "GlobalLocalAttention": Layer(_global, causal=False),
+    "LSHAttention, two rounds": Layer(_hashing, shares=True),
+    "ClusteredAttention": Layer(_clustered, causal=False),
+    "ClusteredAttention, improved": Layer(_improved, causal=False),
+}

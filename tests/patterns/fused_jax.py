@@ -1,0 +1,110 @@
+"""Attention by an interpreted kernel beside plain operations, on the JAX backend."""
+
+import jax
+import keras
+import numpy as np
+
+from tf_sparse_attention import layers
+from tf_sparse_attention.kernels import cudnn, splash
+from tf_sparse_attention.kernels.choice import CUDNN, SPLASH, Kernel, SlotPairs, use_kernel
+from tf_sparse_attention.patterns import Dilated, First, Nearest, Successors, Window
+
+BATCH, SIZE = 2, 24
+HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
+KERNEL = Kernel(SPLASH, interpret=True)
+CLUSTERS = {"num_clusters": 5, "cluster_size": 40, **HEADS}
+LAYERS = {
+    "window": lambda: layers.LocalAttention(window=50, **HEADS),
+    "rotary": lambda: layers.LocalAttention(window=50, position="rotary", value_dim=16, **HEADS),
+    "blocks": lambda: layers.LocalAttention(block_size=64, num_blocks_after=1, **HEADS),
+    "window of successors": lambda: layers.LocalAttention(window=50, use_successor_values=True, **HEADS),
+    "window of queries": lambda: layers.SparseAttention(pattern=Window(30), share_qk=True, **HEADS),
+    "nearest": lambda: layers.RoutingAttention(**CLUSTERS),
+    "successors": lambda: layers.RoutingAttention(use_successor_values=True, **CLUSTERS),
+    "strided": lambda: layers.StridedAttention(stride=7, heads="split", **HEADS),
+    "dense": lambda: layers.DenseAttention(**HEADS),
+    "dilated": lambda: layers.SparseAttention(pattern=Dilated(3, 20), **HEADS),
+    "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
+}
+# What no kernel computes: several parts of one softmax, biases, keys of their own in clusters.
+OTHERS = {
+    "union": lambda: layers.SparseAttention(pattern=Window(30) | First(3), **HEADS),
+    "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
+    "separate": lambda: layers.SparseAttention(pattern=Successors(Nearest(5, 40)), **HEADS),
+}
+
+
+def call_of(seed, length):
+    """Returns drawn arguments of a call: padding, documents, both or none."""
+    rng = np.random.default_rng(seed)
+    padded = np.ones((BATCH, length), bool)
+    padded[0, rng.integers(1, length) :] = False
+    padded[1, : rng.integers(0, length // 2)] = False
+    documents = np.cumsum(rng.random((BATCH, length)) < 0.02, axis=1, dtype="int32")
+    return {
+        **({"query_mask": padded} if seed % 2 else {}),
+        **({"segment_ids": documents} if seed // 2 % 2 else {}),
+    }
+
+
+def compare(name, seed=0, length=300, causal=True):
+    """Returns the kernels that a layer ran, and how far its output and all its gradients are from plain operations."""
+    rng = np.random.default_rng(seed)
+    x, weights = rng.normal(size=(2, BATCH, length, SIZE)).astype("float32")
+    layer, arguments = {**LAYERS, **OTHERS}[name](), call_of(seed, length) | {"use_causal_mask": causal}
+    layer(x[:, :9], use_causal_mask=causal)
+    states = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
+
+    def loss(x, trainable):
+        output, _ = layer.stateless_call(trainable, states[1], x, **arguments)
+        return (keras.ops.sin(output) * weights).sum(), output
+
+    def both():
+        (_, output), gradients = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(x, states[0])
+        return output, jax.tree.leaves(gradients)
+
+    expected, count = both(), splash.attend_slots
+    ran = []
+    splash.attend_slots = lambda *args: ran.append(1) or count(*args)
+    try:
+        with use_kernel(KERNEL):
+            found = both()
+    finally:
+        splash.attend_slots = count
+    size = max(float(abs(gradient).max()) for gradient in expected[1])
+    apart = [float(abs(a - b).max()) / size for a, b in zip(expected[1], found[1], strict=True)]
+    return len(ran), float(abs(expected[0] - found[0]).max()), max(apart)
+
+
+def compare_slots():
+    """Returns how far the kernel is from dense attention of a window of 20, in two groups, of 140 slots."""
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(3, 1, 2, 140, 8)).astype("float32")
+    groups = rng.integers(0, 2, (1, 1, 140)).astype("int32")
+    apart = np.arange(140)[:, None] - np.arange(140)
+    seen = (abs(apart) < 20) & (groups[:, :, :, None] == groups[:, :, None, :])
+    scores = np.where(seen, query @ key.swapaxes(-1, -2), -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    expected = weights / weights.sum(axis=-1, keepdims=True) @ value
+    pairs = SlotPairs(lambda query, key: abs(query - key) < 20, (-19, 19), groups, groups)
+    return float(abs(splash.attend_slots(query, key, value, pairs, interpret=True) - expected).max())
+
+
+def compare_bands():
+    """Returns how far windows by JAX's own attention, in place of cuDNN's, are from plain operations, and how many ran.
+
+    A causal window runs; one with a mask, one that is not causal and blocks do not.
+    """
+    ran, attend = [], cudnn.attend_band
+    cudnn.IMPLEMENTATION = "xla"
+    cudnn.attend_band = lambda *args: ran.append(args[-1]) or attend(*args)
+    x = np.random.default_rng(0).normal(size=(BATCH, 300, SIZE)).astype("float32")
+    window = layers.LocalAttention(window=50, dtype="bfloat16", **HEADS)
+    blocks = layers.LocalAttention(block_size=64, dtype="bfloat16", **HEADS)
+    calls = ((window, {"use_causal_mask": True}), (window, {}), (blocks, {"use_causal_mask": True}))
+    calls += ((window, {"use_causal_mask": True, "query_mask": np.arange(300) < [[200], [300]]}),)
+    expected = [layer(x, **arguments) for layer, arguments in calls]
+    with use_kernel(Kernel(CUDNN)):
+        found = [layer(x, **arguments) for layer, arguments in calls]
+    apart = max(float(abs(a - b).max()) for a, b in zip(expected, found, strict=True))
+    return apart, ran

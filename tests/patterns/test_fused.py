@@ -1,0 +1,61 @@
+"""Attention by a kernel on JAX: what plain operations give, and where it serves."""
+
+import json
+
+import pytest
+
+CODE = (
+    "import json\nfrom tests.patterns.fused_jax import compare\nprint(json.dumps([compare(*each) for each in {cases}]))"
+)
+NAMES = (
+    "window",
+    "rotary",
+    "blocks",
+    "window of successors",
+    "window of queries",
+    "nearest",
+    "successors",
+    "side by side",
+)
+
+
+def compared(run_jax, *cases):
+    """Returns for each of some arguments of `fused_jax.compare` what it returns."""
+    return json.loads(run_jax(CODE.format(cases=cases)).splitlines()[-1])
+
+
+def test_a_kernel_on_jax_attends_to_the_slots_that_a_rule_allows(run_jax):
+    assert float(run_jax("from tests.patterns.fused_jax import compare_slots\nprint(compare_slots())")) < 2e-6
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_every_layer_by_a_kernel_on_jax(run_jax, name):
+    cases = [(name, seed, length) for seed, length in enumerate((300, 600, 1030, 257))]
+    for ran, output, gradient in compared(run_jax, *cases):
+        assert ran == 1 + (name == "side by side")
+        assert output < 3e-6
+        assert gradient < 3e-6
+
+
+@pytest.mark.full
+def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
+    cases = [(name, seed, 300, False) for seed in range(4) for name in ("window", "blocks", "window of queries")]
+    for ran, output, gradient in compared(run_jax, *cases):
+        assert ran == 1
+        assert output < 3e-6
+        assert gradient < 3e-6
+
+
+@pytest.mark.full
+def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax):
+    found = compared(run_jax, ("union",), ("alibi",), ("separate",), ("window", 0, 255))
+    assert [(ran, output, gradient) for ran, output, gradient in found] == [(0, 0, 0)] * 4
+
+
+@pytest.mark.full
+def test_a_causal_window_alone_is_left_to_cudnn_on_jax(run_jax):
+    code = "import json\nfrom tests.patterns.fused_jax import compare_bands\nprint(json.dumps(compare_bands()))"
+    apart, ran = json.loads(run_jax(code).splitlines()[-1])
+    assert ran == [49]
+    assert apart < 0.02  # one step of bfloat16

@@ -1,0 +1,24 @@
+"""`trainers.train` with the scheme disk://, killed in the middle of copying the file that KILLED_COPYING names."""
+
+import os
+import signal
+
+from tests import remote_paths  # noqa: F401  # registers the scheme
+from tf_sparse_attention import remote_files
+from trainers import train
+
+copy = remote_files._copy
+
+
+def killed(source, target):
+    """Copies as ever, but for half of that file."""
+    if os.path.basename(str(source.name)) == os.environ.get("KILLED_COPYING"):
+        target.write(source.read(1000))
+        target.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return copy(source, target)
+
+
+if __name__ == "__main__":
+    remote_files._copy = killed
+    train.run()

@@ -1,0 +1,70 @@
+"""Kernels that attend without an array of scores: which one serves here, and what it is told.
+
+A kernel computes queries and keys in one order, of which a rule says by two slots, and two groups, whether the pair may
+attend. Everything else is computed by plain operations, see `attend.attend`.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import keras
+
+from tf_sparse_attention.types import Tensor
+
+SPLASH = "splash"  # JAX on a TPU: jax.experimental.pallas.ops.tpu.splash_attention
+CUDNN = "cudnn"  # JAX on a GPU: jax.nn.dot_product_attention(local_window_size=)
+# Shorter sequences are computed as fast by plain operations, and would be padded to a block of the kernel.
+SHORTEST, LONGEST = 256, 262144
+_CHOSEN: contextvars.ContextVar[tuple["Kernel | None", ...]] = contextvars.ContextVar("kernels", default=())
+
+
+class Kernel(NamedTuple):
+    """A kernel, and whether it is interpreted: slowly, on any device, for tests."""
+
+    name: str
+    interpret: bool = False
+
+
+class SlotPairs(NamedTuple):
+    """Which pairs of slots attend.
+
+    Attributes:
+        rule: hashable function of two int arrays that broadcast, slots of queries and of keys, to bool.
+        limits: pair of integers; no key slot minus query slot that the rule allows is outside.
+        query_groups, key_groups: int32 (B, 1 or N, T) and (B, 1 or N, S), which must be equal; both None: no groups.
+    """
+
+    rule: Callable
+    limits: tuple[int, int]
+    query_groups: Tensor | None = None
+    key_groups: Tensor | None = None
+
+
+def kernel_here() -> Kernel | None:
+    """Returns the `Kernel` that serves on the backend and its devices, None for plain operations.
+
+    Splash attention on TPUs of JAX, unless `keras.config.disable_flash_attention()` was called; cuDNN's on GPUs of JAX
+    after `keras.config.enable_flash_attention()` alone.
+    """
+    if keras.backend.backend() != "jax":
+        return None
+    if _CHOSEN.get():
+        return _CHOSEN.get()[0]
+    import jax
+
+    enabled = keras.config.is_flash_attention_enabled()
+    if jax.default_backend() == "tpu" and enabled is not False:
+        return Kernel(SPLASH)
+    return Kernel(CUDNN) if jax.default_backend() == "gpu" and enabled else None
+
+
+@contextlib.contextmanager
+def use_kernel(kernel: Kernel | None) -> Iterator[None]:
+    """Context in which a kernel serves wherever it can, whatever the device is; None: none does."""
+    token = _CHOSEN.set((kernel,))
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)

@@ -1,0 +1,35 @@
+"""Functions that each device of JAX computes on its own part of a batch, which no compiler could divide by itself."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import keras
+
+from tf_sparse_attention.types import Tensor
+
+
+def over_devices(function: Callable, arrays: Sequence[Tensor]) -> Tensor:
+    """Returns `function(*arrays)`, by each device on its part where `keras.distribution` divides the batch.
+
+    Args:
+        function: function of arrays (b, n, ...) to an array (b, n, ...), rows and heads apart from each other.
+        arrays: (B, N or 1, ...), of which a first has all N heads.
+
+    Returns:
+        Array (B, N, ...).
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return function(*arrays)
+    import jax
+    from jax.sharding import PartitionSpec
+
+    mesh = distribution.device_mesh.backend_mesh
+    rows = distribution.batch_dim_name
+    others = tuple(name for name in mesh.axis_names if name != rows)
+    batch, heads = arrays[0].shape[:2]
+    # What does not come out even is computed by every device as a whole.
+    of_rows = rows if batch % mesh.shape[rows] == 0 else None
+    of_heads = others if heads % math.prod(mesh.shape[name] for name in others) == 0 else None
+    specs = tuple(PartitionSpec(of_rows, of_heads if x.shape[1] == heads else None) for x in arrays)
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs[0], check_vma=False)(*arrays)

@@ -1,0 +1,137 @@
+"""Splash attention, JAX's kernel for TPUs, over the pairs of slots that a rule allows.
+
+It moves queries, keys, values and results once, where plain operations write the scores of each block to the memory
+and read them again. Blocks of slots of which the rule allows no pair are left out.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.kernels.choice import SlotPairs
+from tf_sparse_attention.kernels.devices import over_devices
+from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
+from tf_sparse_attention.types import Tensor
+
+LANES = 128  # of a TPU; a block is a whole number of them
+LARGEST_BLOCK = 512
+MOST_BLOCKS = 256  # on a side; each pair of them is looked at when the program is made
+
+
+def attend_slots(query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, interpret: bool = False) -> Tensor:
+    """Returns softmax attention of each query slot over the key slots that it may see.
+
+    Args:
+        query: scaled queries (B, N, T, H), float32 or bfloat16.
+        key: (B, N, S, H).
+        value: (B, N, S, Hv).
+        pairs: a `SlotPairs`.
+        interpret: whether to interpret the kernel, on any device.
+
+    Returns:
+        Tensor (B, N, T, Hv) in the dtype of `value`; a query that sees no key gets a mean of some values.
+    """
+    lengths = query.shape[2], key.shape[2]
+    block = _block_size(max(lengths), pairs.limits)
+    sizes = tuple(-(-length // block) * block for length in lengths)
+    arrays = [_padded(x, size) for x, size in ((query, sizes[0]), (key, sizes[1]), (value, sizes[1]))]
+    if pairs.query_groups is not None:
+        arrays += [_padded(x, size) for x, size in zip((pairs.query_groups, pairs.key_groups), sizes, strict=True)]
+
+    def attend(*parts):
+        return _attend_part(pairs, sizes, lengths[1], block, interpret, *parts)
+
+    output = slice_axis(over_devices(attend, arrays), -2, 0, lengths[0])
+    return ops.cast(output, value.dtype)  # the kernel has that of the query
+
+
+def _block_size(length, limits):
+    """Returns the slots of a block for a sequence of `length`.
+
+    About as many as the rule reaches: of larger blocks most pairs are hidden, and each block has a price of its own.
+    """
+    reach, block = max(abs(limit) for limit in limits) + 1, LANES
+    while 2 * block <= min(LARGEST_BLOCK, reach, length) or length > MOST_BLOCKS * block:
+        block *= 2
+    return block
+
+
+def _padded(x, size):
+    """Returns rows (B, N, T, X) or groups (B, N, T) with zeros up to `size` slots."""
+    axis = 2 - len(x.shape)
+    return pad_axis(x, axis, 0, size - x.shape[2])
+
+
+def _attend_part(pairs, sizes, key_length, block, interpret, query, key, value, *groups):
+    """Returns `attend_slots` of padded arrays, or of the part of them that one device has."""
+    import jax
+    from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
+
+    batch, heads = query.shape[:2]
+    if groups and groups[0].shape[1] > 1:  # the kernel has groups of a sequence, the same for all of its heads
+        query, key, value = (x.reshape(batch * heads, 1, *x.shape[2:]) for x in (query, key, value))
+        groups = tuple(x.reshape(batch * heads, 1, -1) for x in groups)
+    kernel = slot_kernel(pairs.rule, pairs.limits, sizes, key_length, query.shape[1], block, interpret)
+    segments = SegmentIds(*(x[:, 0] for x in groups)) if groups else None
+    output = jax.vmap(lambda *rows: kernel(*rows[:3], segment_ids=rows[3]))(query, key, value, segments)
+    return output.reshape(batch, heads, *output.shape[2:])
+
+
+@functools.lru_cache(maxsize=64)  # of models whose layers have the same pattern, and of programs made again
+def slot_kernel(
+    rule: Callable,
+    limits: tuple[int, int],
+    sizes: tuple[int, int],
+    key_length: int,
+    heads: int,
+    block: int,
+    interpret: bool,
+) -> Any:
+    """Returns the kernel of padded sequences, a function of (N, T, H), (N, S, H), (N, S, Hv) and `segment_ids`.
+
+    Args:
+        rule: as in `SlotPairs`; so are `limits`.
+        sizes: T and S, whole numbers of blocks.
+        key_length: slots of keys that are no padding.
+        heads: N.
+        block: slots of a block.
+        interpret: see `attend_slots`.
+    """
+    import jax
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    blocks = splash_attention.BlockSizes(*[block] * 8)  # type: ignore[arg-type]  # forward and in both passes of the gradient
+    mask = _slot_mask(rule, limits, sizes, key_length)
+    with jax.ensure_compile_time_eval():  # constants, whatever program is being traced
+        return splash_attention.make_splash_mha(
+            splash_attention.MultiHeadMask([mask] * heads),
+            block_sizes=blocks,
+            head_shards=1,
+            q_seq_shards=1,
+            interpret=interpret,
+        )
+
+
+def _slot_mask(rule: Callable, limits: tuple[int, int], sizes: tuple[int, int], key_length: int) -> Any:
+    """Returns the mask by which the kernel asks for blocks of slots, and in a block for the pairs."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask
+
+    def allowed(query_slots, key_slots):
+        seen = rule(query_slots, key_slots)
+        return seen if key_length == sizes[1] else seen & (key_slots < key_length)
+
+    class SlotMask(splash_attention_mask.Mask):
+        mask_function = staticmethod(allowed)
+        q_sequence = np.arange(sizes[0], dtype="int32")
+        shape = sizes
+
+        def __getitem__(self, index):
+            queries, keys = (np.arange(part.start, part.stop, dtype="int32") for part in index)
+            if keys[-1] - queries[0] < limits[0] or keys[0] - queries[-1] > limits[1]:
+                return np.broadcast_to(np.False_, (queries.size, keys.size))
+            return np.broadcast_to(allowed(queries[:, None], keys[None, :]), (queries.size, keys.size))
+
+    return SlotMask()

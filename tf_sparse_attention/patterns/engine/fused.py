@@ -1,0 +1,185 @@
+"""Attention of an arrangement by one kernel, where there is one: the same results without an array of scores."""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.kernels import cudnn, splash
+from tf_sparse_attention.kernels.choice import CUDNN, LONGEST, SHORTEST, SlotPairs, kernel_here
+from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.attend import Dropout
+from tf_sparse_attention.ops.blocks import are_known, shape
+from tf_sparse_attention.ops.groups import groups_of_keys
+from tf_sparse_attention.ops.masks import constant_mask, merge, negate
+from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.engine.inputs import Inputs
+from tf_sparse_attention.patterns.engine.plan import Leaf
+from tf_sparse_attention.patterns.engine.visible import visible_pairs
+from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
+
+DTYPES = ("float32", "bfloat16", "float16")  # of which the scores are float32
+HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotRule:
+    """Whether a query slot sees a key slot of its group, in the order of an arrangement.
+
+    Attributes:
+        pattern: the `Pattern` whose rule it is.
+        causal: whether later keys are hidden.
+        lead: see `Arrangement`; so is `slot_positions`.
+        hides_self: whether a query does not see the key of its own position.
+        key_length: positions of keys, with `slot_positions`, since there may be more slots.
+    """
+
+    pattern: Pattern
+    causal: bool
+    lead: int
+    hides_self: bool
+    slot_positions: Callable | None = None
+    key_length: int | None = None
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.slot_positions is not None:
+            query, key = self.slot_positions(query), self.slot_positions(key)
+        key = key - self.lead
+        # In one group, whose ranks are in the order of the slots.
+        places = (Place(slot, 0, {"group": 0, "rank": slot}) for slot in (query, key))
+        conditions = list(rule_conditions(self.pattern, *places))
+        if self.causal:
+            conditions.append(key <= query)
+        if self.hides_self:
+            conditions.append(key != query)
+        if self.key_length is not None:
+            conditions.append(key < self.key_length)
+        return functools.reduce(operator.and_, conditions)
+
+
+def attend_fused(
+    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping
+) -> Tensor | None:
+    """Returns attention inside the groups of an arrangement, (B, N, T, Hv), by the kernel that serves here.
+
+    Args:
+        arrangement: an `Arrangement`.
+        leaf: the `Leaf` that it arranges.
+        inputs: an `Inputs`.
+        call: a `Call`.
+        dropout: an `attend.Dropout`, or None.
+        returns: what else than the output is asked for, by name.
+
+    Returns:
+        The output in the order of the sequence, as `attend` has it; None where no kernel serves.
+    """
+    kernel, limits = kernel_here(), arrangement.limits
+    if kernel is None or limits is None or not _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
+        return None
+    slots = arrangement.slot_positions
+    key_length = None if slots is None else arrangement.key_length
+    hides_self = inputs.options.hide_self is not None
+    rule = SlotRule(leaf.pattern, call.causal, arrangement.lead, hides_self, slots, key_length)
+    pairs = SlotPairs(rule, limits, *_groups(arrangement, leaf, inputs))
+    if kernel.name == CUDNN:
+        before = _causal_band(pairs, leaf, inputs)
+        return None if before is None else cudnn.attend_band(inputs.query, inputs.key, inputs.value, before)
+    query, key, value = _rows_in_order(arrangement, inputs)
+    output = splash.attend_slots(query, key, value, pairs, kernel.interpret)
+    if not _every_query_sees_itself(pairs, arrangement, inputs):
+        output = _where_something_is_seen(output, value, arrangement, leaf, inputs, call)
+    return arrangement.from_order(output)
+
+
+def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
+    """Whether nothing is asked for but a softmax over the pairs that slots and groups decide, of a size that pays."""
+    masks, options = inputs.masks, inputs.options
+    batch, heads, length, _ = shape(inputs.query)
+    key_length = shape(inputs.key)[2]
+    return (
+        are_known(batch, heads, length, key_length)
+        and SHORTEST <= max(length, key_length) <= LONGEST
+        and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES
+        and not leaf.excluded
+        and not any(returns.values())
+        and (dropout is None or dropout.rate == 0)
+        and not options.position.has_bias
+        and (options.span is None or not leaf.pattern.in_span)
+        and masks.attention_mask is None
+        and not (leaf.pattern.uses_starts and call.starts is not None)
+    )
+
+
+def _causal_band(pairs, leaf, inputs):
+    """Returns how many keys before its own a query sees in a causal window that cuDNN has; None if it has not."""
+    rule, sizes = pairs.rule, (inputs.query.shape[-1], inputs.value.shape[-1])
+    if leaf.pattern.period != 1 or pairs.query_groups is not None or not rule.causal or rule.lead or rule.hides_self:
+        return None
+    if inputs.query.dtype not in cudnn.DTYPES or max(sizes) > cudnn.LARGEST_HEAD or any(size % 8 for size in sizes):
+        return None
+    offsets = np.arange(pairs.limits[0], 1)
+    seen = np.flatnonzero(np.broadcast_to(rule(np.zeros(1, "int32"), offsets), offsets.shape)[::-1])
+    return int(seen[-1]) if seen.size and seen.size == seen[-1] + 1 else None
+
+
+def _groups(arrangement, leaf, inputs):
+    """Returns the groups of queries and of keys, int32 (B, 1 or N, T) and (B, 1 or N, S), or (None, None)."""
+    masks = inputs.masks
+    if arrangement.groups is not None:
+        keys = groups_of_keys(arrangement.groups)
+        if masks.key_mask is not None and leaf.pattern.reads_successors:
+            keys = ops.where(arrangement.in_order(masks.key_mask[:, None], -1), keys, 0)
+        return arrangement.groups, keys
+    if masks.query_segments is None and masks.key_mask is None:
+        return None, None
+    batch, _, query_length, _ = shape(inputs.query)
+    queries, keys = masks.query_segments, masks.key_segments
+    if queries is None:
+        queries, keys = (ops.zeros((batch, length), "int32") for length in (query_length, shape(inputs.key)[2]))
+    keys = ops.cast(keys, "int32")
+    keys = keys if masks.key_mask is None else ops.where(masks.key_mask, keys, HIDDEN)
+    return tuple(arrangement.in_order(x[:, None], -1) for x in (ops.cast(queries, "int32"), keys))
+
+
+def _rows_in_order(arrangement, inputs):
+    """Returns queries, keys and values in the order of the arrangement."""
+    query, key, value = inputs.query, inputs.key, inputs.value
+    if arrangement.groups is None or key is not query or value.dtype != query.dtype:
+        return [arrangement.in_order(x) for x in (query, key, value)]
+    # Side by side: a TPU reads a tile of 128 numbers in several rows for each row that it gathers.
+    both = arrangement.in_order(ops.concatenate([query, value], axis=-1))
+    query, value = ops.split(both, [query.shape[-1]], axis=-1)
+    return query, query, value
+
+
+def _every_query_sees_itself(pairs, arrangement, inputs):
+    """Whether each query is known to see the key of its own position, whatever else."""
+    length, key_length = shape(inputs.query)[2], shape(inputs.key)[2]
+    if pairs.query_groups is not None or arrangement.lead or length != key_length:
+        return False
+    slots = np.arange(length, dtype="int32")
+    return bool(np.all(pairs.rule(slots, slots)))
+
+
+def _where_something_is_seen(output, values, arrangement, leaf, inputs, call):
+    """Returns the output with zeros where a query sees nothing, and its own value where it sees itself alone."""
+    visible = visible_pairs(arrangement, leaf, inputs, call)
+    if inputs.options.hide_self != "unless_alone":
+        return ops.where(_rows_with(visible, arrangement, output), output, 0)
+    own = arrangement.own_key()
+    alone = ops.where(_rows_with(merge(visible, own), arrangement, output), values, 0)
+    return ops.where(_rows_with(merge(visible, negate(own)), arrangement, output), output, alone)
+
+
+def _rows_with(mask, arrangement, output):
+    """Returns which queries have a pair in a mask of groups, bool (B, N, T', 1), in the order of the arrangement."""
+    mask = constant_mask(mask) if isinstance(mask, np.ndarray) else mask
+    rows = ops.any(mask, axis=-1, keepdims=True)
+    slots = shape(arrangement.query_positions())[-2:]
+    return arrangement.joined(ops.broadcast_to(rows, (*shape(output)[:2], *slots, 1)))

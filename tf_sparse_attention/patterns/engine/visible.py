@@ -1,0 +1,59 @@
+"""Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
+
+from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
+from tf_sparse_attention.ops.masks import merge, negate, pick_pairs
+from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.engine.inputs import Inputs
+from tf_sparse_attention.patterns.engine.plan import Leaf
+from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
+from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.types import Tensor
+
+
+def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> Tensor | None:
+    """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
+    masks = inputs.masks
+    conditions: list[Tensor | None] = []
+    if not arrangement.is_exact:
+        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
+    for other in leaf.excluded:
+        described = other.pattern.describe(inputs.known[other.index])
+        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
+    if call.causal:
+        conditions.append(arrangement.past())
+    if inputs.options.hide_self == "always":
+        conditions.append(negate(arrangement.own_key()))
+    conditions.append(arrangement.inside())
+    if arrangement.keeps_token_masks:  # but for the tokens that have no successor
+        masks = masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_successors else None, query_segments=None)
+    conditions += _token_masks(arrangement, masks)
+    if masks.attention_mask is not None:  # else the positions would be gathered for nothing
+        positions = arrangement.query_positions(), arrangement.key_positions()
+        conditions.append(pick_pairs(masks.attention_mask, *positions))
+    return merge(*conditions)
+
+
+def arranged_conditions(
+    arrangement: Arrangement, pattern: Pattern, known: Numbers | None, call: Call
+) -> tuple[Tensor, ...]:
+    """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
+    positions = arrangement.rule_positions(pattern.period)
+    beside = ({}, {}) if known is None else arrangement.known(known)
+    starts = (0, 0)
+    if call.starts is not None and pattern.uses_starts:
+        starts = (
+            arrangement.queries(call.starts[0], -1)[..., :, None],
+            arrangement.keys(call.starts[1], -1)[..., None, :],
+        )
+    return rule_conditions(pattern, *(Place(*place) for place in zip(positions, starts, beside, strict=True)))
+
+
+def _token_masks(arrangement, masks):
+    """Returns the conditions of padding and documents, of those that there are."""
+    conditions = []
+    if masks.key_mask is not None:
+        conditions.append(arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
+    if masks.query_segments is not None:
+        own = arrangement.queries(masks.query_segments[:, None], -1)[..., :, None]
+        conditions.append(own == arrangement.keys(masks.key_segments[:, None], -1)[..., None, :])
+    return conditions
