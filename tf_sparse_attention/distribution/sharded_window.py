@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.kernels.choice import use_kernel
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.window import Window
@@ -99,7 +100,8 @@ def _attend_part(query, key, value, mask, window, causal, axis, num_devices):
     query, keys, values = (ops.swapaxes(x, 1, 2) for x in (query, keys, values))  # (B, N, t, H)
     masks = TokenMasks(key_mask=seen, num_memory=halo)
     scaled = query * query.shape[-1] ** -0.5
-    output = attend_pattern(Window(window), scaled, keys, values, causal, masks).output
+    with use_kernel(None):  # kernels divide the batch among devices themselves, which this is already inside of
+        output = attend_pattern(Window(window), scaled, keys, values, causal, masks).output
     return ops.where(mask[..., None, None], ops.swapaxes(output, 1, 2), 0)
 
 
