@@ -28,6 +28,7 @@ RANKS = {
     "layers": 5,
     "generation": 5,
     "optimizers": 5,
+    "distribution": 5,
     "models": 6,
     "analysis": 7,
     "convert": 7,
@@ -48,12 +49,14 @@ PORTABLE_PARTS = {
     "layers",
     "generation",
     "optimizers",
+    "distribution",
     "models",
 }
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/backends.py",
+    "tf_sparse_attention/distribution/sharded_window.py",
     "tf_sparse_attention/kernels/choice.py",
     "tf_sparse_attention/kernels/cudnn.py",
     "tf_sparse_attention/kernels/devices.py",

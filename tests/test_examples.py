@@ -15,7 +15,10 @@ from tests.convert.t2t.cases import small
 from trainers.tasks.audio_samples import write_wav
 
 pytestmark = pytest.mark.pages
-PARTS = (tsa.patterns, tsa.layers, tsa.models, tsa.optimizers, tsa.data, tsa.generation, tsa.analysis, tsa.convert)
+PARTS = (
+    *(tsa.patterns, tsa.layers, tsa.models, tsa.optimizers, tsa.distribution, tsa.data, tsa.generation, tsa.analysis),
+    tsa.convert,
+)
 NAMES = {name: getattr(part, name) for part in PARTS for name in part.__all__}
 SMALLER = {
     "open_source()": "open_source(path='books', data_dir='prepared')",

@@ -15,9 +15,19 @@ from tf_sparse_attention.version import __version__
 
 _check_backend()
 
-from tf_sparse_attention import analysis, generation, layers, models, ops, optimizers, patterns  # noqa: E402
+from tf_sparse_attention import analysis, distribution, generation, layers, models, ops, optimizers, patterns  # noqa: E402
 
-__all__ = ["__version__", "analysis", "generation", "layers", "models", "ops", "optimizers", "patterns"]
+__all__ = [
+    "__version__",
+    "analysis",
+    "distribution",
+    "generation",
+    "layers",
+    "models",
+    "ops",
+    "optimizers",
+    "patterns",
+]
 
 if TYPE_CHECKING:
     from tf_sparse_attention import convert, data, export  # noqa: F401

@@ -96,7 +96,7 @@ def test_what_an_evaluation_does_not_read_is_not_offered():
     source = {"tfds", "path", "pattern", "local_dir", "text_feature", "data_dir"}
     assert set(settings) == {"data", "train", "generate"} and set(settings["generate"]) == {"length"}
     assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "use_packing", "mask_rate", "overlap"}
-    execution = {"jit_compile", "steps_per_execution", "num_logical_cpus"}
+    execution = {"jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel"}
     of_tasks = {"generated_targets", "generated_beams", "num_beams", "evaluation_attention"}
     assert set(settings["train"]) == execution | of_tasks
 

@@ -153,6 +153,7 @@ def _train():
         "jit_compile": placeholder(bool),  # None: depends on the device
         "steps_per_execution": 1,  # steps in one program call
         "num_logical_cpus": 1,  # above 1: this many replicas on one CPU, to try data parallelism
+        "model_parallel": 1,  # on JAX, devices that hold a replica of the model together; it divides their number
         "nonfinite": "stop",  # where loss or weights are NaN or infinite; skip: such updates are left out
         "shrink_windows_every": 0,  # steps between updates of the window that adaptive spans compute; 0: never shrunk
         "shrink_windows_margin": 64,  # positions by which spans can grow in between

@@ -10,6 +10,7 @@ import keras
 import ml_collections
 from absl import logging
 
+import tf_sparse_attention as tsa
 from tf_sparse_attention.backends import has_tensorflow
 from trainers.shared import clusters
 
@@ -87,6 +88,13 @@ class OneDevice:
                 "Sums are added up in another order%s, so that the weights differ from those of %d.",
                 *(before, self.num_replicas, draws, before),
             )
+
+    def split_model(self, num_parts: int) -> None:
+        """Divides each replica of the model among `num_parts` devices, see `tsa.distribution`."""
+        raise ValueError(
+            "`config.train.model_parallel` must be 1 but with several devices of the JAX backend. "
+            f"Received: model_parallel={num_parts}, {keras.backend.backend()} with {self.num_replicas} replicas."
+        )
 
 
 class TensorFlowReplicas(OneDevice):
@@ -168,6 +176,18 @@ class JaxDevices(OneDevice):
 
         return [int(value) for value in multihost_utils.broadcast_one_to_all(np.asarray(values, "int32"))]
 
+    def split_model(self, num_parts: int) -> None:
+        if num_parts < 1 or self.num_replicas % num_parts or not self.is_single_process:
+            raise ValueError(
+                "`config.train.model_parallel` must divide the devices of one process. "
+                f"Received: model_parallel={num_parts}, {self.num_replicas} devices."
+            )
+        devices = self._distribution.device_mesh.devices.flatten()
+        self.num_replicas //= num_parts
+        mesh = keras.distribution.DeviceMesh((self.num_replicas, num_parts), ("batch", "model"), devices)
+        layouts = tsa.distribution.layout_map(mesh)
+        self._distribution = tsa.distribution.ModelParallel(layout_map=layouts, auto_shard_dataset=False)
+
 
 def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     """Returns the devices for a run.
@@ -177,15 +197,19 @@ def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
 
     Args:
         config: the configuration: `train.num_logical_cpus` above 1 divides the CPU into as many logical devices, to
-            try several replicas; `data.batch_size` is checked.
+            try several replicas; `train.model_parallel` above 1 divides each replica of the model among as many;
+            `data.batch_size` is checked.
 
     Raises:
-        ValueError: If a batch cannot be divided by the replicas, or the logical CPUs cannot be created any more.
+        ValueError: If a batch cannot be divided by the replicas, or the model among devices, or the logical CPUs cannot
+            be created any more.
     """
     choose_by_backend = {"tensorflow": _choose_tensorflow, "jax": _choose_jax}.get(keras.backend.backend())
     if choose_by_backend is None:
         raise ValueError(f"`KERAS_BACKEND` must be tensorflow or jax. Received: {keras.backend.backend()}.")
     devices = choose_by_backend(config.train.num_logical_cpus)
+    if config.train.model_parallel != 1:
+        devices.split_model(config.train.model_parallel)
     if config.data.batch_size % devices.num_replicas:
         raise ValueError(
             "`config.data.batch_size` must be divisible by the number of replicas. "

@@ -23,7 +23,7 @@ COMMON: Names = {
     ),
     "train": (
         *("num_steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints", "illustrate", "dtype"),
-        *("jit_compile", "steps_per_execution", "num_logical_cpus", "deterministic", "nonfinite"),
+        *("jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel", "deterministic", "nonfinite"),
         *("shrink_windows_every", "shrink_windows_margin"),
     ),
 }

@@ -82,6 +82,14 @@ def test_another_backend_is_an_error(monkeypatch):
         strategy.choose_devices(make_config())
 
 
+@pytest.mark.parametrize("num_logical_cpus", [1, 2])
+def test_a_model_is_not_split_on_tensorflow(num_logical_cpus):
+    config = make_config(num_logical_cpus)
+    config.train.model_parallel = 2
+    with pytest.raises(ValueError, match=r"`config.train.model_parallel` must be 1 .*Received: .*=2, tensorflow"):
+        strategy.choose_devices(config)
+
+
 class Made(Exception):
     """Raised in place of making a strategy that this machine cannot have."""
 
@@ -219,3 +227,25 @@ def test_jax_divides_the_batch_over_its_devices(run_jax):
 def test_the_cpu_is_cut_in_two_for_jax_too(run_python):
     pytest.importorskip("jax")
     assert run_python(CHOICE_OF_JAX, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1").splitlines() == CHOSEN
+
+
+SPLIT_ON_JAX = """
+import keras, pytest
+from trainers.shared import strategy
+from trainers.configs import base
+config = base.get_config()
+config.data.batch_size = 1
+config.train.update(num_logical_cpus=2, model_parallel=2)
+devices = strategy.choose_devices(config)
+print(devices.num_replicas)
+with devices.scope():
+    distribution = keras.distribution.distribution()
+    print(type(distribution).__name__, distribution.device_mesh.shape)
+config.train.model_parallel = 3
+with pytest.raises(ValueError, match="`config.train.model_parallel` must divide .*model_parallel=3, 2 devices."):
+    strategy.choose_devices(config)
+"""
+
+
+def test_jax_divides_the_model_over_devices_if_asked_to(run_jax):
+    assert run_jax(SPLIT_ON_JAX).splitlines() == ["1", "ModelParallel (1, 2)"]

@@ -1,0 +1,147 @@
+"""Which axes the layout map splits, and that a model split over devices trains as on one."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.jax_worker import ROOT
+from tf_sparse_attention.distribution.layouts import RULES, axes_to_split
+
+LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
+ROUTED = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 4}
+PERSISTENT = {"layer": "AllAttention", "num_heads": 4, "key_dim": 4, "num_persistent": 4, "window": 4}
+WHOLE = ("gamma", "beta", "relative_key", "relative_value", "attention_output/bias", "output/bias", "gate_")
+
+
+def mesh(*shape):
+    devices = [f"cpu:{index}" for index in range(shape[0] * shape[1])]
+    return keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
+
+
+def model(**embedding):
+    arguments = {"intermediate_dim": 16, "activation": "geglu", "seed": 0, **embedding}
+    attention = [[LOCAL, ROUTED], [{**PERSISTENT, "adaptive_span": True}]]
+    return tsa.models.LanguageModel(tsa.models.Backbone(12, 2, 8, attention, **arguments))
+
+
+@pytest.mark.parametrize("embedding", [{"embedding_dim": 4}, {"embedding": {"cutoffs": (4, 8), "div_value": 2}}])
+def test_every_weight_that_grows_with_the_model_is_split(embedding):
+    layouts = tsa.distribution.layout_map(mesh(1, 2))
+    for weight in model(**embedding).weights:
+        layout = layouts[weight.path]
+        whole = weight.path.rpartition("/")[2].startswith(WHOLE) or weight.path.endswith(WHOLE)
+        assert (layout is None) == whole, weight.path
+        assert whole or (len(layout.axes) == len(weight.shape) and layout.axes.count("model") == 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "axes"),
+    [
+        ("backbone/block_0/attention/local_0/query/kernel", (None, "model", None)),
+        ("local_attention/attention_output/kernel", ("model", None, None)),
+        ("backbone/block_3/attention/routing/clusters/counts", ("model", None)),
+        ("backbone/block_0/feed_forward/gate/kernel", (None, "model")),
+        ("backbone/block_0/feed_forward/output/kernel", ("model", None)),
+        ("backbone/embedding/embeddings", ("model", None)),
+        ("language_model/to_vocabulary/kernel", (None, "model")),
+        ("adafactor/backbone_block_0_attention_local_0_query_kernel_row_moment", None),
+        ("backbone/block_0/attention_norm/gamma", None),
+    ],
+)
+def test_the_axis_of_a_weight_is_that_of_heads_inner_features_or_words(path, axes):
+    layout = tsa.distribution.layout_map(mesh(2, 2))[path]
+    assert layout is axes is None or layout.axes == axes
+
+
+def test_another_axis_stands_where_the_first_cannot_be_split():
+    assert axes_to_split("backbone/block_0/attention/local_0/query/kernel", 3) == (1, 0)
+    assert axes_to_split("backbone/block_0/attention_norm/gamma", 1) == ()
+    assert axes_to_split("dense_attention/query/kernel", 2) == ()  # a weight of someone else
+
+
+def test_an_axis_of_the_mesh_has_any_name():
+    other = keras.distribution.DeviceMesh((2,), ("parts",), ["cpu:0", "cpu:1"])
+    assert tsa.distribution.layout_map(other, "parts")["x/query/bias"].axes == ("parts", None)
+
+
+def test_the_rules_are_rows_of_the_layout_map():
+    assert len(tsa.distribution.layout_map(mesh(1, 2))) == len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), r"`device_mesh` must be a `keras.distribution.DeviceMesh`. Received: None\."),
+        ((mesh(1, 2), "heads"), r"`model_axis` must be an axis.*Received: model_axis='heads'.*batch, model\."),
+    ],
+)
+def test_a_wrong_argument_is_an_error(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tsa.distribution.layout_map(*arguments)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="an error of the other backends")
+def test_a_backend_without_layouts_is_an_error():
+    with pytest.raises(ValueError, match=r"ModelParallel` needs the JAX backend.*Received: tensorflow\."):
+        tsa.distribution.ModelParallel(layout_map=tsa.distribution.layout_map(mesh(1, 2)))
+
+
+@functools.cache
+def trained(optimizer):
+    """Returns what the process with four devices found, see `model_parallel_worker.main`."""
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
+    command = [sys.executable, "-m", "tests.distribution.model_parallel_worker", optimizer]
+    return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("devices", ["1x2", "1x4", "2x2"])
+@pytest.mark.parametrize("optimizer", ["adafactor", "adagrad", "adamw"])
+def test_a_model_split_over_devices_trains_on_jax_as_on_one_device(optimizer, devices):
+    pytest.importorskip("jax")
+    loss, variables, _ = trained(optimizer)[devices]
+    # A few float32 roundings of sums over heads and features; Adam divides small ones by small ones.
+    assert loss < 1e-5 and variables < 2e-4
+
+
+def assert_split(shards, path, parts):
+    (found,) = (sizes for name, sizes in shards.items() if name.endswith(path))
+    assert [size // part for size, part in zip(found[0], found[1], strict=True)] == parts
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("devices", "number"), [("1x2", 2), ("1x4", 4), ("2x2", 2)])
+def test_each_device_of_jax_holds_its_part_of_weights_and_of_the_state_of_adafactor(devices, number):
+    pytest.importorskip("jax")
+    shards = trained("adafactor")[devices][2]
+    for name, parts in {
+        "block_0/attention/local_0/query/kernel": [1, number, 1],
+        "block_0/feed_forward/inner/kernel": [1, number],
+        "/embeddings": [number, 1],
+        "block_0_attention_local_0_query_kernel_momentum": [1, number, 1],
+        "block_0_attention_local_0_query_kernel_row_moment": [1],
+        "block_0_attention_local_0_query_kernel_column_moment": [number, 1],
+        "block_0_feed_forward_inner_kernel_column_moment": [number],
+        "to_vocabulary_kernel_column_moment": [number],
+    }.items():
+        assert_split(shards, name, parts)
+    # Two heads: four devices divide the features instead, and the centroids, which are few, not at all.
+    heads = number == 2
+    assert_split(shards, "routing_1/query/kernel", [1, 2, 1] if heads else [4, 1, 1])
+    assert_split(shards, "routing_1_query_kernel_row_moment", [1] if heads else [4])
+    assert_split(shards, "routing_1/clusters/centroids", [2 if heads else 1, 1, 1])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("optimizer", "slots"), [("adamw", ("momentum", "velocity")), ("adagrad", ("accumulator",))])
+def test_the_state_of_other_optimizers_is_split_on_jax_too(optimizer, slots):
+    pytest.importorskip("jax")
+    shards = trained(optimizer)["1x4"][2]
+    for slot in slots:
+        assert_split(shards, f"block_0_feed_forward_output_kernel_{slot}", [4, 1])

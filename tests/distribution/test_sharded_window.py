@@ -1,0 +1,88 @@
+"""Windows over a sequence that is divided among devices."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_attention as tsa
+from tests.distribution.window_cases import CASES, HEADS, SIZE
+from tests.jax_worker import ROOT
+
+ON_TWO_DEVICES = """
+import keras
+import numpy as np
+import tf_sparse_attention as tsa
+from tests.distribution.test_sharded_window import window_of_six
+
+mesh = keras.distribution.DeviceMesh((2,), ("sequence",), keras.distribution.list_devices()[:2])
+query, key, value, expected = window_of_six()
+output = tsa.distribution.sharded_window_attention(query, key, value, 2, mesh, causal=True)
+np.testing.assert_allclose(output, expected, atol=1e-6)
+print([shard.data.shape for shard in output.addressable_shards])
+"""
+
+
+def window_of_six():
+    """Returns queries, keys and values of six positions, and what they attend to: the mean of two neighbours' values.
+
+    Keys are equal, so that weights are; the fourth position begins the part of the second device.
+    """
+    value = np.array([1, 2, 4, 8, 16, 32], "float32").reshape(1, 6, 1, 1)
+    expected = np.array([1, 1.5, 3, 6, 12, 24], "float32").reshape(1, 6, 1, 1)
+    return np.ones_like(value), np.ones_like(value), value, expected
+
+
+def test_the_first_position_of_a_device_sees_the_last_of_the_one_before_on_jax(run_jax):
+    assert run_jax(ON_TWO_DEVICES).strip() == "[(1, 3, 1, 1), (1, 3, 1, 1)]"
+
+
+@functools.cache
+def compared():
+    """Returns for each case the differences from one device and the shape of a part, see the worker."""
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
+    command = [sys.executable, "-m", "tests.distribution.sharded_window_worker"]
+    return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[str(tuple(case)) for case in CASES])
+def test_four_devices_of_jax_compute_outputs_and_gradients_of_one(index):
+    pytest.importorskip("jax")
+    case, (output, gradients, part) = CASES[index], compared()[index]
+    assert output < 2e-6 and gradients < 5e-6  # float32 sums of up to 99 keys in another order
+    assert part == ([2, case.length // 4, HEADS, SIZE] if case.mesh == "4" else [1, case.length // 2, HEADS, SIZE])
+
+
+ERRORS = """
+import keras, numpy as np, pytest
+import tf_sparse_attention as tsa
+mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "sequence"), keras.distribution.list_devices()[:2])
+x = np.ones((1, 6, 1, 1), "float32")
+attend = lambda *arguments, x=x: tsa.distribution.sharded_window_attention(x, x, x, *arguments)
+with pytest.raises(ValueError, match=r"`window` must be .*Received: window=0"):
+    attend(0, mesh)
+with pytest.raises(ValueError, match=r"`sequence_axis` must be an axis.*sequence_axis='time'.*batch, sequence."):
+    attend(2, mesh, "time")
+with pytest.raises(ValueError, match=r"`batch_axis` must be an axis.*batch_axis='rows'.*batch, sequence."):
+    attend(2, mesh, "sequence", "rows")
+with pytest.raises(ValueError, match=r"`query` must have .* divide.*Received: 5 positions.* 2 devices."):
+    attend(2, mesh, x=x[:, :5])
+"""
+
+
+def test_what_cannot_be_divided_is_an_error_on_jax(run_jax):
+    run_jax(ERRORS)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="an error of the other backends")
+def test_another_backend_is_an_error():
+    mesh = keras.distribution.DeviceMesh((2,), ("sequence",), ["cpu:0", "cpu:1"])
+    x = np.ones((1, 4, 1, 1), "float32")
+    with pytest.raises(ValueError, match=r"`sharded_window_attention` needs the JAX backend.*Received: tensorflow\."):
+        tsa.distribution.sharded_window_attention(x, x, x, 2, mesh)
