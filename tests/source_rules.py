@@ -66,7 +66,9 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/optimizers/replicas.py",
     "tf_sparse_attention/replicas.py",
     "trainers/shared/clusters.py",
+    "trainers/shared/jax_devices.py",
     "trainers/shared/strategy.py",
+    "trainers/shared/tensorflow_devices.py",
 }
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
 

@@ -79,7 +79,7 @@ def make_scorer(model: keras.Model, execution: dict[str, Any], batch_size: int) 
     Args:
         model: language model; one with segment memory reads the text as consecutive segments.
         batch_size: windows in a batch.
-        execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
+        execution: arguments of `keras.Model.compile`, see `one_device.OneDevice.execution`.
     """
     scorer = TokenScorer(StatefulModel(model, batch_size) if model.backbone.memory_length else model)
     scorer.compile(**execution)

@@ -104,7 +104,7 @@ class Run:
         config: as for `train`.
         place: the `LocalRun` of the work folder.
         devices: from `strategy.choose_devices`; the run is created and used in its scope.
-        execution: arguments of `keras.Model.compile`, see `strategy.OneDevice.execution`.
+        execution: arguments of `keras.Model.compile`, see `one_device.OneDevice.execution`.
         others: the connection to the other processes, from `workers.connected`.
     """
 

@@ -9,6 +9,7 @@ import pytest
 import tf_sparse_attention as tsa
 from trainers.configs import base
 from trainers.shared import scoring, strategy
+from trainers.shared.one_device import OneDevice
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def nats_one_by_one(model, store, sequence_length, num_windows):
 @pytest.mark.parametrize(("batch_size", "max_windows"), [(4, None), (5, None), (2, 3)])
 def test_nats_are_those_of_one_window_after_the_other(store, batch_size, max_windows):
     model = make_model()
-    devices = strategy.OneDevice()
+    devices = OneDevice()
     scorer = scoring.make_scorer(model, devices.execution(False, 1), batch_size)
     result = scoring.score(scorer, store, devices, batch_size, 100, use_packing=True, max_windows=max_windows)
     num_windows = -(-store.num_tokens // 100) if max_windows is None else max_windows
@@ -48,7 +49,7 @@ def test_nats_are_those_of_one_window_after_the_other(store, batch_size, max_win
 
 
 def test_the_whole_text_has_its_own_counts(store):
-    devices = strategy.OneDevice()
+    devices = OneDevice()
     scorer = scoring.make_scorer(make_model(), devices.execution(False, 1), 8)
     result = scoring.score(scorer, store, devices, 8, 64, use_packing=True)
     assert (result["bytes"], result["words"], result["tokens"]) == (store.num_bytes, store.num_words, store.num_tokens)
@@ -59,7 +60,7 @@ def test_two_replicas_score_as_one_device(store):
     config = base.get_config()
     config.train.num_logical_cpus = 2
     results = []
-    for devices in (strategy.OneDevice(), strategy.choose_devices(config)):
+    for devices in (OneDevice(), strategy.choose_devices(config)):
         with devices.scope():
             scorer = scoring.make_scorer(make_model(), devices.execution(False, 1), 4)
             results.append(scoring.score(scorer, store, devices, 4, 100, use_packing=True))

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from trainers.configs import base
 from trainers.shared import strategy
+from trainers.shared.one_device import OneDevice
+from trainers.shared.tensorflow_devices import TensorFlowReplicas
 
 
 def make_config(num_logical_cpus=1, batch_size=8):
@@ -25,12 +27,12 @@ def two_replicas():
 
 def test_one_cpu_is_one_device():
     devices = strategy.choose_devices(make_config())
-    assert type(devices) is strategy.OneDevice
+    assert type(devices) is OneDevice
     assert (devices.num_replicas, devices.is_chief) == (1, True)
 
 
 def test_one_device_compiles_with_xla_unless_told_not_to():
-    one = strategy.OneDevice()
+    one = OneDevice()
     assert one.execution(None, 4) == {"jit_compile": True, "steps_per_execution": 4}
     assert one.execution(False, 1)["jit_compile"] is False
 
@@ -129,7 +131,7 @@ def test_several_workers_are_taken_from_tf_config(monkeypatch):
 def test_a_cluster_of_one_worker_is_one_device(monkeypatch):
     workers = {"cluster": {"worker": ["one:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
-    assert type(strategy.choose_devices(make_config())) is strategy.OneDevice
+    assert type(strategy.choose_devices(make_config())) is OneDevice
 
 
 def test_several_gpus_are_mirrored(monkeypatch):
@@ -161,7 +163,7 @@ def test_the_first_worker_writes_the_files(task, jobs, index):
         num_replicas_in_sync = 2
         cluster_resolver = Resolver(*task, **jobs)
 
-    devices = strategy.TensorFlowReplicas(Strategy())
+    devices = TensorFlowReplicas(Strategy())
     assert (devices.process_index, devices.is_chief) == (index, index == 0)
     assert (devices.num_processes, devices.is_single_process, devices.chief_host) == (2, False, "one")
 
