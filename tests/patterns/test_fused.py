@@ -59,3 +59,31 @@ def test_a_causal_window_alone_is_left_to_cudnn_on_jax(run_jax):
     apart, ran = json.loads(run_jax(code).splitlines()[-1])
     assert ran == [49]
     assert apart < 0.02  # one step of bfloat16
+
+
+DEVICES = """
+import json
+import jax
+jax.config.update("jax_num_cpu_devices", 4)
+import keras
+import tf_sparse_attention as tsa
+from tests.patterns.fused_jax import compare
+
+found = []
+for sizes in ((2, 2), (2, 1), (1, 2)):
+    devices = keras.distribution.list_devices()[: sizes[0] * sizes[1]]
+    mesh = keras.distribution.DeviceMesh(sizes, ("batch", "model"), devices)
+    parts = tsa.distribution.ModelParallel(layout_map=tsa.distribution.layout_map(mesh), auto_shard_dataset=False)
+    keras.distribution.set_distribution(parts)
+    found += [compare("window", 3, 300), compare("nearest", 3, 300)]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.full
+def test_devices_of_jax_run_a_kernel_each_on_its_rows_and_heads(run_python):
+    printed = run_python(DEVICES, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+    for ran, output, gradient in json.loads(printed.splitlines()[-1]):
+        assert ran == 1
+        assert output < 3e-6
+        assert gradient < 3e-6

@@ -2,5 +2,3 @@
 
 They are imported where they serve, and no other part imports a backend for them.
 """
-
-__all__ = []
