@@ -90,14 +90,15 @@ def compile_for_tpu(function, arguments, topology=TOPOLOGY, kernel=None):
     """
     import jax
     from jax.experimental import topologies
-    from jax.sharding import SingleDeviceSharding
+    from jax.sharding import AxisType, Mesh, SingleDeviceSharding, use_abstract_mesh
 
     from tf_sparse_attention.kernels.choice import use_kernel
 
     device = topologies.get_topology_desc(topology, platform="tpu").devices[0]
+    mesh = Mesh([device], ("one",), axis_types=(AxisType.Auto,)).abstract_mesh
     where = SingleDeviceSharding(device)
     described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), arguments)
-    with use_kernel(kernel):
+    with use_kernel(kernel), use_abstract_mesh(mesh):  # the mesh tells kernels what device they are for
         lowered = jax.jit(function).lower(*described)
     start = time.process_time()
     compiled = lowered.compile()

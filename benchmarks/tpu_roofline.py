@@ -93,12 +93,13 @@ def table_of(rows):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("layers", nargs="*", help="names in the table (default: all)")
+    parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
     parser.add_argument("--json", metavar="FILE", help="write all figures there too")
     options = parser.parse_args(argv)
     if tpu_compile.missing_packages():
         print("tpu-roofline skipped: jax and libtpu are not installed (pip install 'jax[tpu]')", file=sys.stderr)
         return 3
-    tpu_compile.set_environment()
+    tpu_compile.set_environment(options.full)
     rows = rows_of(options.layers or layers_of())
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

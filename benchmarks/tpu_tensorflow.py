@@ -1,7 +1,7 @@
 """Compiles the TensorFlow training step for a TPU on a machine without one: `python -m benchmarks.tpu_tensorflow`.
 
-TensorFlow lowers the step that `fit` makes, optimizer and metrics included, to StableHLO, and libtpu's compiler takes it
-from there, as it does under `tf.distribute.TPUStrategy`. TensorFlow itself compiles for no device that it has not. The
+TensorFlow lowers the step that `fit` makes, optimizer and metrics included, to StableHLO; libtpu compiles it from
+there, as it does under `tf.distribute.TPUStrategy`. TensorFlow itself compiles for no device that it has not. The
 way there goes through internals of jax 0.10 and may end with another release; it needs tensorflow, jax and libtpu in
 one environment: pip install "jax[tpu]" beside `.[train]`.
 """

@@ -19,6 +19,8 @@ LAYERS = {
     "blocks": lambda: layers.LocalAttention(block_size=64, num_blocks_after=1, **HEADS),
     "window of successors": lambda: layers.LocalAttention(window=50, use_successor_values=True, **HEADS),
     "window of queries": lambda: layers.SparseAttention(pattern=Window(30), share_qk=True, **HEADS),
+    "union": lambda: layers.SparseAttention(pattern=Window(60) | First(3), **HEADS),
+    "union of queries": lambda: layers.SparseAttention(pattern=First(3) | Window(60), share_qk=True, **HEADS),
     "nearest": lambda: layers.RoutingAttention(**CLUSTERS),
     "successors": lambda: layers.RoutingAttention(use_successor_values=True, **CLUSTERS),
     "strided": lambda: layers.StridedAttention(stride=7, heads="split", **HEADS),
@@ -26,9 +28,9 @@ LAYERS = {
     "dilated": lambda: layers.SparseAttention(pattern=Dilated(3, 20), **HEADS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
-# What no kernel computes: several parts of one softmax, biases, keys of their own in clusters.
+# What no kernel computes: parts of one softmax that are far apart, biases, keys of their own in clusters.
 OTHERS = {
-    "union": lambda: layers.SparseAttention(pattern=Window(30) | First(3), **HEADS),
+    "strided in one softmax": lambda: layers.StridedAttention(stride=7, heads="merged", **HEADS),
     "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
     "separate": lambda: layers.SparseAttention(pattern=Successors(Nearest(5, 40)), **HEADS),
 }

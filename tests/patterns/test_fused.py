@@ -39,6 +39,18 @@ def test_every_layer_by_a_kernel_on_jax(run_jax, name):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("name", ["union", "union of queries"])
+def test_several_parts_by_one_run_of_a_kernel_on_jax(run_jax, name):
+    cases = [
+        (name, seed, length, causal) for seed, length, causal in ((0, 1200, True), (3, 1100, True), (1, 1200, False))
+    ]
+    for ran, output, gradient in compared(run_jax, *cases):
+        assert ran == 1
+        assert output < 3e-6
+        assert gradient < 3e-6
+
+
+@pytest.mark.full
 def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
     cases = [(name, seed, 300, False) for seed in range(4) for name in ("window", "blocks", "window of queries")]
     for ran, output, gradient in compared(run_jax, *cases):
@@ -49,7 +61,7 @@ def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
 
 @pytest.mark.full
 def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax):
-    found = compared(run_jax, ("union",), ("alibi",), ("separate",), ("window", 0, 255))
+    found = compared(run_jax, ("strided in one softmax",), ("alibi",), ("separate",), ("window", 0, 255))
     assert [(ran, output, gradient) for ran, output, gradient in found] == [(0, 0, 0)] * 4
 
 

@@ -34,12 +34,14 @@ class SlotPairs(NamedTuple):
         rule: hashable function of two int arrays that broadcast, slots of queries and of keys, to bool.
         limits: pair of integers; no key slot minus query slot that the rule allows is outside.
         query_groups, key_groups: int32 (B, 1 or N, T) and (B, 1 or N, S), which must be equal; both None: no groups.
+        reach: how far most pairs reach, which decides on the blocks. None: as far as `limits`.
     """
 
     rule: Callable
     limits: tuple[int, int]
     query_groups: Tensor | None = None
     key_groups: Tensor | None = None
+    reach: int | None = None
 
 
 def kernel_here() -> Kernel | None:

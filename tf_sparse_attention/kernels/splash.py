@@ -35,7 +35,7 @@ def attend_slots(query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, in
         Tensor (B, N, T, Hv) in the dtype of `value`; a query that sees no key gets a mean of some values.
     """
     lengths = query.shape[2], key.shape[2]
-    block = _block_size(max(lengths), pairs.limits)
+    block = _block_size(max(lengths), pairs)
     sizes = tuple(-(-length // block) * block for length in lengths)
     arrays = [_padded(x, size) for x, size in ((query, sizes[0]), (key, sizes[1]), (value, sizes[1]))]
     if pairs.query_groups is not None:
@@ -48,12 +48,12 @@ def attend_slots(query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, in
     return ops.cast(output, value.dtype)  # the kernel has that of the query
 
 
-def _block_size(length, limits):
-    """Returns the slots of a block for a sequence of `length`.
+def _block_size(length, pairs):
+    """Returns the slots of a block for a sequence of `length`, of queries or keys.
 
     About as many as the rule reaches: of larger blocks most pairs are hidden, and each block has a price of its own.
     """
-    reach, block = max(abs(limit) for limit in limits) + 1, LANES
+    reach, block = pairs.reach or max(abs(limit) for limit in pairs.limits) + 1, LANES
     while 2 * block <= min(LARGEST_BLOCK, reach, length) or length > MOST_BLOCKS * block:
         block *= 2
     return block
@@ -115,6 +115,28 @@ def slot_kernel(
         )
 
 
+def evaluate(rule: Callable, query_slots: np.ndarray, key_slots: np.ndarray) -> np.ndarray:
+    """Returns what a rule says of slots that are known, while any program is being traced: a bool NumPy array."""
+    import jax
+
+    with jax.ensure_compile_time_eval():
+        seen = np.asarray(rule(query_slots, key_slots))
+    return np.broadcast_to(seen, np.broadcast_shapes(query_slots.shape, key_slots.shape))
+
+
+def share_of_blocks(pairs: SlotPairs, lengths: tuple[int, int]) -> float:
+    """Returns which share of all blocks of slots the kernel computes.
+
+    Args:
+        pairs: a `SlotPairs`.
+        lengths: T and S.
+    """
+    block = _block_size(max(lengths), pairs)
+    sizes = tuple(-(-length // block) * block for length in lengths)
+    kernel = slot_kernel(pairs.rule, pairs.limits, sizes, lengths[1], 1, block, False)
+    return float(np.count_nonzero(kernel.fwd_mask_info.block_mask)) / (sizes[0] // block * (sizes[1] // block))
+
+
 def _slot_mask(rule: Callable, limits: tuple[int, int], sizes: tuple[int, int], key_length: int) -> Any:
     """Returns the mask by which the kernel asks for blocks of slots, and in a block for the pairs."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask
@@ -132,6 +154,6 @@ def _slot_mask(rule: Callable, limits: tuple[int, int], sizes: tuple[int, int], 
             queries, keys = (np.arange(part.start, part.stop, dtype="int32") for part in index)
             if keys[-1] - queries[0] < limits[0] or keys[0] - queries[-1] > limits[1]:
                 return np.broadcast_to(np.False_, (queries.size, keys.size))
-            return np.broadcast_to(allowed(queries[:, None], keys[None, :]), (queries.size, keys.size))
+            return evaluate(allowed, queries[:, None], keys[None, :])
 
     return SlotMask()

@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_ke
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.engine.fused import attend_fused
+from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
@@ -87,6 +87,9 @@ def _attend_heads(
 ) -> Attended:
     """Returns the `Attended` of heads: that of their leaves, merged by their log-sum-exp."""
     if len(leaves) > 1:
+        fused = attend_union_fused(leaves, inputs, call, dropout, returns)
+        if fused is not None:
+            return Attended(fused)
         returns = {**returns, "return_log_sum_exp": True}
     return combine_attended([_attend_leaf(leaf, inputs, call, dropout, returns) for leaf in leaves])
 

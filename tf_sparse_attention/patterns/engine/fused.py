@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.kernels import cudnn, splash
-from tf_sparse_attention.kernels.choice import CUDNN, LONGEST, SHORTEST, SlotPairs, kernel_here
+from tf_sparse_attention.kernels.choice import CUDNN, LONGEST, SHORTEST, SPLASH, SlotPairs, kernel_here
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
@@ -25,6 +25,7 @@ from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
 DTYPES = ("float32", "bfloat16", "float16")  # of which the scores are float32
+MOST_BLOCKS = 0.25  # of a union; causal dense attention has half of all
 HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees
 
 
@@ -63,6 +64,16 @@ class SlotRule:
         return functools.reduce(operator.and_, conditions)
 
 
+@dataclasses.dataclass(frozen=True)
+class AnyRule:
+    """Whether one of some `SlotRule` lets a query slot see a key slot."""
+
+    rules: tuple[SlotRule, ...]
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return functools.reduce(operator.or_, (rule(query, key) for rule in self.rules))
+
+
 def attend_fused(
     arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping
 ) -> Tensor | None:
@@ -80,7 +91,9 @@ def attend_fused(
         The output in the order of the sequence, as `attend` has it; None where no kernel serves.
     """
     kernel, limits = kernel_here(), arrangement.limits
-    if kernel is None or limits is None or not _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
+    if kernel is None or limits is None or leaf.excluded:
+        return None
+    if not _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
         return None
     slots = arrangement.slot_positions
     key_length = None if slots is None else arrangement.key_length
@@ -93,8 +106,52 @@ def attend_fused(
     query, key, value = _rows_in_order(arrangement, inputs)
     output = splash.attend_slots(query, key, value, pairs, kernel.interpret)
     if not _every_query_sees_itself(pairs, arrangement, inputs):
-        output = _where_something_is_seen(output, value, arrangement, leaf, inputs, call)
+        output = _where_something_is_seen(output, value, [(leaf, arrangement, arrangement.joined)], inputs, call)
     return arrangement.from_order(output)
+
+
+def attend_union_fused(
+    leaves: Sequence[Leaf], inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping
+) -> Tensor | None:
+    """Returns attention to what any of several leaves shows, (B, N, T, Hv), by one run of the kernel that serves here.
+
+    Args:
+        leaves: list of `Leaf` with one softmax.
+        inputs: as in `attend_fused`; so are `call`, `dropout`, `returns`.
+
+    Returns:
+        The output; None where no kernel serves, and where the pairs lie in so many blocks that the leaves cost less one
+        by one.
+    """
+    kernel = kernel_here()
+    if kernel is None or kernel.name != SPLASH or call.lead or not _are_one_rule_of_positions(leaves):
+        return None
+    if not all(_asks_for_slots_alone(leaf, inputs, call, dropout, returns) for leaf in leaves):
+        return None
+    arrangements = [each for each in (leaf.pattern.arrange(call) for leaf in leaves) if isinstance(each, Arrangement)]
+    if len(arrangements) < len(leaves):  # some have several
+        return None
+    hides_self = inputs.options.hide_self is not None
+    rule = AnyRule(tuple(SlotRule(leaf.pattern, call.causal, 0, hides_self) for leaf in leaves))
+    lengths = shape(inputs.query)[2], shape(inputs.key)[2]
+    query_groups, key_groups = _groups(Arrangement(), leaves[0], inputs)
+    reach = max(leaf.pattern.reach for leaf in leaves)
+    pairs = SlotPairs(rule, (1 - lengths[0], lengths[1] - 1), query_groups, key_groups, reach)
+    if splash.share_of_blocks(pairs, lengths) > MOST_BLOCKS:
+        return None
+    output = splash.attend_slots(inputs.query, inputs.key, inputs.value, pairs, kernel.interpret)
+    if _every_query_sees_itself(pairs, arrangements[0], inputs):
+        return output
+    parts = [(leaf, each, each.restore) for leaf, each in zip(leaves, arrangements, strict=True)]
+    return _where_something_is_seen(output, inputs.value, parts, inputs, call)
+
+
+def _are_one_rule_of_positions(leaves):
+    """Whether leaves go by positions, and a pair that several show counts once."""
+    return all(
+        not leaf.pattern.by_content and not leaf.pattern.reads_successors and len(leaf.excluded) == number
+        for number, leaf in enumerate(leaves)
+    )
 
 
 def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
@@ -106,7 +163,6 @@ def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
         are_known(batch, heads, length, key_length)
         and SHORTEST <= max(length, key_length) <= LONGEST
         and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES
-        and not leaf.excluded
         and not any(returns.values())
         and (dropout is None or dropout.rate == 0)
         and not options.position.has_bias
@@ -124,7 +180,7 @@ def _causal_band(pairs, leaf, inputs):
     if inputs.query.dtype not in cudnn.DTYPES or max(sizes) > cudnn.LARGEST_HEAD or any(size % 8 for size in sizes):
         return None
     offsets = np.arange(pairs.limits[0], 1)
-    seen = np.flatnonzero(np.broadcast_to(rule(np.zeros(1, "int32"), offsets), offsets.shape)[::-1])
+    seen = np.flatnonzero(splash.evaluate(rule, np.zeros(1, "int32"), offsets)[::-1])
     return int(seen[-1]) if seen.size and seen.size == seen[-1] + 1 else None
 
 
@@ -164,22 +220,34 @@ def _every_query_sees_itself(pairs, arrangement, inputs):
     if pairs.query_groups is not None or arrangement.lead or length != key_length:
         return False
     slots = np.arange(length, dtype="int32")
-    return bool(np.all(pairs.rule(slots, slots)))
+    return bool(splash.evaluate(pairs.rule, slots, slots).all())
 
 
-def _where_something_is_seen(output, values, arrangement, leaf, inputs, call):
-    """Returns the output with zeros where a query sees nothing, and its own value where it sees itself alone."""
-    visible = visible_pairs(arrangement, leaf, inputs, call)
+def _where_something_is_seen(output, values, parts, inputs, call):
+    """Returns the output with zeros where a query sees nothing, and its own value where it sees itself alone.
+
+    Args:
+        output: (B, N, T', Hv), in some order.
+        values: (B, N, T', Hv), those of the queries' own positions.
+        parts: list of a `Leaf`, its arrangement, and the function that puts its groups in that order.
+    """
+    visible = [visible_pairs(arrangement, leaf, inputs, call) for leaf, arrangement, _ in parts]
     if inputs.options.hide_self != "unless_alone":
-        return ops.where(_rows_with(visible, arrangement, output), output, 0)
-    own = arrangement.own_key()
-    alone = ops.where(_rows_with(merge(visible, own), arrangement, output), values, 0)
-    return ops.where(_rows_with(merge(visible, negate(own)), arrangement, output), output, alone)
+        return ops.where(_rows_with(visible, parts, output), output, 0)
+    own = [arrangement.own_key() for _, arrangement, _ in parts]
+    selves = _rows_with(list(map(merge, visible, own)), parts, output)
+    others = _rows_with([merge(seen, negate(each)) for seen, each in zip(visible, own, strict=True)], parts, output)
+    return ops.where(others, output, ops.where(selves, values, 0))
 
 
-def _rows_with(mask, arrangement, output):
-    """Returns which queries have a pair in a mask of groups, bool (B, N, T', 1), in the order of the arrangement."""
-    mask = constant_mask(mask) if isinstance(mask, np.ndarray) else mask
-    rows = ops.any(mask, axis=-1, keepdims=True)
-    slots = shape(arrangement.query_positions())[-2:]
-    return arrangement.joined(ops.broadcast_to(rows, (*shape(output)[:2], *slots, 1)))
+def _rows_with(masks, parts, output):
+    """Returns which queries have a pair in one of the masks of groups, bool (B, N, T', 1)."""
+    found = []
+    for mask, (_, arrangement, put) in zip(masks, parts, strict=True):
+        if mask is None:  # all pairs
+            mask = np.ones((1, 1), bool)
+        mask = constant_mask(mask) if isinstance(mask, np.ndarray) else mask
+        rows = ops.any(mask, axis=-1, keepdims=True)
+        slots = shape(arrangement.query_positions())[-2:]
+        found.append(put(ops.broadcast_to(rows, (*shape(output)[:2], *slots, 1))))
+    return functools.reduce(ops.logical_or, found)
