@@ -151,9 +151,10 @@ def _slot_mask(rule: Callable, limits: tuple[int, int], sizes: tuple[int, int], 
         shape = sizes
 
         def __getitem__(self, index):
+            queries, keys = index
+            if keys.stop - 1 - queries.start < limits[0] or keys.start - queries.stop + 1 > limits[1]:
+                return np.zeros((1, 1), bool)  # asked for `any` alone, once and more for each pair of blocks
             queries, keys = (np.arange(part.start, part.stop, dtype="int32") for part in index)
-            if keys[-1] - queries[0] < limits[0] or keys[0] - queries[-1] > limits[1]:
-                return np.broadcast_to(np.False_, (queries.size, keys.size))
             return evaluate(allowed, queries[:, None], keys[None, :])
 
     return SlotMask()
