@@ -234,14 +234,22 @@ def test_a_file_that_may_not_be_read_is_no_fault_of_the_disk():
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 
-def test_a_download_that_fails_or_takes_long_names_the_folder_for_files_that_are_here(monkeypatch, caplog):
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.exceptions.ConnectionError("no route"),
+        tf.errors.FailedPreconditionError(None, None, "no route: libcurl code 6"),
+    ],
+    ids=["server", "bucket"],
+)
+def test_a_download_that_fails_or_takes_long_names_the_folder_for_files_that_are_here(error, monkeypatch, caplog):
     monkeypatch.setattr(preparation, "SECONDS_OF_SILENCE", 0.01)
 
     def prepare():
         logging.getLogger("urllib3.connectionpool").warning("Retrying")
         while "local_dir" not in caplog.text:
             time.sleep(0.01)
-        raise requests.exceptions.ConnectionError("no route")
+        raise error
 
     message = r"big_text/1.0.0 is downloaded on first use.*--config.data.local_dir=FOLDER. Received: no route"
     with pytest.raises(ConnectionError, match=message):

@@ -82,7 +82,8 @@ def _download_and_prepare(builder, local_dir, try_gcs):
 
 def is_of_network(error: Exception) -> bool:
     """Returns whether an error is that of a library which could not reach a server."""
-    return type(error).__module__.partition(".")[0] in NETWORK
+    # TensorFlow, which reads buckets, has no class of its own for this.
+    return type(error).__module__.partition(".")[0] in NETWORK or "libcurl code" in str(error)
 
 
 @contextlib.contextmanager
