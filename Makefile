@@ -78,6 +78,10 @@ quality-full: $(READY) ## The whole study, in hours; TEXTS="--text=books=FOLDER 
 tasks: $(READY) ## Train, kill, resume, evaluate, sample from and export a small model of every task (15 minutes)
 	$(RUN) -m benchmarks.tasks --workdir=$(RUNS)/tasks
 
+.PHONY: faults
+faults: $(READY) ## Kill trainings, fill their disk, damage their files and so on, and print what they survive (an hour or two)
+	$(RUN) -m benchmarks.faults --workdir=$(RUNS)/faults $(ROWS)
+
 .PHONY: test
 test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
