@@ -78,6 +78,10 @@ quality-full: $(READY) ## The whole study, in hours; TEXTS="--text=books=FOLDER 
 tasks: $(READY) ## Train, kill, resume, evaluate, sample from and export a small model of every task (15 minutes)
 	$(RUN) -m benchmarks.tasks --workdir=$(RUNS)/tasks
 
+.PHONY: faults
+faults: $(READY) ## Kill trainings, fill their disk, damage their files and so on, and print what they survive (an hour or two)
+	$(RUN) -m benchmarks.faults --workdir=$(RUNS)/faults $(ROWS)
+
 .PHONY: test
 test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
@@ -162,12 +166,14 @@ docs: $(READY) $(DOCS_READY) ## Draw the pictures and build the pages into site/
 	@echo "The pages are in site/index.html."
 
 # The address stands in pyproject.toml, whose own is the one to replace.
+ADDRESSED := pyproject.toml README.md $(wildcard colabs/*.ipynb)
+
 .PHONY: address
-address: ## Write REPOSITORY=https://... into pyproject.toml and README.md, for who publishes the project
+address: ## Write REPOSITORY=https://... where the address stands, notebooks too, for who publishes the project
 	@case "$(REPOSITORY)" in https://*) ;; *) \
 	  echo "\`make address\` needs REPOSITORY=https://... Received: REPOSITORY=$(REPOSITORY)" >&2; exit 1;; esac
 	@old=$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["urls"]["Repository"])') && \
-	  sed -i.old "s|$$old|$(REPOSITORY)|g" pyproject.toml README.md && rm pyproject.toml.old README.md.old
+	  sed -i.old "s|$$old|$(REPOSITORY)|g" $(ADDRESSED) && rm $(ADDRESSED:=.old)
 
 .PHONY: lock
 lock: ## Write requirements/ from the newest versions that pyproject.toml allows

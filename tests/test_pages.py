@@ -95,13 +95,15 @@ def test_the_readme_is_short():
 
 
 def test_the_address_is_written_by_one_command(tmp_path):
-    for name in ("Makefile", "pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, tmp_path)
+    notebook = "colabs/1_sparse_attention_in_keras.ipynb"
+    (tmp_path / "colabs").mkdir()
+    for name in ("Makefile", "pyproject.toml", "README.md", notebook):
+        shutil.copy(ROOT / name, tmp_path / name)
     old = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
     command = ["make", "address", f"PYTHON={sys.executable}", "REPOSITORY=https://example.org/a/b"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    assert len(list(tmp_path.iterdir())) == 3
-    for name in ("pyproject.toml", "README.md"):
+    assert len(list(tmp_path.rglob("*.*"))) == 3
+    for name in ("pyproject.toml", "README.md", notebook):
         changed, text = (tmp_path / name).read_text(encoding="utf-8"), (ROOT / name).read_text(encoding="utf-8")
         assert old in text and changed == text.replace(old, "https://example.org/a/b")
     assert subprocess.run(["make", "address"], cwd=tmp_path, capture_output=True).returncode == 2

@@ -1,12 +1,15 @@
-"""Makes a work folder from a given model: python -m trainers.adopt --model=pg19.keras --workdir=runs/pg19
+"""Makes a work folder from a given model.
 
-The other programs then evaluate it, sample from it and export it as if they had trained it. The configuration names
-the text to evaluate on; the tokenizer has to be the model's own:
+The other programs then evaluate it, sample from it and export it as if they had trained it. The
+configuration names the text to evaluate on, and the tokenizer, which has to be the model's own; its
+section `model` is not read. To continue training such a model pass its file to `trainers.train` as
+--config.model.start_from=FILE.
 
-  --config=trainers/configs/pg19.py --config.data.tokenizer=subword --config.data.vocabulary=FILE
-
-Its section `model` is not read. To continue training such a model pass its file to `trainers.train` as
---config.model.start_from=pg19.keras.
+Examples:
+  python -m trainers.adopt --model=bytes.keras --workdir=runs/bytes
+  python -m trainers.adopt --model=mine.keras --workdir=runs/mine --config.data.path=FOLDER_OF_TEXT
+  python -m trainers.adopt --model=pg19.keras --workdir=runs/pg19 --config=pg19 \\
+      --config.data.tokenizer=subword --config.data.vocabulary=FILE
 """
 
 from absl import flags, logging

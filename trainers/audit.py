@@ -1,10 +1,15 @@
-"""Audits whether a model looks ahead: python -m trainers.audit --model=NAME.keras --sequence_length=1024
+"""Audits whether a model looks ahead.
 
-Any Keras model in a file, or the model of a run (--workdir=FOLDER). Takes random tokens or vectors, changes the later
-ones, and asks of each earlier output whether it changed and whether it has a gradient. The sequence has to be longer
-than the windows, blocks and clusters of the model: in a shorter one they hold every token, and a leak does not show.
+Any Keras model in a file, or the model of a run. Takes random tokens or vectors, changes the later
+ones, and asks of each earlier output whether it changed and whether it has a gradient. The sequence
+has to be longer than the windows, blocks and clusters of the model: in a shorter one they hold
+every token, and a leak does not show. The backend is TensorFlow unless the variable KERAS_BACKEND
+says jax.
 
-The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
+Examples:
+  python -m trainers.audit --model=NAME.keras
+  python -m trainers.audit --model=NAME.keras --sequence_length=4096
+  python -m trainers.audit --workdir=runs/demo --sequence_length=1024 --seed=1
 """
 
 import sys

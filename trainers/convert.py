@@ -12,6 +12,10 @@ NOT_CAUSAL_NOTE = (
     "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
     "Full blocks give the published logits. --causal makes them causal; logits then differ until it is trained further."
 )
+EXAMPLES = """examples:
+  python -m trainers.convert t2t checkpoint.zip --dry-run
+  python -m trainers.convert t2t checkpoint.zip --hparams=pg19_routing_published --output=pg19.keras
+  python -m trainers.convert miniature small"""
 CAUSAL_NOTE = "Routed heads are causal now: logits differ from the published ones until the model is trained further."
 
 
@@ -37,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="python -m trainers.convert", description="Converts trained weights to Keras models."
+        prog="python -m trainers.convert",
+        description="Converts trained weights to Keras models. KIND --help has the arguments of each.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     t2t = kinds.add_parser(

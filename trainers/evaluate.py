@@ -1,14 +1,16 @@
-"""Scores a trained model on every token of a split: python -m trainers.evaluate --workdir=runs/demo --split=test
+"""Scores a trained model on every token of a split.
 
 The metrics are printed and written to WORKDIR/evaluation-SPLIT.json, those of text with the
-compression rates of gzip and xz on the same bytes, those of images as bits per dimension.
-The text, the windows and the batches are those of the training unless overridden by flags (--help lists them):
+compression rates of gzip and xz on the same bytes, those of images as bits per dimension. The text,
+the windows and the batches are those of the training unless settings say otherwise: another text by
+--config.data.tfds=NAME (offline with --config.data.local_dir=FOLDER) or --config.data.path=FOLDER;
+each window begins without context, so longer ones score better. The backend is TensorFlow unless
+the variable KERAS_BACKEND says jax.
 
-  --config.data.tfds=tiny_shakespeare    any text data set of TFDS, offline with --config.data.local_dir=FOLDER
-  --config.data.path=FOLDER              any folder of text files
-  --config.data.sequence_length=4096     each window begins without context, so longer ones score better
-
-The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
+Examples:
+  python -m trainers.evaluate --workdir=runs/demo --split=test
+  python -m trainers.evaluate --workdir=runs/demo --config.data.path=FOLDER_OF_TEXT
+  python -m trainers.evaluate --workdir=runs/demo --config.data.sequence_length=4096
 """
 
 from absl import flags, logging

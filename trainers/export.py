@@ -1,13 +1,19 @@
-"""Exports a trained model for others to run without the library: python -m trainers.export --workdir=runs/demo
+"""Exports a trained model for others to run without the library.
 
---format=saved_model  WORKDIR/saved_model, with a README.md on its use. It is then loaded in a process that cannot
-                      import the library and tried: a language model scores a line, a translator writes one.
---format=litert       WORKDIR/model.tflite, for phones: ids or features in, numbers out (docs/portable.md).
+--format=saved_model  WORKDIR/saved_model, with a README.md on its use. Then loaded in a process
+                      without the library, and tried: a language model scores a line.
+--format=litert       WORKDIR/model.tflite, for phones: ids or features in, numbers out.
 --format=onnx         WORKDIR/model_onnx, for ONNX Runtime: a file a signature, the same.
 
-LiteRT and ONNX files have one row of the length of training and compute in float32. Their answers are compared with the
-model's before they are written; a model with heads that a format has no operations for is refused in one line. Heads
-without a cache are written with --signatures=score. A run trained on JAX is exported with TensorFlow just the same.
+LiteRT and ONNX files have one row of the length of training and compute in float32. Their answers
+are compared with the model's before they are written; a model with heads that a format has no
+operations for is refused in one line (docs/portable.md). Heads without a cache are written with
+--signatures=score. A run trained on JAX is exported with TensorFlow just the same.
+
+Examples:
+  python -m trainers.export --workdir=runs/demo
+  python -m trainers.export --workdir=runs/demo --weight_dtype=int8 --nojit_compile
+  python -m trainers.export --workdir=runs/demo --format=onnx --signatures=score
 """
 
 import os

@@ -1,24 +1,20 @@
-"""Continues a prompt with a trained model: python -m trainers.generate --workdir=runs/demo --prompt='def main():'
+"""Continues a prompt with a trained model; draws images, writes sound, transcripts or labels.
 
-The text comes from a run (--workdir; while it is still training, from its newest checkpoint), a model in a file
-(--model=NAME.keras with --tokenizer and --vocabulary), a SavedModel (--saved_model=FOLDER) or a preset with random
-weights (--preset=NAME). The prompt is a flag, a file (--prompt_file=FILE) or the standard input (--prompt_file=-); the
-defaults are those of the `generate` section of the run's configuration.
+The model is that of a run (--workdir; while it is still training, of its newest checkpoint), of a
+file (--model with --tokenizer and --vocabulary), a SavedModel, or a preset with random weights.
+Settings that are not given are those of the run. One sample is printed while it is generated,
+several at the end, and written to --output, by default WORKDIR/samples.jsonl; Ctrl-C and SIGTERM
+keep the samples so far.
 
-A run of speech prints transcripts instead: the prompt is a file NAME.wav or NAME.npz, or the name of a split (default:
-test), of which --num_samples recordings are taken; --num_beams decodes by beams.
+Of an image run: a PNG, WORKDIR/samples.png or completions.png. Of sound: WAV files; the prompt is
+--prompt_file=FILE.wav. Of speech: transcripts of --prompt, a file NAME.wav or NAME.npz, or a split.
+Of a classifier: labels and their probabilities. The backend is TensorFlow unless KERAS_BACKEND says
+jax.
 
-One sample is printed while it is generated, several at the end. They are written to --output, by default
-WORKDIR/samples.jsonl, one JSON object a line. Ctrl-C and SIGTERM keep the samples so far.
-
-The run of an image model draws images, into a PNG of all of them, WORKDIR/samples.png; with --complete=SPLIT it
-completes the lower halves of images of a split: WORKDIR/completions.png. That of a classifier prints the labels of the
-prompt with their probabilities.
-
-The run of a model of sound writes WAV files, WORKDIR/samples.wav or samples_0.wav and so on; it continues that of
---prompt_file=FILE.wav.
-
-The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
+Examples:
+  python -m trainers.generate --workdir=runs/demo --prompt='def main():'
+  python -m trainers.generate --workdir=runs/demo --prompt_file=- --num_samples=4 --temperature=0.7
+  python -m trainers.generate --model=pg19.keras --tokenizer=subword --vocabulary=FILE --length=500
 """
 
 import pathlib

@@ -1,10 +1,15 @@
-"""Trains a model of any task: python -m trainers.train --config=trainers/configs/demo.py --workdir=runs/demo
+"""Trains a model of any task.
 
-Any setting can be overridden: --config.optimizer.learning_rate=3e-3. trainers/configs/base.py lists
-them all. The same command resumes from the newest checkpoint in the work folder. Ctrl-C, SIGTERM and a closed
-terminal end the run after the current step with a checkpoint; a second Ctrl-C or SIGTERM kills the process.
+Any setting can be overridden; trainers/configs/base.py has them all. The same command resumes from
+the newest checkpoint in the work folder. Ctrl-C, SIGTERM and a closed terminal end the run after
+the current step with a checkpoint; a second Ctrl-C or SIGTERM kills the process. On a terminal a
+bar shows progress, elsewhere lines do. The backend is TensorFlow unless the variable KERAS_BACKEND
+says jax.
 
-The backend is TensorFlow unless the variable KERAS_BACKEND says jax.
+Examples:
+  python -m trainers.train --config=demo --workdir=runs/demo
+  python -m trainers.train --config=books --workdir=runs/books --config.data.path=FOLDER_OF_TEXT
+  python -m trainers.train --config=demo --workdir=runs/fast --config.optimizer.learning_rate=3e-3
 """
 
 import sys

@@ -1,9 +1,14 @@
-"""Finds the subwords of a text: python -m trainers.vocabulary --size=8000 --output=FILE --config.data.path=FOLDER
+"""Finds the subwords of a text.
 
-FILE is a vocabulary of tensor2tensor's kind, for --config.data.tokenizer=subword --config.data.vocabulary=FILE. The
-text is that of a configuration (--config=trainers/configs/books.py), with changes by flags such as
---config.data.tfds=pg19; its training split is read: of translate and answer both sides, of classify the texts. No
-vocabulary has to be there yet, whatever the configuration says.
+The file is a vocabulary of tensor2tensor's kind, for --config.data.tokenizer=subword
+--config.data.vocabulary=FILE. The text is that of a configuration, with changes by flags; its
+training split is read: of translate and answer both sides, of classify the texts. No vocabulary has
+to be there yet, whatever the configuration says.
+
+Examples:
+  python -m trainers.vocabulary --size=8000 --output=FILE --config.data.path=FOLDER_OF_TEXT
+  python -m trainers.vocabulary --size=2000 --output=runs/demo.subwords --config=demo
+  python -m trainers.vocabulary --output=FILE --config.data.tfds=pg19 --max_documents=1000
 """
 
 import itertools

@@ -1,24 +1,30 @@
 """Every notebook runs from top to bottom, at a tiny size, and its first cell finds or installs the library."""
 
 import pathlib
+import re
 import subprocess
 import sys
+import tomllib
 
 import nbformat
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
-from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
-
 pytestmark = pytest.mark.pages
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
 SIZES = {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "LAYERS": 1, "WIDTH": 16}
 TINY = {
     "1_sparse_attention_in_keras": {**SIZES, "LENGTH": 129},  # longer than its window, as its audit asks
-    "4_published_checkpoint": {"LENGTH": 96, "MAX_LENGTH": 120},
+    "4_published_checkpoint": {
+        "CHECKPOINT": "missing.zip",
+        "HPARAMS": "pg19_routing_published",
+        "VOCABULARY": "missing.subwords",
+        "LENGTH": 96,
+        "MAX_LENGTH": 120,
+    },
     "2_generate_and_look": {**SIZES, "MODEL": None, "MAX_LENGTH": 30},
-    "3_dense_model_made_sparse": {"PRESET": None, "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
+    "3_dense_model_made_sparse": {"PRESET": "gpt2_base_en", "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
     "5_images": {**SIZES, "TFDS": None, "SIZE": 8},
     "6_speech": {**SIZES, "TFDS": None, "SPLITS": ("train", "test"), "RECORDINGS": 8, "LENGTH": 400},
     "7_translation": {
@@ -40,6 +46,7 @@ TINY = {
         "REPLICAS": 8,
     },
 }
+WITH_STAND_IN = ("3_dense_model_made_sparse", "4_published_checkpoint")  # for what has to be downloaded
 # What the programs of a TPU are: of one backend alone, which the runtime has already.
 ALONE = {"8_train_on_tpu": "jax", "9_train_on_tpu_with_tpustrategy": "tensorflow"}
 CASES = [
@@ -48,20 +55,6 @@ CASES = [
     for backend in ("tensorflow", "jax")
     if ALONE.get(path.stem, backend) == backend
 ]
-
-
-@pytest.fixture
-def tiny(tmp_path):
-    """Function that returns the tiny parameters of a notebook, paths of a checkpoint and its vocabulary included."""
-
-    def parameters(name):
-        values = dict(TINY[name])
-        if name == "4_published_checkpoint":
-            folder = write_miniature(tmp_path / "miniature")
-            values |= {"CHECKPOINT": str(folder / CHECKPOINT), "HPARAMS": None, "VOCABULARY": str(folder / VOCABULARY)}
-        return values
-
-    return parameters
 
 
 def made_tiny(notebook, values):
@@ -82,13 +75,17 @@ def printed(notebook):
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-def test_the_notebook_runs(path, backend, monkeypatch, tiny):
+def test_the_notebook_runs(path, backend, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     monkeypatch.setenv("KERAS_BACKEND", backend)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    notebook = made_tiny(nbformat.read(path, as_version=4), tiny(path.stem))
+    # Without a network, and what came over it before.
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("KAGGLEHUB_CACHE", str(tmp_path))
+    notebook = made_tiny(nbformat.read(path, as_version=4), TINY[path.stem])
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(FOLDER)}}).execute()
     assert "UserWarning" not in printed(notebook)
+    assert ("of random weights" in printed(notebook)) == (path.stem in WITH_STAND_IN)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
@@ -97,17 +94,21 @@ def test_the_notebook_is_kept_without_outputs(path):
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
-# Stands for IPython and pip: "installing" puts the library, without content, on the path, as site-packages is.
-FAKE_PIP = """
+# Stands for IPython, git and pip: "cloning" makes a folder, and "installing" puts the library, without content, on the
+# path, as site-packages is.
+FAKE_SHELL = """
 import pathlib, sys
 
 class Shell:
     def run_line_magic(self, name, arguments):
-        print(name, arguments)
+        print(name, arguments.format(**globals()))
         package = pathlib.Path("site-packages", "tf_sparse_attention")
         package.mkdir()
-        for part in ("__init__", "data", "layers"):
-            (package / f"{part}.py").touch()
+        (package / "__init__.py").touch()
+
+    def system(self, command):
+        print(command.format(**globals()))
+        pathlib.Path("tf_sparse_attention").mkdir()
 
 def get_ipython():
     return Shell()
@@ -117,19 +118,19 @@ sys.path.append(str(pathlib.Path("site-packages").resolve()))
 
 
 @pytest.fixture
-def beside_a_clone(tmp_path):
-    """Function that runs the first cell of a notebook beside a clone, where other libraries are there but empty.
+def first_cell(tmp_path):
+    """Function that runs the first cell of the notebooks where there is nothing but a backend, and returns its lines.
 
     The interpreter sees no installed package (-S) and no setting of the environment but the path (-E).
     """
-    (tmp_path / "tf_sparse_attention").symlink_to(FOLDER.parent, target_is_directory=True)
-    (tmp_path / "site-packages" / "matplotlib").mkdir(parents=True)
-    for name in ("keras", "numpy", "matplotlib/__init__", "matplotlib/pyplot"):
-        (tmp_path / "site-packages" / f"{name}.py").touch()
+    source = _first_cell(sorted(FOLDER.glob("*.ipynb"))[0])
 
-    def run(notebook):
-        cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
-        code = FAKE_PIP + TransformerManager().transform_cell(cell.source) + "print(tsa.__file__)"
+    def run(backend):
+        (tmp_path / "site-packages").mkdir(exist_ok=True)
+        if backend is not None:
+            (tmp_path / "site-packages" / f"{backend}.py").touch()
+        code = FAKE_SHELL + TransformerManager().transform_cell(source)
+        code += "import tf_sparse_attention; print(tf_sparse_attention.__file__)"
         process = subprocess.run(
             [sys.executable, "-S", "-E", "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True
         )
@@ -139,10 +140,29 @@ def beside_a_clone(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_the_first_cell_installs_from_a_clone_beside_it_and_only_once(path, beside_a_clone, tmp_path):
-    notebook = nbformat.read(path, as_version=4)
+def _first_cell(path):
+    return next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+
+
+def test_all_notebooks_have_the_same_first_cell():
+    assert len({_first_cell(path) for path in FOLDER.glob("*.ipynb")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "extras"), [(None, "train,plot"), ("tensorflow", "tools,plot"), ("jax", "tools,plot")]
+)
+@pytest.mark.parametrize("cloned", [False, True], ids=["fresh", "beside a clone"])
+def test_the_first_cell_clones_and_installs_only_what_is_missing(first_cell, tmp_path, backend, extras, cloned):
+    if cloned:
+        (tmp_path / "tf_sparse_attention").symlink_to(FOLDER.parent, target_is_directory=True)
+    address = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
     imported = str(tmp_path / "site-packages" / "tf_sparse_attention" / "__init__.py")
-    extras = "tools,plot" if path.stem in ALONE else "train,plot"
-    assert beside_a_clone(notebook) == [f'pip install --quiet "./tf_sparse_attention[{extras}]"', imported]
-    assert beside_a_clone(notebook) == [imported]
+    clone = [] if cloned else [f"git clone --quiet --depth=1 {address} tf_sparse_attention"]
+    assert first_cell(backend) == [*clone, f'pip install --quiet "./tf_sparse_attention[{extras}]"', imported]
+    assert first_cell(backend) == [imported]
+
+
+def test_what_the_first_cell_installs_beside_a_backend_has_none_in_it():
+    extras = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {re.match(r"[\w-]+", line)[0] for name in ("tools", "plot") for line in extras[name]}
+    assert names.isdisjoint({"tensorflow", "tensorflow-text", "jax", "libtpu", "torch", "tf_sparse_attention"})

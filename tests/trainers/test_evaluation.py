@@ -93,7 +93,7 @@ def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
 
 def test_what_an_evaluation_does_not_read_is_not_offered():
     settings = overrides.overridable_settings().to_dict()
-    source = {"tfds", "path", "pattern", "local_dir", "text_feature", "data_dir"}
+    source = {"tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir"}
     assert set(settings) == {"data", "train", "generate"} and set(settings["generate"]) == {"length"}
     assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "use_packing", "mask_rate", "overlap"}
     execution = {"jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel"}

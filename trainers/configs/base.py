@@ -41,6 +41,9 @@ def _data():
         "tfds": placeholder(str),  # name in TFDS; None, without a path: Python's own source
         "path": placeholder(str),  # instead of `tfds`: a file or folder of what the task reads, see docs/tasks.md
         "pattern": "**/*.txt",  # of the files in `path`
+        "text_field": placeholder(
+            str
+        ),  # of a language model: `path` is of JSON lines, this field of each is a document
         "local_dir": placeholder(str),  # what the TFDS builder would download
         "text_feature": placeholder(str),  # None: found automatically; of classify, for JSON lines: "text"
         # Of classify: the field with the label. None: of JSON lines "label", of TFDS the only one of classes.

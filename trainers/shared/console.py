@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import sys
+import types
 from collections.abc import Callable
 
 from absl import app, flags, logging
@@ -27,7 +28,8 @@ DISK_ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on this disk"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder in which you may read and write"),
 }
-HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull"}
+FULL_HELP = {"-helpfull", "--helpfull"}
+HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", *FULL_HELP}
 WRONG_COMMAND, LOOKS_AHEAD, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
     0: "done",
@@ -45,7 +47,8 @@ EXIT_STATUSES = {
 def run(name: str, main: Callable[[], None]) -> None:
     """Runs a program as `app.run` does.
 
-    Help is printed before any backend is imported, with exit status 0. Errors of a user are printed in one line.
+    Help is printed before any backend is imported, with exit status 0: --help is a page, --helpfull has all. Errors of
+    a user are printed in one line.
 
     Args:
         name: the `__name__` of its module, whose docstring and flags are its help.
@@ -53,7 +56,7 @@ def run(name: str, main: Callable[[], None]) -> None:
     """
     sys.argv[1:] = config_files.with_files(sys.argv[1:])
     if HELP & set(sys.argv[1:]):
-        print(_help(sys.modules[name]))
+        print(help_of(sys.modules[name], bool(FULL_HELP & set(sys.argv[1:]))))
         sys.exit(0)
     logging.set_verbosity(logging.INFO)
     handler = logging.get_absl_handler()
@@ -84,20 +87,38 @@ def import_backends() -> None:
             tf.config.list_physical_devices()
 
 
-def _help(module):
-    """Returns what a program does, its flags, the settings that it takes, and its exit statuses."""
-    parts = [module.__doc__.strip(), _flags_of(module)]
+def help_of(module: types.ModuleType, is_full: bool) -> str:
+    """Returns what a program does, with examples, and its flags; in full also its settings and its exit statuses."""
+    parts = [(module.__doc__ or "").strip()]
+    own = _flags_of(module, is_setting=False)
+    parts.append("Flags:\n" + settings_help.table(own, max(len(name) for name, _, _ in own) + 4))
+    settings = _flags_of(module, is_setting=True)
+    if not is_full:
+        what = "the settings (--config.SECTION.NAME=VALUE) and the exit statuses"
+        what = what if settings or "config" in flags.FLAGS else "the exit statuses"
+        return _without_folder("\n\n".join([*parts, f"--helpfull lists {what} too."]))
+    if settings:
+        parts.append("Settings:\n" + settings_help.table(settings))
     if "config" in flags.FLAGS:
         parts.append(settings_help.describe(sys.argv[1:]))
     parts.append("Exit status:\n" + "\n".join(f"  {status:<5}{text}" for status, text in EXIT_STATUSES.items()))
-    return "\n\n".join(parts).replace(str(TRAINERS.parent) + os.sep, "")
+    return _without_folder("\n\n".join(parts))
 
 
-def _flags_of(module):
+def _without_folder(text):
+    return text.replace(str(TRAINERS.parent) + os.sep, "")
+
+
+def _flags_of(module, is_setting):
+    """Returns name, default and meaning of the flags of a program: its own, or those that override settings."""
     found = flags.FLAGS.get_key_flags_for_module(module.__name__)
     named = sorted((flag.name, flag) for flag in found if not flag.help.startswith(overrides.OLD_NAME))
-    rows = [(f"--{name}", flag.default, flag.help) for name, flag in named]
-    return "Flags:\n" + settings_help.table(rows)
+    return [
+        # A whole configuration as a default has its settings listed elsewhere.
+        (f"--{name}", None if hasattr(flag.default, "keys") else flag.default, flag.help)
+        for name, flag in named
+        if is_setting == name.startswith("config.")
+    ]
 
 
 def _parse(argv):

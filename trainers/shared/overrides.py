@@ -8,7 +8,7 @@ from ml_collections.config_dict import placeholder
 
 from trainers.configs import base
 
-SOURCE_SETTINGS = ("tfds", "path", "pattern", "local_dir", "text_feature", "data_dir")
+SOURCE_SETTINGS = ("tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir")
 WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
 EXECUTION_SETTINGS = ("jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel")
 OLD_NAME = "Old name of"  # begins the help of flags that help does not list

@@ -37,13 +37,13 @@ def describe(arguments: Sequence[str]) -> str:
     return f"Settings of {named[-1] if named else 'trainers/configs/base.py'}:\n{table(rows)}"
 
 
-def table(rows: Iterable[tuple[str, Any, str | None]]) -> str:
-    """Returns rows of name, default and meaning as text, as wide as the terminal."""
+def table(rows: Iterable[tuple[str, Any, str | None]], name_width: int = NAME_WIDTH) -> str:
+    """Returns rows of name, default and meaning as text, as wide as the terminal; names have so many columns."""
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
     lines = []
     for name, default, meaning in rows:
         text = "" if default is None else f"[{default}] "
-        indent = " " * min(NAME_WIDTH, width // 2)
+        indent = " " * min(name_width, width // 2)
         first = f"  {name}".ljust(len(indent) - 1) + " "
         text = textwrap.fill(text + (meaning or ""), width, initial_indent=first, subsequent_indent=indent)
         lines.append(text.rstrip() or first.rstrip())

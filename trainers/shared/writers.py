@@ -53,8 +53,8 @@ class Bar(Writer):
 
     def progress(self, step: int, loss: float) -> None:
         if self._bar is None:
-            options = {"unit": "step", "file": sys.stdout, "dynamic_ncols": True, "mininterval": 0.2}
-            self._bar = tqdm.tqdm(total=self._num_steps, initial=step, **options)
+            options = {"unit": "step", "file": sys.stdout, "mininterval": 0.2}
+            self._bar = tqdm.tqdm(total=self._num_steps, initial=step, **options, **_width_of(sys.stdout))
         self._bar.set_postfix({"loss": f"{loss:.4g}", **self._figures}, refresh=False)
         self._bar.update(step - self._bar.n)
         if step >= self._num_steps:
@@ -66,6 +66,15 @@ class Bar(Writer):
                 self._figures[name] = f"{scalars[key]:,.0f}" if scalars[key] >= 100 else f"{scalars[key]:.3g}"
         if any(name.startswith("validation/") for name in scalars):
             tqdm.tqdm.write(line(step, scalars), file=sys.stdout)
+
+
+def _width_of(stream):
+    """Returns the arguments of tqdm about its width; terminals of containers may say that they have no column."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no terminal, as in tests
+        columns = None
+    return {"ncols": 80} if columns == 0 else {"dynamic_ncols": True}
 
 
 class Lines(Writer):

@@ -18,7 +18,7 @@ class Task(TextTask):
     """A language model of a text; see `trainers.tasks.registry`."""
 
     settings: ClassVar[Names] = {
-        "data": ("pattern", "text_feature", *TOKENIZER, "use_packing", "mask_rate", "overlap"),
+        "data": ("pattern", "text_field", "text_feature", *TOKENIZER, "use_packing", "mask_rate", "overlap"),
         "model": (*LANGUAGE_MODEL, "memory_length"),
         "train": ("evaluation_windows",),
         "generate": ("prompt", "length", *SAMPLING),

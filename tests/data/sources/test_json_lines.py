@@ -6,7 +6,7 @@ import json
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data import open_pairs
+from tf_sparse_attention.data import open_pairs, open_source
 from tf_sparse_attention.data.sources.json_lines import JsonLines
 from tf_sparse_attention.data.sources.left_out import warn_once
 
@@ -157,7 +157,7 @@ def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`path` must be a whole gzip file\. Received: .*cut\.jsonl\.gz"):
         open_pairs("en", "de", path=tmp_path / "cut.jsonl.gz")
     for arguments, message in [
-        ({"path": tmp_path / "none.jsonl"}, r"`path` must be an existing file of JSON lines\."),
+        ({"path": tmp_path / "none.jsonl"}, r"`path` must be an existing file of JSON lines, or a folder\."),
         ({"path": tmp_path / "texts.txt"}, r"`path` must be a file NAME\.jsonl or NAME\.jsonl\.gz\."),
         (
             {"path": tmp_path / "broken.jsonl", "unit": "page"},
@@ -175,3 +175,49 @@ def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
         JsonLines(path=tmp_path / "broken.jsonl", fields=("en",), end_lines={"fr": "FIN"}, data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"`source` and `target` must be two fields\. Received: 'en' for both\."):
         open_pairs("en", "en", tfds="wmt14_translate/de-en")
+
+
+def documents_of(source):
+    return {split: sorted(source.documents(split)) for split in source.splits}
+
+
+def test_lines_of_a_folder_are_documents_and_its_folders_the_splits(tmp_path):
+    for name, texts in {
+        "train/a.jsonl": ("one", "two"),
+        "train/b/c.jsonl.gz": ("three",),
+        "test/a.jsonl": ("x",),
+    }.items():
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        written(tmp_path / "texts" / name, [{"body": text, "number": 1} for text in texts])
+    arguments = {"path": tmp_path / "texts", "text_field": "body", "data_dir": tmp_path / "data"}
+    source = open_source(**arguments)
+    assert documents_of(source) == {"train": [b"one", b"three", b"two"], "test": [b"x"]}
+    written(tmp_path / "texts" / "test" / "a.jsonl", [{"body": "y"}])
+    assert open_source(**arguments).fingerprint != source.fingerprint
+    written(tmp_path / "texts" / "z.jsonl", [{"body": "y"}])
+    with pytest.raises(ValueError, match=r"`path` must hold files in train, test alone\. Received: .*z\.jsonl\."):
+        documents_of(open_source(**arguments))
+
+
+def test_lines_of_a_folder_without_splits_are_split_by_their_content(tmp_path):
+    lines = [{"body": f"line {number}"} for number in range(60)]
+    for name, part in {"a": lines[:30], "b": lines[30:]}.items():
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        written(tmp_path / "texts" / f"{name}.jsonl", part)
+    one = open_source(path=written(tmp_path / "all.jsonl", lines), text_field="body", data_dir=tmp_path / "data")
+    many = open_source(path=tmp_path / "texts", text_field="body", data_dir=tmp_path / "data")
+    assert documents_of(one) == documents_of(many)
+
+
+def test_a_field_without_its_files_or_files_without_their_field_are_errors(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"`text_field` must be given with `path`\. Received: text_field=body, tfds=pg19"
+    ):
+        open_source(tfds="pg19", text_field="body")
+    with pytest.raises(ValueError, match=r"`path` must hold files \.jsonl or \.jsonl\.gz\. Received: path="):
+        open_source(path=tmp_path, text_field="body")
+    written(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match=r"Of JSON lines name the field with the text, `text_field`\. Received: path="):
+        open_source(path=tmp_path)
+    with pytest.raises(ValueError, match=r"`fields` must be those of some lines .*lines with \['de', 'en', 'split'\]"):
+        open_source(path=tmp_path, text_field="body")

@@ -1,6 +1,7 @@
 """A folder of texts as a data set: its splits, its names and its errors."""
 
 import dataclasses
+import gzip
 import pickle
 
 import pytest
@@ -115,6 +116,19 @@ def test_a_file_is_cut_at_ninety_and_ninety_five_percent_of_its_bytes(tmp_path):
 def test_the_pattern_chooses_the_files(folder, tmp_path):
     (folder / "a.md").write_text("markdown")
     assert b"".join(everything(documents(folder, tmp_path, pattern="*.md"))) == b"markdown"
+
+
+def test_compressed_files_are_read_as_what_is_in_them(tmp_path):
+    texts = written(tmp_path / "plain", *(f"text {number}".encode() for number in range(30)))
+    (tmp_path / "packed").mkdir()
+    for number, text in enumerate(texts):
+        (tmp_path / "packed" / f"{number}.txt.gz").write_bytes(gzip.compress(text))
+    assert documents(tmp_path / "packed", tmp_path) == documents(tmp_path / "plain", tmp_path)
+    (tmp_path / "one.txt.gz").write_bytes(gzip.compress(bytes(range(65, 91)) * 4))
+    assert documents(tmp_path / "one.txt.gz", tmp_path)["test"] == [b"UVWXYZ"]
+    (tmp_path / "one.txt.gz").write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match=r"`path` must be a whole gzip file\. Received: .*one.txt.gz: Not a gzip"):
+        open_source(path=tmp_path / "one.txt.gz")
 
 
 def test_a_changed_folder_is_prepared_again(folder, tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import logging
 import pathlib
 import shutil
 import sys
@@ -157,6 +158,29 @@ def test_the_order_of_documents_is_the_same_each_time(tmp_path):
     assert list(first.documents("train")) == list(second.documents("train")) == list(first.documents("train"))
 
 
+def test_the_name_of_a_file_is_no_text():
+    images = tfds.features.FeaturesDict({"image": tfds.features.Image(), "id": tfds.features.Text()})
+    with pytest.raises(ValueError, match=r"which has to be one of text\. .* string features: id"):
+        find_text_feature(images)
+    assert find_text_feature(images, "id") == "id"
+
+
+def test_an_unknown_configuration_is_an_error_that_lists_the_known():
+    message = r"`tfds` must name a configuration of wiki40b: .*\bde\b.* Received: tfds=wiki40b/xx\."
+    with pytest.raises(ValueError, match=message) as error:
+        open_source("wiki40b/xx")
+    assert "\n" not in str(error.value)
+
+
+def test_a_catalogue_that_cannot_be_reached_is_named_in_one_line(monkeypatch):
+    def builder(name, **options):
+        raise requests.exceptions.ConnectionError("no route")
+
+    monkeypatch.setattr(tfds, "builder", builder)
+    with pytest.raises(ConnectionError, match=r"can be reached\. Received: tfds=huggingface:imdb, with no route\."):
+        open_source("huggingface:imdb")
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [("/nosuch", "a folder of text files, or a file, is `path`"), ("pg18", r"Did you mean .*pg19")]
 )
@@ -210,14 +234,24 @@ def test_a_file_that_may_not_be_read_is_no_fault_of_the_disk():
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 
-def test_a_download_that_fails_or_takes_long_names_the_folder_for_files_that_are_here(monkeypatch, caplog):
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.exceptions.ConnectionError("no route"),
+        tf.errors.FailedPreconditionError(None, None, "no route: libcurl code 6"),
+    ],
+    ids=["server", "bucket"],
+)
+def test_a_download_that_fails_or_takes_long_names_the_folder_for_files_that_are_here(error, monkeypatch, caplog):
     monkeypatch.setattr(preparation, "SECONDS_OF_SILENCE", 0.01)
 
     def prepare():
+        logging.getLogger("urllib3.connectionpool").warning("Retrying")
         while "local_dir" not in caplog.text:
             time.sleep(0.01)
-        raise requests.exceptions.ConnectionError("no route")
+        raise error
 
     message = r"big_text/1.0.0 is downloaded on first use.*--config.data.local_dir=FOLDER. Received: no route"
     with pytest.raises(ConnectionError, match=message):
         preparation._download_and_prepare(_Builder(prepare), None, False)
+    assert "Retrying" not in caplog.text

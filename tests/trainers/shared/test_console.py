@@ -115,13 +115,31 @@ def test_the_traceback_is_shown_to_those_who_ask():
 PROGRAMS = ("train", "evaluate", "generate", "export", "adopt", "vocabulary", "audit")
 
 
+def test_help_is_a_page_with_three_examples_that_name_flags_there_are():
+    names = (*PROGRAMS, "convert")
+    environment = {**os.environ, "COLUMNS": "100"}
+    commands = ([sys.executable, "-m", f"trainers.{name}", "--help"] for name in names)
+    options = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **options) for command in commands]  # at once: most of it is waiting
+    config = base.get_config()
+    settings = {f"config.{section}.{name}" for section in settings_help.SECTIONS[2:] for name in config[section]}
+    for name, process in zip(names, processes, strict=True):
+        lines = process.communicate()[0].splitlines()
+        assert process.returncode == 0 and len(lines) <= 50 and max(map(len, lines)) <= 100, name
+        assert sum(line.startswith(f"  python -m trainers.{name} ") for line in lines) == 3, name
+        if name != "convert":
+            flags = {row[1] for row in map(re.compile(r"  --(\w+)( |$)").match, lines) if row}
+            examples = "\n".join(lines[lines.index("Examples:") : lines.index("Flags:")])
+            assert set(re.findall(r"--(?:no)?([\w.]+)", examples)) <= flags | settings, name
+
+
 @pytest.mark.parametrize(
     "name", [*PROGRAMS[:1], *(pytest.param(name, marks=pytest.mark.full) for name in PROGRAMS[1:])]
 )
-def test_help_needs_no_backend_and_is_no_failure(run_python, name):
+def test_full_help_needs_no_backend_and_is_no_failure(run_python, name):
     code = f"""
 import runpy, sys
-sys.argv = ["{name}", "--help", "--config=trainers/configs/demo.py:tiny"]
+sys.argv = ["{name}", "--helpfull", "--config=trainers/configs/demo.py:tiny"]
 try:
     runpy.run_module("trainers.{name}", run_name="__main__", alter_sys=True)
 except SystemExit as end:

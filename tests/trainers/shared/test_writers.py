@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 
 import numpy as np
@@ -51,6 +52,13 @@ def test_the_last_line_says_nothing_of_time(caplog):
 def test_perplexity_per_word_is_for_the_evaluation_at_the_end():
     scalars = {"validation/bits_per_byte": 4.5, "validation/perplexity_per_word": 1e12}
     assert writers.line(7, scalars) == "step 7: validation bits per byte 4.5"
+
+
+def test_a_terminal_that_says_it_has_no_columns_gets_a_bar_all_the_same(monkeypatch):
+    assert writers._width_of(sys.stdout) == {"dynamic_ncols": True}
+    monkeypatch.setattr(writers.os, "get_terminal_size", lambda stream: os.terminal_size((0, 0)))
+    with open(os.devnull) as stream:
+        assert writers._width_of(stream) == {"ncols": 80}
 
 
 def test_a_bar_shows_the_newest_figures_and_a_line_for_an_evaluation(capsys):

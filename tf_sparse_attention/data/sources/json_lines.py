@@ -1,7 +1,6 @@
-"""A file of JSON lines as a TFDS data set: texts that belong together, such as a document in several languages."""
+"""Files of JSON lines as a TFDS data set: texts that belong together, such as a document in several languages."""
 
 import dataclasses
-import gzip
 import json
 import os
 import pathlib
@@ -12,22 +11,28 @@ from typing import Any
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.left_out import warn_once
 from tf_sparse_attention.data.sources.paragraphs import UNITS, cut_at, paired_paragraphs
-from tf_sparse_attention.data.sources.text_files import SPLITS, assign_split, content_digest
+from tf_sparse_attention.data.sources.text_files import (
+    JSON_LINES,
+    SPLITS,
+    assign_split,
+    content_digest,
+    json_line_files,
+    read_content,
+)
 
 tfds: Any = import_tfds()
-SUFFIXES = (".jsonl", ".jsonl.gz")
 SPLIT = "split"
 
 
 def check_suffix(path: str | os.PathLike | None) -> None:
     """Raises a `ValueError` unless a file is called as one of JSON lines."""
-    if not str(path).endswith(SUFFIXES):
-        raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in SUFFIXES)}. Received: {path}.")
+    if not str(path).endswith(JSON_LINES):
+        raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in JSON_LINES)}. Received: {path}.")
 
 
 @dataclasses.dataclass
 class JsonLinesConfig(tfds.core.BuilderConfig):
-    """Configuration of `JsonLines`: the file, the fields of its lines and what an example is."""
+    """Configuration of `JsonLines`: the file or folder, the fields of its lines and what an example is."""
 
     path: str = ""
     fields: tuple[str, ...] = ()
@@ -40,12 +45,15 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
     one of each of their paragraphs.
 
     A line is an object; whole numbers in it are read as the text of their digits. Its field "split" is "train",
-    "validation" or "test"; where no line has one, the hash of its texts decides (about 90/5/5). Lines that lack a
-    field, or have null or NaN in it, as pandas writes missing values, are left out. A warning says in every process how
-    many they are, and of how many the paragraphs do not pair up.
+    "validation" or "test"; where no line has one, the hash of its texts decides (about 90/5/5). Of a folder the lines
+    of all such files in it and below it are read; where it has folders train, validation or test, these are the splits
+    of what is in them, and files in none are an error.
+
+    Lines that lack a field, or have null or NaN in it, as pandas writes missing values, are left out. A warning says in
+    every process how many they are, and of how many the paragraphs do not pair up.
 
     Args:
-        path: the file, UTF-8.
+        path: the file, UTF-8, or a folder of such files.
         fields: names of fields with text, one or more. Several with "+" between, such as "question+passages", are one
             text, in this order; so are the texts of a list. A blank line divides them.
         unit: "document", an example for each line (default), or "paragraph", one for each paragraph, which blank lines
@@ -56,8 +64,8 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
         config: `JsonLinesConfig` whose values take the place of these arguments; its name is not used.
 
     Raises:
-        ValueError: if there is no such file or unit, it is empty, a line is no object, a field no text, no line has all
-            of them, or no line pairs of paragraphs.
+        ValueError: if there is no such file or unit, or no file in a folder, it is empty, a line is no object, a field
+            no text, no line has all of them, or no line pairs of paragraphs.
 
     Example:
 
@@ -82,8 +90,8 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
             raise ValueError(f"`config` must be a JsonLinesConfig. Received: config={config!r}.")
         if config is not None:
             path, fields, unit, end_lines = config.path, config.fields, config.unit, dict(config.end_lines)
-        if path is None or not pathlib.Path(path).expanduser().is_file():
-            raise ValueError(f"`path` must be an existing file of JSON lines. Received: path={path}.")
+        if path is None or not pathlib.Path(path).expanduser().exists():
+            raise ValueError(f"`path` must be an existing file of JSON lines, or a folder. Received: path={path}.")
         if isinstance(fields, str) or not fields or not all(isinstance(field, str) for field in fields):
             raise ValueError(f"`fields` must be names of fields, one or more. Received: fields={fields!r}.")
         if unit not in UNITS:
@@ -92,13 +100,16 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
             raise ValueError(f"`end_lines` must be of some of `fields`. Received: {end_lines}, with {tuple(fields)}.")
         self._path = pathlib.Path(path).expanduser().resolve()
         self._fields, self._unit, self._end_lines = tuple(fields), unit, dict(end_lines or {})
-        content = _read(self._path)
-        super().__init__(data_dir=data_dir, config=self._config(content), version=version)
-        self._report(content)
+        self._files = [self._path] if self._path.is_file() else json_line_files(self._path)
+        if not self._files:
+            raise ValueError(f"`path` must hold files {' or '.join(JSON_LINES)}. Received: path={path}.")
+        self._folders = [split for split in SPLITS if (self._path / split).is_dir()]
+        super().__init__(data_dir=data_dir, config=self._config(), version=version)
+        self._report()
 
-    def _config(self, content):
+    def _config(self):
         stem = self._path.name.removesuffix(".gz").removesuffix(".jsonl")
-        made_of = content + (json.dumps(self._end_lines).encode() if self._end_lines else b"")
+        made_of = self._content() + (json.dumps(self._end_lines).encode() if self._end_lines else b"")
         digest = content_digest(made_of)[:16]
         parts = [stem, *self._fields, *(["paragraphs"] if self._unit == UNITS[1] else [])]
         name = re.sub("[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
@@ -112,6 +123,22 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
             end_lines=tuple(self._end_lines.items()),
         )
 
+    def _content(self):
+        """Returns what the name of a configuration is a hash of: the file, or names and hashes of those in a folder."""
+        if self._path.is_file():
+            return read_content(self._path)
+        lines = [f"{file.relative_to(self._path)} {content_digest(read_content(file))}" for file in self._files]
+        return "\n".join(lines).encode("utf-8", errors="surrogateescape")
+
+    def _lines(self):
+        """Yields all lines with where they are: (file, number, line)."""
+        for file in self._files:
+            folder = file.relative_to(self._path).parts[0] if self._folders else ""
+            if self._folders and folder not in self._folders:
+                raise ValueError(f"`path` must hold files in {', '.join(self._folders)} alone. Received: {file}.")
+            for number, line in read_lines(file, read_content(file)):
+                yield file, number, {**line, SPLIT: folder} if folder else line
+
     def _info(self):
         features = {field: tfds.features.Text() for field in self._fields}
         return tfds.core.DatasetInfo(
@@ -120,21 +147,22 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager  # Nothing is downloaded.
-        lines = list(read_lines(self._path, _read(self._path)))
-        splits: dict[str, list[tuple[int, list[tuple[str, ...]]]]] = {}
-        named = any(SPLIT in line for _, line in lines)
-        for number, line in lines:
+        lines = list(self._lines())
+        splits: dict[str, list[tuple[str, list[tuple[str, ...]]]]] = {}
+        named = any(SPLIT in line for _, _, line in lines)
+        for file, number, line in lines:
             if _is_complete(line, self._fields):
-                split = _split_of(self._path, number, line, self._fields, named)
-                splits.setdefault(split, []).append((number, self._examples(line)))
+                split = _split_of(file, number, line, self._fields, named)
+                begin = "" if file == self._path else f"{self._files.index(file):06}-"
+                splits.setdefault(split, []).append((f"{begin}{number:09}", self._examples(line)))
         return {split: self._generate_examples(splits[split]) for split in SPLITS if split in splits}
 
-    def _report(self, content):
+    def _report(self):
         """Warns of what is left out: here and not where lines are read, which only the first process does."""
         total, complete, unpaired = 0, 0, 0
         names: set[str] = set()
-        for number, line in read_lines(self._path, content):
-            _check_texts(self._path, number, line, self._fields)
+        for file, number, line in self._lines():
+            _check_texts(file, number, line, self._fields)
             total, names = total + 1, names | set(line)
             if _is_complete(line, self._fields):
                 complete, unpaired = complete + 1, unpaired + (not self._examples(line))
@@ -163,9 +191,9 @@ class JsonLines(tfds.core.GeneratorBasedBuilder):
         return [texts] if self._unit == UNITS[0] else paired_paragraphs(texts) or []
 
     def _generate_examples(self, lines):
-        for number, examples in lines:
+        for place, examples in lines:
             for part, texts in enumerate(examples):
-                yield f"{number:09}-{part:06}", dict(zip(self._fields, texts, strict=True))
+                yield f"{place}-{part:06}", dict(zip(self._fields, texts, strict=True))
 
 
 def read_lines(path: pathlib.Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -197,16 +225,6 @@ def _as_text(value):
 
 def _is_complete(line, fields):
     return all(name in line for name in names_of(fields))
-
-
-def _read(path):
-    content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError) as error:
-        raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
 
 
 def names_of(fields: Sequence[str]) -> list[str]:

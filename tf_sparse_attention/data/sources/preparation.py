@@ -19,6 +19,7 @@ from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, 
 
 SECONDS_OF_SILENCE = 20.0
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+NETWORK = ("requests", "urllib3", "httpx", "httpcore", "huggingface_hub")  # libraries of TFDS
 WITHOUT_TENSORFLOW = "array_record"  # the format of TFDS that is written and read without TensorFlow
 FORMAT = {"file_format": WITHOUT_TENSORFLOW}
 
@@ -52,7 +53,12 @@ def _download_and_prepare(builder, local_dir, try_gcs):
     )
     try:
         # TFDS prints notes for a person; standard output belongs to the program that calls.
-        with _read_corpus_from(builder, local_dir), contextlib.redirect_stdout(sys.stderr), _said_if_slow(offline):
+        with (
+            _read_corpus_from(builder, local_dir),
+            contextlib.redirect_stdout(sys.stderr),
+            _said_if_slow(offline),
+            _without_retries_in_log(),
+        ):
             builder.download_and_prepare(download_config=config, **({} if has_tensorflow() else FORMAT))
     except Exception as error:
         if _is_prepared(builder):  # Another process won, and renaming ours failed.
@@ -69,9 +75,27 @@ def _download_and_prepare(builder, local_dir, try_gcs):
                 f"`data_dir` must be a folder with room for {builder.info.full_name}, in which files can be written. "
                 f"Nothing is left of what was begun. Received: {builder.data_dir_root}, with {refused}."
             ) from error
-        if isinstance(error, OSError) and type(error).__module__.startswith("requests"):
+        if is_of_network(error):
             raise ConnectionError(f"{offline}. Received: {error}") from error
         raise
+
+
+def is_of_network(error: Exception) -> bool:
+    """Returns whether an error is that of a library which could not reach a server."""
+    # TensorFlow, which reads buckets, has no class of its own for this.
+    return type(error).__module__.partition(".")[0] in NETWORK or "libcurl code" in str(error)
+
+
+@contextlib.contextmanager
+def _without_retries_in_log():
+    """Suppresses the ten warnings of a server that cannot be reached; `_said_if_slow` and the error say what to do."""
+    logger = logging.getLogger("urllib3.connectionpool")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _refused_by_disk(error, root):

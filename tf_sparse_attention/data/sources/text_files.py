@@ -1,12 +1,15 @@
 """Lists the text files of a folder, hashes their content and assigns them to splits."""
 
 import dataclasses
+import gzip
 import hashlib
 import os
 import pathlib
+import zlib
 from collections.abc import Iterable
 
 SPLITS = ("train", "validation", "test")
+JSON_LINES = (".jsonl", ".jsonl.gz")  # how the names of files of JSON lines end
 # Percent of the hash values below which a file is for training, and for validation; the rest is for testing.
 TRAIN_BELOW, VALIDATION_BELOW = 90, 95
 
@@ -20,15 +23,30 @@ class TextFile:
     digest: str
 
     def read(self) -> bytes:
-        """Returns the bytes of the file, which must be those that were hashed.
+        """Returns the content of the file, see `read_content`, which must be what was hashed.
 
         Raises:
             ValueError: If the file changed since it was listed.
         """
-        content = self.path.read_bytes()
+        content = read_content(self.path)
         if content_digest(content) != self.digest:
             raise ValueError(f"`path` must not change while it is being read. Received: changed file {self.path}.")
         return content
+
+
+def read_content(path: pathlib.Path) -> bytes:
+    """Returns the bytes of a file, those that are compressed in it if it is called NAME.gz.
+
+    Raises:
+        ValueError: If such a file is damaged.
+    """
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
 
 
 def content_digest(content: bytes) -> str:
@@ -120,12 +138,23 @@ def list_text_files(
     for path in paths:
         if is_hidden(path, folder) or not path.is_file():
             continue
-        content = path.read_bytes()
+        content = read_content(path)
         if not content.strip() or (skip_invalid and _invalid_byte(content) is not None):
             continue
         check_utf8(content, path)
         files.append(TextFile(path.relative_to(folder).as_posix(), path, content_digest(content)))
     return sorted(files, key=lambda file: file.name)
+
+
+def matching(folder: pathlib.Path, pattern: str) -> set[pathlib.Path]:
+    """Returns the paths in a folder that match a pattern, as they are or with ".gz" after their name."""
+    return {*folder.glob(pattern), *folder.glob(f"{pattern}.gz")}
+
+
+def json_line_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files of JSON lines in a folder and those below it, sorted, without hidden ones."""
+    found = (path for end in JSON_LINES for path in folder.rglob(f"*{end}"))
+    return sorted(path for path in found if path.is_file() and not is_hidden(path, folder))
 
 
 def is_hidden(path: pathlib.Path, folder: str | os.PathLike) -> bool:

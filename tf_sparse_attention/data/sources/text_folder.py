@@ -14,8 +14,11 @@ from tf_sparse_attention.data.sources.text_files import (
     check_utf8,
     content_digest,
     fingerprint_files,
+    json_line_files,
     list_text_files,
+    matching,
     nonempty_splits,
+    read_content,
 )
 
 tfds: Any = import_tfds()
@@ -41,6 +44,8 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
     - `path` holds 3 or more files of different content: the hash of each file's content decides (about 90/5/5), with at
       least one file in each split and equal files never in two; see `text_files.nonempty_splits`.
     - `path` holds one or two: each is cut as a single file is, so that there is something in every split.
+
+    Files NAME.gz are read as what is compressed in them; a pattern matches them too, "**/*.txt" also NAME.txt.gz.
 
     A warning says which splits have no folder where others have one, and which files are in none of these folders or
     beside the documents with a name that the pattern leaves out; nothing is said of hidden files.
@@ -84,8 +89,13 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
         path = pathlib.Path(path).expanduser().resolve()
         self._splits = _splits_of_file(path) if path.is_file() else _splits_of_folder(path, pattern)
         if not self._splits:
+            hint = (
+                " Of JSON lines name the field with the text, `text_field`."
+                if path.is_dir() and json_line_files(path)
+                else ""
+            )
             raise ValueError(
-                f"`path` must hold text files that match `pattern`. Received: path={path}, pattern={pattern}."
+                f"`path` must hold text files that match `pattern`.{hint} Received: path={path}, pattern={pattern}."
             )
         # The name always comes from what the folder holds now, also when a builder is unpickled later.
         super().__init__(data_dir=data_dir, config=self._config_of(path, pattern), version=version)
@@ -128,7 +138,7 @@ class _Part:
 
 
 def _splits_of_file(path):
-    content = path.read_bytes()
+    content = read_content(path)
     if not content.strip():
         return {}
     check_utf8(content, path)
@@ -139,9 +149,9 @@ def _splits_of_folder(path, pattern):
     folders = {split: path / split for split in SPLITS if (path / split).is_dir()}
     _warn_of_left_out(path, folders, pattern)
     if folders:
-        splits = {split: list_text_files(folder, folder.glob(pattern)) for split, folder in folders.items()}
+        splits = {split: list_text_files(folder, matching(folder, pattern)) for split, folder in folders.items()}
         return _without_empty({split: [_Part(file) for file in files] for split, files in splits.items()})
-    files = list_text_files(path, path.glob(pattern))
+    files = list_text_files(path, matching(path, pattern))
     if len({file.digest for file in files}) < len(SPLITS):
         # Copies are cut at the same bytes, so here too no text is in two splits.
         cuts = [_cut(file, len(file.read())) for file in files]
@@ -152,15 +162,15 @@ def _splits_of_folder(path, pattern):
 def _warn_of_left_out(path, folders, pattern):
     """Logs which splits a folder lacks, and which of its files are in no part of it or do not match the pattern."""
     warn_of_missing_splits(path, folders)
-    matching = set(path.glob(pattern))
+    matched = matching(path, pattern)
     if folders:
-        outside = [file for file in matching if file.relative_to(path).parts[0] not in folders]
+        outside = [file for file in matched if file.relative_to(path).parts[0] not in folders]
         warn_of_files(path, outside, f"not in {', '.join(folders)}")
-        matching = {file for folder in folders.values() for file in folder.glob(pattern)}
+        matched = {file for folder in folders.values() for file in matching(folder, pattern)}
     # Files of the same folders, so that "*.txt" does not look at what is below.
     beside = str(pathlib.PurePosixPath(pattern).with_name("*"))
     found = {file for folder in folders.values() or [path] for file in folder.glob(beside)}
-    warn_of_files(path, found - matching, f"not named {pattern}")
+    warn_of_files(path, found - matched, f"not named {pattern}")
 
 
 def _cut(file, length):

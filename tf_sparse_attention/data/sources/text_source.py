@@ -11,10 +11,11 @@ import numpy as np
 from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
-from tf_sparse_attention.data.sources.preparation import making_builder, pg19_fingerprint, prepare
+from tf_sparse_attention.data.sources.preparation import is_of_network, making_builder, pg19_fingerprint, prepare
 from tf_sparse_attention.data.sources.reading import read_feature
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
+NO_TEXT = ("id", "filename", "file_name", "image/filename", "url")  # what sets of images have as strings
 TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
 
 
@@ -93,8 +94,8 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
 
     Args:
         features: `tfds.features.FeaturesDict`.
-        text_feature: name of the feature. None: the only string feature, or among several the first that is called
-            text, book_text, content, document, article or story.
+        text_feature: name of the feature. None: the only string feature that is no name of a file and the like, or
+            among several the first that is called text, book_text, content, document, article or story.
 
     Raises:
         ValueError: If the named feature is not a string, or the choice is ambiguous.
@@ -102,11 +103,12 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
     flat = dict(features.items()) if hasattr(features, "items") else {}
     strings = [name for name, feature in flat.items() if _is_string(feature)]
     if text_feature is None:
-        known = [name for name in TEXT_FEATURES if name in strings] or (strings if len(strings) == 1 else [])
+        texts = [name for name in strings if name not in NO_TEXT]
+        known = [name for name in TEXT_FEATURES if name in texts] or (texts if len(texts) == 1 else [])
         text_feature = known[0] if known else None
     if text_feature is None or text_feature not in strings:
         raise ValueError(
-            "`text_feature` must be a string feature of the data set. "
+            "`text_feature` must be a string feature of the data set, which has to be one of text. "
             f"Received: text_feature={text_feature}, string features: {', '.join(strings) or 'none'}, "
             f"all features: {', '.join(flat) or features}."
         )
@@ -126,14 +128,15 @@ def open_source(
     text_feature: str | None = None,
     data_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
+    text_field: str | None = None,
 ) -> TextSource:
     """Opens a text data set. It is downloaded and prepared when its documents are first read.
 
     Args:
         tfds: name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
             "python_source", the Python standard library's own source, which needs no download and is the default.
-        path: folder of text files, or one text file, instead of `tfds`; see `TextFolder`. At an address such as
-            gs://bucket/books a local copy is read, see `local_path`; so it is for the other sources.
+        path: folder of text files, or one text file, instead of `tfds`, plain or NAME.gz; see `TextFolder`. At an
+            address such as gs://bucket/books a local copy is read, see `local_path`; so it is for the other sources.
         pattern: glob pattern of the documents in `path`. Default "**/*.txt".
         local_dir: folder with the files that the builder would download, so that it works offline. For "pg19" a copy,
             or a part, of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For any
@@ -142,13 +145,16 @@ def open_source(
         text_feature: name of the feature with the text; None finds it.
         data_dir: folder of TFDS, local or in a bucket; None is TFDS's own default (~/tensorflow_datasets).
         try_gcs: whether prepared data may be read from the public bucket of TFDS.
+        text_field: of JSON lines, the field with the text: `path` is then a file NAME.jsonl or NAME.jsonl.gz, or a
+            folder of them, and each line is a document; see `JsonLines`. Several fields with "+" between are one text.
 
     Returns:
         `TextSource`.
 
     Raises:
-        ValueError: If both `tfds` and `path` are given, `local_dir` does not exist or has not the layout of the data
-            set, or the data set has no text.
+        ValueError: If both `tfds` and `path` are given, or `text_field` without `path`, `local_dir` does not exist or
+            has not the layout of the data set, or the data set has no text.
+        ConnectionError: If the data set is of a catalogue that cannot be reached.
         ImportError: If tensorflow-datasets is not installed.
 
     Example:
@@ -159,8 +165,14 @@ def open_source(
     """
     if tfds is not None and path is not None:
         raise ValueError(f"`tfds` and `path` must not both be given. Received: tfds={tfds}, path={path}.")
+    if text_field is not None and path is None:
+        raise ValueError(f"`text_field` must be given with `path`. Received: text_field={text_field}, tfds={tfds}.")
     corpus_dir: str | None = check_folder(local_dir)
     with making_builder(data_dir):
+        if text_field is not None:
+            from tf_sparse_attention.data.sources.json_lines import JsonLines
+
+            return TextSource(JsonLines(path=local_path(path), fields=(text_field,), data_dir=data_dir), text_field)
         if path is not None:
             from tf_sparse_attention.data.sources.text_folder import TextFolder
 
@@ -194,10 +206,23 @@ def find_builder(library: Any, name: str, **options: Any) -> Any:
     except ValueError as error:  # of a name that TFDS cannot read, or does not know, which lists a thousand
         known = library.list_builders()
         if _without_config(name) in known:
-            raise
+            config = name.partition("/")[2].partition(":")[0]
+            configs = list(library.builder_cls(_without_config(name)).builder_configs)
+            if not config or config in configs:
+                raise
+            raise ValueError(
+                f"`tfds` must name a configuration of {_without_config(name)}: {', '.join(configs) or 'it has none'}."
+                f"{did_you_mean(config, configs)} Received: tfds={name}."
+            ) from error
         raise ValueError(
             "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`."
             f"{did_you_mean(str(name), known)} Received: tfds={name}."
+        ) from error
+    except Exception as error:  # of the catalogues of others, "huggingface:NAME", which their libraries look up
+        if not is_of_network(error):
+            raise
+        raise ConnectionError(
+            f"`tfds` must be the name of a data set that can be reached. Received: tfds={name}, with {error}."
         ) from error
 
 

@@ -1,0 +1,1 @@
+"""What a training survives: kills, full disks, damaged files, bad data and the like."""

@@ -1,0 +1,188 @@
+"""A tiny training that takes seconds, what disturbs it, and whether it ends as one that was left alone."""
+
+import functools
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NUM_STEPS = 12
+# Dropout and moving centroids in both of two layers; the last checkpoint is that of the last step.
+SETTINGS = {"num_steps": NUM_STEPS, "log_every": 2, "evaluate_every": 6, "checkpoint_every": 3, "evaluation_windows": 2}
+HANG = 300.0  # seconds after which a process counts as hanging
+LAST = f"checkpoints/step_{NUM_STEPS:09d}.npz"
+
+
+class Trial(NamedTuple):
+    """One trial: what was done, and why it counts as lost. None: it survived."""
+
+    name: str
+    problem: str | None
+
+
+class Ended(NamedTuple):
+    """How a process ended: its exit status (None: it had to be killed for hanging), what it said, its seconds."""
+
+    status: int | None
+    said: str
+    seconds: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it refused in one line."""
+        return self.status == 2 and "Traceback" not in self.said and len(re.findall("^error: ", self.said, re.M)) == 1
+
+    def __str__(self) -> str:
+        lines = [line for line in self.said.strip().splitlines() if not line.startswith("(--verbosity")]
+        return f"status {self.status}: {lines[-1][:300] if lines else 'nothing said'}"
+
+
+class Lab:
+    """A folder with a text, an undisturbed run, and a folder for each trial.
+
+    Args:
+        folder: where all that lies; made if it is not there.
+        seed: of the text and of what is random in trials. Default: 0.
+    """
+
+    def __init__(self, folder: pathlib.Path, seed: int = 0) -> None:
+        self.folder = folder.resolve()
+        self.random = random.Random(seed)
+        self.text, self.data_dir = self.folder / "text", self.folder / "data"
+        write_text(self.text)
+
+    @functools.cached_property
+    def reference(self) -> pathlib.Path:
+        """The work folder of the undisturbed run; what it writes is in the file "writes" beside it."""
+        folder, log = self.folder / "reference", self.folder / "writes"
+        if not (folder / "model.keras").exists():
+            for path in (folder, self.data_dir):
+                shutil.rmtree(path, ignore_errors=True)
+            log.unlink(missing_ok=True)
+            ended = self.run(folder, fault={"FAULT": "record", "FAULT_LOG": str(log)})
+            if ended.status:
+                raise RuntimeError(f"The undisturbed run failed.\n{ended.said}")
+            (self.folder / "seconds").write_text(str(ended.seconds))
+        return folder
+
+    @property
+    def seconds(self) -> float:
+        """What the undisturbed run took, preparing its data included."""
+        return float((self.reference.parent / "seconds").read_text())
+
+    def new(self, name: str) -> pathlib.Path:
+        """Returns an empty folder for a trial."""
+        folder = self.folder / "trials" / name
+        make_writable(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def start(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        data_dir: str | os.PathLike | None = None,
+        text: str | os.PathLike | None = None,
+        changes: Sequence[str] = (),
+        program: str = "train",
+        fault: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        cwd: pathlib.Path | None = None,
+    ) -> subprocess.Popen:
+        """Starts a program on a work folder; of trainings the text and the folder of prepared data can be others."""
+        command = [sys.executable, "-m", *(["benchmarks.faults.hooked", program] if fault else [f"trainers.{program}"])]
+        if program == "train":
+            command += ["--config=demo:tiny", *(f"--config.train.{name}={value}" for name, value in SETTINGS.items())]
+            command += [
+                f"--config.data.path={text or self.text}",
+                f"--config.data.data_dir={data_dir or self.data_dir}",
+            ]
+        command += [f"--workdir={workdir}", *changes]
+        return start(command, {**(fault or {}), **(environment or {})}, cwd)
+
+    def run(self, workdir: str | os.PathLike, **options) -> Ended:
+        """Runs a program to its end; see `start`."""
+        begin = time.monotonic()
+        return end(self.start(workdir, **options), begin)
+
+    def difference(self, workdir: pathlib.Path) -> str | None:
+        """Returns what of a run is not as the undisturbed one left it, or None."""
+        try:
+            ours, theirs = arrays_of(workdir), arrays_of(self.reference)
+        except (OSError, zipfile.BadZipFile) as error:
+            return f"no last checkpoint: {error}"
+        wrong = [name for name in theirs if ours.get(name) != theirs[name]]
+        left = [path.name for path in workdir.rglob("*incomplete*")]
+        if wrong or len(ours) != len(theirs):
+            return f"{len(wrong)} of {len(theirs)} arrays have other bits"
+        if not (workdir / "model.keras").exists():
+            return "no model.keras"
+        return f"left behind: {left[0]}" if left else None
+
+    def resumed(self, workdir: pathlib.Path, **options) -> str | None:
+        """Gives the same command again and returns what is wrong with how it ends, or None."""
+        ended = self.run(workdir, **options)
+        return f"again: {ended}" if ended.status else self.difference(workdir)
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], cwd: pathlib.Path | None = None) -> subprocess.Popen:
+    """Starts a process that imports this checkout, with variables beside its own environment."""
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(command, cwd=cwd or ROOT, env=variables, text=True, errors="replace", **pipes)
+
+
+def run_module(name: str, *arguments: str, seconds: float = 3600.0) -> Ended:
+    """Runs a module to its end."""
+    begin = time.monotonic()
+    return end(start([sys.executable, "-m", name, *arguments], {}), begin, seconds)
+
+
+def end(process: subprocess.Popen, begin: float, seconds: float = HANG) -> Ended:
+    """Waits for a process, and kills one that hangs."""
+    try:
+        said, status = process.communicate(timeout=seconds)[0], process.returncode
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, status = process.communicate()[0], None
+    return Ended(status, said, time.monotonic() - begin)
+
+
+def was_killed(ended: Ended) -> bool:
+    """Returns whether a process was ended by a kill, or by a file that grew beyond its limit."""
+    return ended.status in (-signal.SIGKILL, -signal.SIGXFSZ)
+
+
+def write_text(folder: pathlib.Path) -> None:
+    """Writes the text of the training, of invented words, unless it is there."""
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefgh", k=generator.randint(2, 7))) for _ in range(40)]
+    for split, count in {"train": 4000, "validation": 200, "test": 200}.items():
+        path, text = folder / split / "a.txt", " ".join(generator.choices(words, k=count))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(text)
+
+
+def arrays_of(folder: pathlib.Path) -> dict[str, bytes]:
+    """Returns every array of the last checkpoint, by name."""
+    with zipfile.ZipFile(folder / LAST) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if name.endswith(".npy")}
+
+
+def make_writable(folder: pathlib.Path, writable: bool = True) -> None:
+    """Gives or takes the permission to write a folder and what is in it."""
+    for path in (folder, *folder.rglob("*")) if folder.exists() else ():
+        if not path.is_symlink():
+            path.chmod(0o755 if writable else 0o555)

@@ -1,0 +1,122 @@
+"""Memory over thousands of steps, hundreds of texts and saves, and threads on a SavedModel.
+
+`python -m benchmarks.faults.memory PART` is one part in a process of its own, which prints the memory it holds: one
+figure in MB for each of ten stretches.
+"""
+
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks.faults.lab import Lab, Trial, run_module
+from benchmarks.memory import status
+
+STRETCHES = 10
+GROWTH = 0.03  # what may be held more after the last stretch than after the third, of what the process holds
+
+
+def flat(lab: Lab, count: int) -> Iterator[Trial]:
+    """Measures the memory of each part; `count` scales how long they are, 10 being all."""
+    for part in PARTS:
+        ended = run_module("benchmarks.faults.memory", part, str(count / 10))
+        held = [float(word) for word in ended.said.split() if word.replace(".", "").isdigit()][-STRETCHES:]
+        problem = str(ended) if ended.status or len(held) < STRETCHES else None
+        if problem is None and held[-1] > held[2] * (1 + GROWTH):
+            problem = f"grows: {', '.join(f'{each:.0f}' for each in held)} MB"
+        yield Trial(f"{part}: {held[2]:.0f} MB, then {held[-1]:.0f} MB" if len(held) > 2 else part, problem)
+
+
+def _model():
+    import tf_sparse_attention as tsa
+    from trainers.configs import demo
+    from trainers.shared import components
+
+    config, tokenizer = demo.get_config("tiny"), tsa.data.ByteTokenizer()
+    return components.make_model(config, tokenizer.vocabulary_size), tokenizer
+
+
+def _stretches(repeat: Callable[[int], None], scale: float, total: int) -> None:
+    """Calls `repeat` with a number of repetitions, ten times, and prints the memory after each."""
+    import gc
+
+    for _ in range(STRETCHES):
+        repeat(max(1, round(total * scale / STRETCHES)))
+        gc.collect()
+        print(f"{status('VmRSS') / 2**20:.1f}", flush=True)
+
+
+def steps(scale: float) -> None:
+    """3,000 steps of a training."""
+    import keras
+    import numpy as np
+
+    import tf_sparse_attention as tsa
+
+    model, _ = _model()
+    model.compile(keras.optimizers.Adam(1e-3), loss=tsa.models.language_model_loss())
+    ids = np.random.default_rng(0).integers(1, 200, (2, 65))
+    model.train_on_batch(ids[:, :-1], ids[:, 1:])
+    _stretches(lambda count: [model.train_on_batch(ids[:, :-1], ids[:, 1:]) for _ in range(count)], scale, 3000)
+
+
+def generations(scale: float) -> None:
+    """200 texts, of prompts of different lengths."""
+    model, tokenizer = _model()
+    numbers = iter(range(10**9))
+    _stretches(
+        lambda count: [model.generate("x" * (next(numbers) % 7), 32, "greedy", tokenizer) for _ in range(count)],
+        scale,
+        200,
+    )
+
+
+def saves(scale: float) -> None:
+    """50 saves of the model, and as many loads."""
+    import keras
+
+    model, _ = _model()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.keras"
+
+        def repeat(count):
+            for _ in range(count):
+                model.save(path)
+                keras.models.load_model(path)
+
+        _stretches(repeat, scale, 50)
+
+
+def threads(scale: float) -> None:
+    """Three minutes of 16 threads that score texts by a SavedModel."""
+    import tensorflow as tf
+
+    import tf_sparse_attention as tsa
+
+    model, tokenizer = _model()
+    with tempfile.TemporaryDirectory() as folder:
+        tsa.export.export_saved_model(model, folder, tokenizer, sequence_length=64, jit_compile=False)
+        served = tf.saved_model.load(folder)
+        score = served.signatures["score"]
+
+        def ask(until):
+            while time.monotonic() < until:
+                score(text=tf.constant(["def main():", "x = 1"]))
+
+        def repeat(seconds):
+            until = time.monotonic() + seconds
+            workers = [threading.Thread(target=ask, args=[until]) for _ in range(16)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+
+        _stretches(repeat, scale, 180)
+
+
+PARTS = {part.__name__: part for part in (steps, generations, saves, threads)}
+
+if __name__ == "__main__":
+    PARTS[sys.argv[1]](float(sys.argv[2]))

@@ -1,0 +1,104 @@
+"""What is done to a training, and what counts as survived; `make faults` does it."""
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from benchmarks.faults import __main__ as program
+from benchmarks.faults import content, kills, lab
+from tests.conftest import ROOT
+
+HOOK = """
+import signal
+from benchmarks.faults import hooked
+hooked.limit_at("*/.data.*.incomplete.bin", 1, 10)
+{before}
+open("other.bin", "wb").write(b"x" * 100)
+open(".data.7.incomplete.bin", "wb").write(b"x" * 100)
+try:
+    open(".data.8.incomplete.bin", "wb", buffering=0).write(b"x" * 10)
+    open("after.bin", "wb", buffering=0).write(b"x" * 100)
+    open("after.bin", "ab", buffering=0).write(b"x")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.parametrize("kills_it", [False, True], ids=["full", "kill"])
+def test_nothing_can_be_written_once_a_file_of_a_pattern_is_opened(kills_it, tmp_path):
+    code = HOOK.format(before="signal.signal(signal.SIGXFSZ, signal.SIG_DFL)" if kills_it else "")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (tmp_path / "other.bin").stat().st_size == 100 and (tmp_path / "after.bin").stat().st_size == 10
+    if kills_it:
+        assert lab.was_killed(lab.Ended(process.returncode, "", 0.0))
+    else:
+        assert process.returncode == 0 and int(process.stdout) == errno.EFBIG
+
+
+@pytest.fixture
+def lab_with_runs(tmp_path):
+    """A `Lab` whose undisturbed run is made up, with a work folder "run" that is like it."""
+    made = lab.Lab(tmp_path)
+    for name in ("reference", "run"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / name / "model.keras").touch()
+        with zipfile.ZipFile(tmp_path / name / lab.LAST, "w") as archive:
+            archive.writestr("a.npy", b"bits")
+            archive.writestr("metadata.json", name)
+    return made
+
+
+def test_a_run_survived_only_with_the_same_bits_and_nothing_left_behind(lab_with_runs, tmp_path):
+    run = tmp_path / "run"
+    assert lab_with_runs.difference(run) is None
+    (run / ".model.7.incomplete.keras").touch()
+    assert "left behind" in lab_with_runs.difference(run)
+    with zipfile.ZipFile(run / lab.LAST, "w") as archive:
+        archive.writestr("a.npy", b"bats")
+    assert lab_with_runs.difference(run) == "1 of 1 arrays have other bits"
+    (run / lab.LAST).write_bytes(b"PK")
+    assert lab_with_runs.difference(run).startswith("no last checkpoint")
+
+
+def test_the_first_and_the_last_file_of_each_kind_are_tried(lab_with_runs, tmp_path):
+    names = ("config.7.incomplete.json", "x_3.7.incomplete.npz", "x_6.7.incomplete.npz", "x_9.7.incomplete.npz")
+    written = [f"{tmp_path}/reference/.{name}" for name in names]
+    (tmp_path / "writes").write_text("\n".join(["/tmp/other", *written, written[0]]) + "\n")
+    assert kills.file_kinds(lab_with_runs) == [
+        ("config.json (0)", "*/.config.*.incomplete.json", 0),
+        ("config.json (1)", "*/.config.*.incomplete.json", 1),
+        ("x_3.npz (0)", "*/.x_3.*.incomplete.npz", 0),
+        ("x_9.npz (0)", "*/.x_9.*.incomplete.npz", 0),
+    ]
+
+
+@pytest.mark.parametrize("damage", content.DAMAGES)
+def test_every_damage_changes_a_file(damage, lab_with_runs, tmp_path):
+    lab_with_runs.random = random.Random(0)
+    (tmp_path / "file").write_bytes(b"content")
+    content._damage(lab_with_runs, tmp_path / "file", damage)
+    assert not (tmp_path / "file").exists() or (tmp_path / "file").read_bytes() != b"content"
+
+
+def test_a_refusal_is_one_line_without_a_traceback():
+    assert lab.Ended(2, "12:00:00 ...\nerror: no.\n(--verbosity=1 shows where)\n", 1.0).is_clear
+    assert not lab.Ended(2, "Traceback\nerror: no.\n", 1.0).is_clear
+    assert not lab.Ended(1, "error: no.\n", 1.0).is_clear
+
+
+def test_the_table_counts_trials_and_names_what_was_lost(tmp_path, monkeypatch, capsys):
+    trials = [lab.Trial("first", None), lab.Trial("second", "other bits")]
+    monkeypatch.setitem(program.ROWS, "kills", program.Row("killed", lambda lab, count: iter(trials[:count]), 2))
+    with pytest.raises(SystemExit, match="True"):
+        program.main(["kills", f"--workdir={tmp_path}"])
+    said = capsys.readouterr().out
+    assert "kills: second: LOST: other bits\n" in said
+    assert "killed                                     2         1     1\nlost: kills: second: other bits\n" in said
