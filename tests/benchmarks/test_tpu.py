@@ -1,0 +1,51 @@
+"""The figures that `benchmarks.tpu_check` and `benchmarks.tpu_roofline` make of a compiled program."""
+
+import pytest
+
+from benchmarks import tpu_compile, tpu_kernels, tpu_roofline, tpu_tensorflow
+
+HEADS = "bf16[8,2048,64]{2,1,0}"
+CALL = (
+    '  %splash_mha_{name}.1 = (f32[512,64]{{1,0:T(8,128)}}) custom-call(%a), custom_call_target="tpu_custom_call", '
+    "operand_layout_constraints={{{steps}{{2,1,0}}, s8[1,4,2]{{2,1,0}}, {heads}, {heads}, {heads}}}, "
+    "frontend_attributes={{kernel_metadata={{"
+)
+
+
+def program(*kernels):
+    """Returns lines as those of a program whose kernels take two blocks of 512 keys for each of four of queries."""
+    steps = {"fwd_residuals": "s8[1,4,2]", "dq_no_residuals": "s8[1,4,2]", "dkv_no_residuals": "s8[1,2,4]"}
+    return "\n".join(CALL.format(name=name, steps=steps[name], heads=HEADS) for name in kernels)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "products"), [("fwd_residuals", 2), ("dq_no_residuals", 3), ("dkv_no_residuals", 4)]
+)
+def test_operations_of_a_kernel_are_those_of_the_blocks_that_it_takes(kernel, products):
+    assert tpu_kernels.flops(program(kernel)) == products * 2 * 64 * 8 * (8 * 512 * 512)
+
+
+def test_operations_of_kernels_add_up_and_other_programs_have_none():
+    assert tpu_kernels.flops(program("fwd_residuals", "dq_no_residuals")) == 5 * 2 * 64 * 8 * (8 * 512 * 512)
+    assert tpu_kernels.flops("  %dot = f32[8,8]{1,0} dot(%a, %b)") == 0
+
+
+def test_the_least_time_is_that_of_arithmetic_or_memory_whichever_is_longer():
+    moving = tpu_compile.Compiled({}, 0, 0, 0, 819e6, 1e9, 0, 1)
+    assert moving.least_milliseconds("v5e") == pytest.approx(1)
+    assert moving._replace(flops=2 * 918e9).least_milliseconds("v6e") == pytest.approx(2)
+
+
+def test_a_row_of_the_table_says_how_much_more_than_the_least_is_moved():
+    row = {"layer": tpu_roofline.DENSE, "by": "operations", "pass": "forward", "moved_bytes": 3e6, "least_bytes": 2e6}
+    row |= {"flops": 5e9, "v5e": 4.0, "v6e": 2.0, "ops": {"gather": 1, "sort": 0}}
+    ours = row | {"layer": "LocalAttention", "by": "kernel", "moved_bytes": 2e6, "v5e": 1.0}
+    assert tpu_roofline.table_of([row, ours]).splitlines()[2:] == [
+        "| dense | operations | forward | 3 | 1.5 | 5 | 4.00 | 2.00 | 1.00 | 1 | 0 |",
+        "| LocalAttention | kernel | forward | 2 | 1.0 | 5 | 1.00 | 2.00 | 0.25 | 1 | 0 |",
+    ]
+
+
+def test_copies_of_assigned_variables_are_left_out_of_a_program():
+    text = "  %1 = mhlo.copy %0 : tensor<2xf32>\n  %2 = mhlo.copy %1 : tensor<2xf32>\n  %12 = stablehlo.add %1, %2 : t"
+    assert tpu_tensorflow.without_copies(text) == "  %12 = stablehlo.add %0, %0 : t"
