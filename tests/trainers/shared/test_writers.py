@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from trainers.shared import writers
+from docs import draw_tensorboard
+from trainers.shared import workdir, writers
 
 SCALARS = {"loss": 1.23456789, "routing/a/used": 0.5, "routing/b/used": 1.0, "routing/a/entropy": 0.25}
 
@@ -128,3 +129,13 @@ def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch, is_te
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
     opened = writers.open_writers(tmp_path, num_steps=3, start_step=0, settings={})
     assert [type(writer) for writer in opened] == [kind, writers.JsonLines, writers.TensorBoard]
+
+
+@pytest.mark.pages
+def test_the_picture_of_the_training_page_is_drawn_of_event_files(tmp_path):
+    writer = writers.TensorBoard(tmp_path / workdir.TENSORBOARD, {})
+    for step in (1, 2):
+        writer.write(step, SCALARS | {"validation/loss": 9.0, "validation/bits_per_byte": 2.0})
+    assert draw_tensorboard.read_curves(tmp_path / workdir.TENSORBOARD / "validation")["loss"] == ([1, 2], [9.0, 9.0])
+    draw_tensorboard.main([f"--workdir={tmp_path}", f"--output={tmp_path / 'tensorboard.png'}"])
+    assert 10_000 < (tmp_path / "tensorboard.png").stat().st_size < 150_000
