@@ -1,5 +1,7 @@
 """Attention by an interpreted kernel beside plain operations, on the JAX backend."""
 
+import dataclasses
+
 import jax
 import keras
 import numpy as np
@@ -7,12 +9,70 @@ import numpy as np
 from tf_sparse_attention import layers
 from tf_sparse_attention.kernels import cudnn, splash
 from tf_sparse_attention.kernels.choice import CUDNN, SPLASH, Kernel, SlotPairs, use_kernel
-from tf_sparse_attention.patterns import Dilated, First, Nearest, Successors, Window
+from tf_sparse_attention.patterns import Dilated, First, Grid, Nearest, Pattern, Successors, Window
 
 BATCH, SIZE = 2, 24
 HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
 KERNEL = Kernel(SPLASH, interpret=True)
 CLUSTERS = {"num_clusters": 5, "cluster_size": 40, **HEADS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks(Pattern):
+    """All that blocks of 512 hold, by a rule without a condition."""
+
+    def visible(self, query, key):
+        return ()
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 512, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed(Pattern):
+    """The keys so many positions before; a list has no hash."""
+
+    steps: list
+
+    def visible(self, query, key):
+        seen = [query.position - key.position == step for step in self.steps]
+        return seen[0] | seen[1]
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 16, 1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tabled(Pattern):
+    """The keys of which a table says so."""
+
+    def visible(self, query, key):
+        before = query.position - key.position
+        return before < 16, keras.ops.take(np.arange(16) % 3 == 0, keras.ops.clip(before, 0, 15))
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 16, 1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NearOfCluster(Nearest):
+    """The last keys of a cluster, no further than 20 positions away."""
+
+    def visible(self, query, key):
+        return *super().visible(query, key), abs(query.position - key.position) <= 20
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterInBlocks(Nearest):
+    """The keys of a cluster in the own block and the one before."""
+
+    def visible(self, query, key):
+        return query.group == key.group, query.position // 20 - key.position // 20 <= 1
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 20, 1, 0)
+
+
 LAYERS = {
     "window": lambda: layers.LocalAttention(window=50, **HEADS),
     "rotary": lambda: layers.LocalAttention(window=50, position="rotary", value_dim=16, **HEADS),
@@ -26,12 +86,20 @@ LAYERS = {
     "strided": lambda: layers.StridedAttention(stride=7, heads="split", **HEADS),
     "dense": lambda: layers.DenseAttention(**HEADS),
     "dilated": lambda: layers.SparseAttention(pattern=Dilated(3, 20), **HEADS),
+    "alone": lambda: layers.SparseAttention(pattern=Window(1), share_qk=True, **HEADS),
+    "no condition": lambda: layers.SparseAttention(pattern=Blocks(), **HEADS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
-# What no kernel computes: parts of one softmax that are far apart, biases, keys of their own in clusters.
+# What no kernel computes: parts of one softmax that are far apart, biases, keys of their own in clusters, tokens that a
+# call marks; of a pattern of one's own what cannot be asked inside a kernel, or reads more than slots say.
 OTHERS = {
     "strided in one softmax": lambda: layers.StridedAttention(stride=7, heads="merged", **HEADS),
     "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
+    "global": lambda: layers.GlobalLocalAttention(window=20, num_global=4, num_first_global=2, **HEADS),
+    "list": lambda: layers.SparseAttention(pattern=Listed([0, 3]), **HEADS),
+    "table": lambda: layers.SparseAttention(pattern=Tabled(), **HEADS),
+    "near of cluster": lambda: layers.SparseAttention(pattern=NearOfCluster(5, 40), share_qk=True, **HEADS),
+    "cluster in blocks": lambda: layers.SparseAttention(pattern=ClusterInBlocks(5, 40), share_qk=True, **HEADS),
     "separate": lambda: layers.SparseAttention(pattern=Successors(Nearest(5, 40)), **HEADS),
 }
 
@@ -42,7 +110,7 @@ def call_of(seed, length):
     padded = np.ones((BATCH, length), bool)
     padded[0, rng.integers(1, length) :] = False
     padded[1, : rng.integers(0, length // 2)] = False
-    documents = np.cumsum(rng.random((BATCH, length)) < 0.02, axis=1, dtype="int32")
+    documents = np.cumsum(rng.random((BATCH, length)) < 0.02, axis=1, dtype="int32") * 7 + np.iinfo("int32").min
     return {
         **({"query_mask": padded} if seed % 2 else {}),
         **({"segment_ids": documents} if seed // 2 % 2 else {}),
@@ -75,7 +143,7 @@ def compare(name, seed=0, length=300, causal=True):
         splash.attend_slots = count
     size = max(float(abs(gradient).max()) for gradient in expected[1])
     apart = [float(abs(a - b).max()) / size for a, b in zip(expected[1], found[1], strict=True)]
-    return len(ran), float(abs(expected[0] - found[0]).max()), max(apart)
+    return len(ran), float(abs(expected[0] - found[0]).max()), float(np.max(apart))  # NaN if one is
 
 
 def compare_slots():

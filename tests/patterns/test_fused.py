@@ -39,6 +39,14 @@ def test_every_layer_by_a_kernel_on_jax(run_jax, name):
 
 
 @pytest.mark.full
+def test_rules_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax):
+    for ran, output, gradient in compared(run_jax, ("alone", 0, 300, False), ("no condition", 0, 512, False)):
+        assert ran == 1
+        assert output < 3e-6
+        assert gradient < 3e-6
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["union", "union of queries"])
 def test_several_parts_by_one_run_of_a_kernel_on_jax(run_jax, name):
     cases = [
@@ -61,8 +69,9 @@ def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
 
 @pytest.mark.full
 def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax):
-    found = compared(run_jax, ("strided in one softmax",), ("alibi",), ("separate",), ("window", 0, 255))
-    assert [(ran, output, gradient) for ran, output, gradient in found] == [(0, 0, 0)] * 4
+    cases = [("strided in one softmax",), ("alibi",), ("separate",), ("window", 0, 255), ("global", 1, 300, False)]
+    cases += [("list",), ("table",), ("near of cluster",), ("cluster in blocks",)]  # patterns of one's own
+    assert compared(run_jax, *cases) == [[0, 0, 0]] * len(cases)
 
 
 @pytest.mark.full
