@@ -96,6 +96,7 @@ OTHERS = {
     "strided in one softmax": lambda: layers.StridedAttention(stride=7, heads="merged", **HEADS),
     "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
     "global": lambda: layers.GlobalLocalAttention(window=20, num_global=4, num_first_global=2, **HEADS),
+    "float16": lambda: layers.LocalAttention(window=50, dtype="float16", **HEADS),
     "list": lambda: layers.SparseAttention(pattern=Listed([0, 3]), **HEADS),
     "table": lambda: layers.SparseAttention(pattern=Tabled(), **HEADS),
     "near of cluster": lambda: layers.SparseAttention(pattern=NearOfCluster(5, 40), share_qk=True, **HEADS),

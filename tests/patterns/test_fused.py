@@ -70,7 +70,13 @@ def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
 @pytest.mark.full
 def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax):
     cases = [("strided in one softmax",), ("alibi",), ("separate",), ("window", 0, 255), ("global", 1, 300, False)]
-    cases += [("list",), ("table",), ("near of cluster",), ("cluster in blocks",)]  # patterns of one's own
+    cases += [
+        ("float16",),
+        ("list",),
+        ("table",),
+        ("near of cluster",),
+        ("cluster in blocks",),
+    ]  # patterns of one's own
     assert compared(run_jax, *cases) == [[0, 0, 0]] * len(cases)
 
 

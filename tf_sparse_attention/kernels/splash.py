@@ -17,6 +17,7 @@ from tf_sparse_attention.kernels.devices import over_devices
 from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
 from tf_sparse_attention.types import Tensor
 
+DTYPES = ("float32", "bfloat16")  # TPUs read no float16
 LANES = 128  # of a TPU; a block is a whole number of them
 LARGEST_BLOCK = 512
 MOST_BLOCKS = 256  # on a side; each pair of them is looked at when the program is made

@@ -25,7 +25,7 @@ from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
-DTYPES = ("float32", "bfloat16", "float16")  # of which the scores are float32
+DTYPES = {SPLASH: splash.DTYPES, CUDNN: cudnn.DTYPES}
 MOST_BLOCKS = 0.25  # of a union; causal dense attention has half of all
 HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees; one of this number is the next
 
@@ -94,7 +94,7 @@ def attend_fused(
     kernel, limits = kernel_here(), arrangement.limits
     if kernel is None or limits is None or leaf.excluded or not _rule_is_of_slots(arrangement, leaf, inputs):
         return None
-    if not _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
+    if not _asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns):
         return None
     slots = arrangement.slot_positions
     key_length = None if slots is None else arrangement.key_length
@@ -129,7 +129,7 @@ def attend_union_fused(
     kernel = kernel_here()
     if kernel is None or kernel.name != SPLASH or call.lead or not _are_one_rule_of_positions(leaves, inputs):
         return None
-    if not all(_asks_for_slots_alone(leaf, inputs, call, dropout, returns) for leaf in leaves):
+    if not all(_asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns) for leaf in leaves):
         return None
     arrangements = [each for each in (leaf.pattern.arrange(call) for leaf in leaves) if isinstance(each, Arrangement)]
     if len(arrangements) < len(leaves):  # some have several
@@ -166,7 +166,7 @@ def _are_one_rule_of_positions(leaves, inputs):
     )
 
 
-def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
+def _asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns):
     """Whether nothing is asked for but a softmax over the pairs that slots and groups decide, of a size that pays."""
     masks, options = inputs.masks, inputs.options
     batch, heads, length, _ = shape(inputs.query)
@@ -174,7 +174,7 @@ def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
     return (
         are_known(batch, heads, length, key_length)
         and SHORTEST <= max(length, key_length) <= LONGEST
-        and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES
+        and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES[kernel.name]
         and not any(returns.values())
         and (dropout is None or dropout.rate == 0)
         and not options.position.has_bias
@@ -189,7 +189,7 @@ def _causal_band(pairs, leaf, inputs):
     rule, sizes = pairs.rule, (inputs.query.shape[-1], inputs.value.shape[-1])
     if leaf.pattern.period != 1 or pairs.query_groups is not None or not rule.causal or rule.lead or rule.hides_self:
         return None
-    if inputs.query.dtype not in cudnn.DTYPES or max(sizes) > cudnn.LARGEST_HEAD or any(size % 8 for size in sizes):
+    if max(sizes) > cudnn.LARGEST_HEAD or any(size % 8 for size in sizes):
         return None
     offsets = np.arange(pairs.limits[0], 1)
     seen = np.flatnonzero(splash.evaluate(rule, np.zeros(1, "int32"), offsets)[::-1])
