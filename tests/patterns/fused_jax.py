@@ -106,12 +106,20 @@ OTHERS = {
 
 
 def call_of(seed, length):
-    """Returns drawn arguments of a call: padding, documents, both or none."""
+    """Returns drawn arguments of a call: padding, documents, both or none; from seed 4 on with gaps.
+
+    A key mask without a query mask then hides all that some queries could see, or documents go on after others.
+    """
     rng = np.random.default_rng(seed)
     padded = np.ones((BATCH, length), bool)
     padded[0, rng.integers(1, length) :] = False
     padded[1, : rng.integers(0, length // 2)] = False
     documents = np.cumsum(rng.random((BATCH, length)) < 0.02, axis=1, dtype="int32") * 7 + np.iinfo("int32").min
+    if seed == 4:
+        return {"value_mask": abs(np.arange(length) - length // 2)[None].repeat(BATCH, 0) > 70}
+    if seed > 4:
+        padded, documents = rng.random((BATCH, length)) < 0.7, documents // 7 % 2
+        return {"query_mask": padded, "segment_ids": documents}
     return {
         **({"query_mask": padded} if seed % 2 else {}),
         **({"segment_ids": documents} if seed // 2 % 2 else {}),
@@ -147,17 +155,17 @@ def compare(name, seed=0, length=300, causal=True):
     return len(ran), float(abs(expected[0] - found[0]).max()), float(np.max(apart))  # NaN if one is
 
 
-def compare_slots():
-    """Returns how far the kernel is from dense attention of a window of 20, in two groups, of 140 slots."""
+def compare_slots(window):
+    """Returns how far the kernel is from dense attention of a window, in two groups, of 140 slots."""
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 2, 140, 8)).astype("float32")
     groups = rng.integers(0, 2, (1, 1, 140)).astype("int32")
     apart = np.arange(140)[:, None] - np.arange(140)
-    seen = (abs(apart) < 20) & (groups[:, :, :, None] == groups[:, :, None, :])
+    seen = (abs(apart) < window) & (groups[:, :, :, None] == groups[:, :, None, :])
     scores = np.where(seen, query @ key.swapaxes(-1, -2), -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     expected = weights / weights.sum(axis=-1, keepdims=True) @ value
-    pairs = SlotPairs(lambda query, key: abs(query - key) < 20, (-19, 19), groups, groups)
+    pairs = SlotPairs(lambda query, key: abs(query - key) < window, (1 - window, window - 1), groups, groups)
     return float(abs(splash.attend_slots(query, key, value, pairs, interpret=True) - expected).max())
 
 
@@ -179,3 +187,25 @@ def compare_bands():
         found = [layer(x, **arguments) for layer, arguments in calls]
     apart = max(float(abs(a - b).max()) for a, b in zip(expected, found, strict=True))
     return apart, ran
+
+
+def count_others():
+    """Returns how often a kernel ran for calls of a window, a first plain and then each with what no kernel computes."""
+    x, window = np.ones((1, 256, SIZE), "float32"), {"window": 50, **HEADS}
+    drops = layers.LocalAttention(dropout=0.1, **window)
+    spans = layers.LocalAttention(adaptive_span=True, **window)
+    calls = [(drops, {}), (drops, {"training": True}), (drops, {"return_attention_scores": True})]
+    calls += [(drops, {"attention_mask": np.tri(256) > 0}), (spans, {})]
+    calls += [(layers.AllAttention(num_persistent=3, **window), {})]
+    attend, counts = splash.attend_slots, [0] * len(calls)
+    for number, (layer, arguments) in enumerate(calls):
+
+        def count(*args, number=number):
+            counts[number] += 1
+            return attend(*args)
+
+        splash.attend_slots = count
+        with use_kernel(KERNEL):
+            layer(x, use_causal_mask=True, **arguments)
+    splash.attend_slots = attend
+    return counts
