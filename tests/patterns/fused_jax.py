@@ -190,7 +190,7 @@ def compare_bands():
 
 
 def count_others():
-    """Returns how often a kernel ran for calls of a window, a first plain and then each with what no kernel computes."""
+    """Returns how often a kernel ran for a call of a window, and for others that ask for what no kernel computes."""
     x, window = np.ones((1, 256, SIZE), "float32"), {"window": 50, **HEADS}
     drops = layers.LocalAttention(dropout=0.1, **window)
     spans = layers.LocalAttention(adaptive_span=True, **window)
