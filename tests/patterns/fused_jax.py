@@ -1,5 +1,7 @@
 """Attention by an interpreted kernel beside plain operations, on the JAX backend."""
 
+import dataclasses
+
 import jax
 import keras
 import numpy as np
@@ -7,12 +9,70 @@ import numpy as np
 from tf_sparse_attention import layers
 from tf_sparse_attention.kernels import cudnn, splash
 from tf_sparse_attention.kernels.choice import CUDNN, SPLASH, Kernel, SlotPairs, use_kernel
-from tf_sparse_attention.patterns import Dilated, First, Nearest, Successors, Window
+from tf_sparse_attention.patterns import Dilated, First, Grid, Nearest, Pattern, Successors, Window
 
 BATCH, SIZE = 2, 24
 HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
 KERNEL = Kernel(SPLASH, interpret=True)
 CLUSTERS = {"num_clusters": 5, "cluster_size": 40, **HEADS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks(Pattern):
+    """All that blocks of 512 hold, by a rule without a condition."""
+
+    def visible(self, query, key):
+        return ()
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 512, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed(Pattern):
+    """The keys so many positions before; a list has no hash."""
+
+    steps: list
+
+    def visible(self, query, key):
+        seen = [query.position - key.position == step for step in self.steps]
+        return seen[0] | seen[1]
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 16, 1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tabled(Pattern):
+    """The keys of which a table says so."""
+
+    def visible(self, query, key):
+        before = query.position - key.position
+        return before < 16, keras.ops.take(np.arange(16) % 3 == 0, keras.ops.clip(before, 0, 15))
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 16, 1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NearOfCluster(Nearest):
+    """The last keys of a cluster, no further than 20 positions away."""
+
+    def visible(self, query, key):
+        return *super().visible(query, key), abs(query.position - key.position) <= 20
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterInBlocks(Nearest):
+    """The keys of a cluster in the own block and the one before."""
+
+    def visible(self, query, key):
+        return query.group == key.group, query.position // 20 - key.position // 20 <= 1
+
+    def arrange(self, call, known=None):
+        return Grid(call.query_length, call.key_length, 20, 1, 0)
+
+
 LAYERS = {
     "window": lambda: layers.LocalAttention(window=50, **HEADS),
     "rotary": lambda: layers.LocalAttention(window=50, position="rotary", value_dim=16, **HEADS),
@@ -26,23 +86,40 @@ LAYERS = {
     "strided": lambda: layers.StridedAttention(stride=7, heads="split", **HEADS),
     "dense": lambda: layers.DenseAttention(**HEADS),
     "dilated": lambda: layers.SparseAttention(pattern=Dilated(3, 20), **HEADS),
+    "alone": lambda: layers.SparseAttention(pattern=Window(1), share_qk=True, **HEADS),
+    "no condition": lambda: layers.SparseAttention(pattern=Blocks(), **HEADS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
-# What no kernel computes: parts of one softmax that are far apart, biases, keys of their own in clusters.
+# What no kernel computes: parts of one softmax that are far apart, biases, keys of their own in clusters, tokens that a
+# call marks; of a pattern of one's own what cannot be asked inside a kernel, or reads more than slots say.
 OTHERS = {
     "strided in one softmax": lambda: layers.StridedAttention(stride=7, heads="merged", **HEADS),
     "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
+    "global": lambda: layers.GlobalLocalAttention(window=20, num_global=4, num_first_global=2, **HEADS),
+    "float16": lambda: layers.LocalAttention(window=50, dtype="float16", **HEADS),
+    "list": lambda: layers.SparseAttention(pattern=Listed([0, 3]), **HEADS),
+    "table": lambda: layers.SparseAttention(pattern=Tabled(), **HEADS),
+    "near of cluster": lambda: layers.SparseAttention(pattern=NearOfCluster(5, 40), share_qk=True, **HEADS),
+    "cluster in blocks": lambda: layers.SparseAttention(pattern=ClusterInBlocks(5, 40), share_qk=True, **HEADS),
     "separate": lambda: layers.SparseAttention(pattern=Successors(Nearest(5, 40)), **HEADS),
 }
 
 
 def call_of(seed, length):
-    """Returns drawn arguments of a call: padding, documents, both or none."""
+    """Returns drawn arguments of a call: padding, documents, both or none; from seed 4 on with gaps.
+
+    A key mask without a query mask then hides all that some queries could see, or documents go on after others.
+    """
     rng = np.random.default_rng(seed)
     padded = np.ones((BATCH, length), bool)
     padded[0, rng.integers(1, length) :] = False
     padded[1, : rng.integers(0, length // 2)] = False
-    documents = np.cumsum(rng.random((BATCH, length)) < 0.02, axis=1, dtype="int32")
+    documents = np.cumsum(rng.random((BATCH, length)) < 0.02, axis=1, dtype="int32") * 7 + np.iinfo("int32").min
+    if seed == 4:
+        return {"value_mask": abs(np.arange(length) - length // 2)[None].repeat(BATCH, 0) > 70}
+    if seed > 4:
+        padded, documents = rng.random((BATCH, length)) < 0.7, documents // 7 % 2
+        return {"query_mask": padded, "segment_ids": documents}
     return {
         **({"query_mask": padded} if seed % 2 else {}),
         **({"segment_ids": documents} if seed // 2 % 2 else {}),
@@ -75,20 +152,20 @@ def compare(name, seed=0, length=300, causal=True):
         splash.attend_slots = count
     size = max(float(abs(gradient).max()) for gradient in expected[1])
     apart = [float(abs(a - b).max()) / size for a, b in zip(expected[1], found[1], strict=True)]
-    return len(ran), float(abs(expected[0] - found[0]).max()), max(apart)
+    return len(ran), float(abs(expected[0] - found[0]).max()), float(np.max(apart))  # NaN if one is
 
 
-def compare_slots():
-    """Returns how far the kernel is from dense attention of a window of 20, in two groups, of 140 slots."""
+def compare_slots(window):
+    """Returns how far the kernel is from dense attention of a window, in two groups, of 140 slots."""
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 2, 140, 8)).astype("float32")
     groups = rng.integers(0, 2, (1, 1, 140)).astype("int32")
     apart = np.arange(140)[:, None] - np.arange(140)
-    seen = (abs(apart) < 20) & (groups[:, :, :, None] == groups[:, :, None, :])
+    seen = (abs(apart) < window) & (groups[:, :, :, None] == groups[:, :, None, :])
     scores = np.where(seen, query @ key.swapaxes(-1, -2), -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     expected = weights / weights.sum(axis=-1, keepdims=True) @ value
-    pairs = SlotPairs(lambda query, key: abs(query - key) < 20, (-19, 19), groups, groups)
+    pairs = SlotPairs(lambda query, key: abs(query - key) < window, (1 - window, window - 1), groups, groups)
     return float(abs(splash.attend_slots(query, key, value, pairs, interpret=True) - expected).max())
 
 
@@ -110,3 +187,25 @@ def compare_bands():
         found = [layer(x, **arguments) for layer, arguments in calls]
     apart = max(float(abs(a - b).max()) for a, b in zip(expected, found, strict=True))
     return apart, ran
+
+
+def count_others():
+    """Returns how often a kernel ran for a call of a window, and for others that ask for what no kernel computes."""
+    x, window = np.ones((1, 256, SIZE), "float32"), {"window": 50, **HEADS}
+    drops = layers.LocalAttention(dropout=0.1, **window)
+    spans = layers.LocalAttention(adaptive_span=True, **window)
+    calls = [(drops, {}), (drops, {"training": True}), (drops, {"return_attention_scores": True})]
+    calls += [(drops, {"attention_mask": np.tri(256) > 0}), (spans, {})]
+    calls += [(layers.AllAttention(num_persistent=3, **window), {})]
+    attend, counts = splash.attend_slots, [0] * len(calls)
+    for number, (layer, arguments) in enumerate(calls):
+
+        def count(*args, number=number):
+            counts[number] += 1
+            return attend(*args)
+
+        splash.attend_slots = count
+        with use_kernel(KERNEL):
+            layer(x, use_causal_mask=True, **arguments)
+    splash.attend_slots = attend
+    return counts

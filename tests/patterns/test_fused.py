@@ -15,6 +15,8 @@ NAMES = (
     "window of queries",
     "nearest",
     "successors",
+    "dense",
+    "dilated",
     "side by side",
 )
 
@@ -25,7 +27,8 @@ def compared(run_jax, *cases):
 
 
 def test_a_kernel_on_jax_attends_to_the_slots_that_a_rule_allows(run_jax):
-    assert float(run_jax("from tests.patterns.fused_jax import compare_slots\nprint(compare_slots())")) < 2e-6
+    code = "from tests.patterns.fused_jax import compare_slots\nprint(max(map(compare_slots, (20, 2))))"
+    assert float(run_jax(code)) < 2e-6
 
 
 @pytest.mark.full
@@ -34,6 +37,14 @@ def test_every_layer_by_a_kernel_on_jax(run_jax, name):
     cases = [(name, seed, length) for seed, length in enumerate((300, 600, 1030, 257))]
     for ran, output, gradient in compared(run_jax, *cases):
         assert ran == 1 + (name == "side by side")
+        assert output < 3e-6
+        assert gradient < 3e-6
+
+
+@pytest.mark.full
+def test_rules_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax):
+    for ran, output, gradient in compared(run_jax, ("alone", 0, 300, False), ("no condition", 0, 512, False)):
+        assert ran == 1
         assert output < 3e-6
         assert gradient < 3e-6
 
@@ -61,8 +72,30 @@ def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
 
 @pytest.mark.full
 def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax):
-    found = compared(run_jax, ("strided in one softmax",), ("alibi",), ("separate",), ("window", 0, 255))
-    assert [(ran, output, gradient) for ran, output, gradient in found] == [(0, 0, 0)] * 4
+    cases = [("strided in one softmax",), ("alibi",), ("separate",), ("window", 0, 255), ("global", 1, 300, False)]
+    cases += [
+        ("float16",),
+        ("list",),
+        ("table",),
+        ("near of cluster",),
+        ("cluster in blocks",),
+    ]  # patterns of one's own
+    assert compared(run_jax, *cases) == [[0, 0, 0]] * len(cases)
+
+
+@pytest.mark.full
+def test_calls_that_ask_for_more_are_left_to_plain_operations_on_jax(run_jax):
+    printed = run_jax("from tests.patterns.fused_jax import count_others\nprint(count_others())")
+    assert json.loads(printed.splitlines()[-1]) == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["window", "window of successors", "window of queries", "successors"])
+def test_keys_that_are_hidden_between_others_by_a_kernel_on_jax(run_jax, name):
+    for ran, output, gradient in compared(run_jax, (name, 4, 300), (name, 5, 300)):
+        assert ran == 1
+        assert output < 3e-6
+        assert gradient < 3e-6
 
 
 @pytest.mark.full

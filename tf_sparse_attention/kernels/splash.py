@@ -5,6 +5,7 @@ and read them again. Blocks of slots of which the rule allows no pair are left o
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from tf_sparse_attention.kernels.devices import over_devices
 from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
 from tf_sparse_attention.types import Tensor
 
+DTYPES = ("float32", "bfloat16")  # TPUs read no float16
 LANES = 128  # of a TPU; a block is a whole number of them
 LARGEST_BLOCK = 512
 MOST_BLOCKS = 256  # on a side; each pair of them is looked at when the program is made
@@ -75,6 +77,8 @@ def _attend_part(pairs, sizes, key_length, block, interpret, query, key, value, 
         query, key, value = (x.reshape(batch * heads, 1, *x.shape[2:]) for x in (query, key, value))
         groups = tuple(x.reshape(batch * heads, 1, -1) for x in groups)
     kernel = slot_kernel(pairs.rule, pairs.limits, sizes, key_length, query.shape[1], block, interpret)
+    if kernel is None:
+        return ops.zeros((batch, heads, sizes[0], value.shape[-1]), query.dtype)
     segments = SegmentIds(*(x[:, 0] for x in groups)) if groups else None
     output = jax.vmap(lambda *rows: kernel(*rows[:3], segment_ids=rows[3]))(query, key, value, segments)
     return output.reshape(batch, heads, *output.shape[2:])
@@ -92,6 +96,8 @@ def slot_kernel(
 ) -> Any:
     """Returns the kernel of padded sequences, a function of (N, T, H), (N, S, H), (N, S, Hv) and `segment_ids`.
 
+    Of a rule that allows no pair there is none: None.
+
     Args:
         rule: as in `SlotPairs`; so are `limits`.
         sizes: T and S, whole numbers of blocks.
@@ -105,6 +111,9 @@ def slot_kernel(
 
     blocks = splash_attention.BlockSizes(*[block] * 8)  # type: ignore[arg-type]  # forward and in both passes of the gradient
     mask = _slot_mask(rule, limits, sizes, key_length)
+    starts = (range(0, size, block) for size in sizes)
+    if not any(mask[tuple(slice(i, i + block) for i in at)].any() for at in itertools.product(*starts)):
+        return None
     with jax.ensure_compile_time_eval():  # constants, whatever program is being traced
         return splash_attention.make_splash_mha(
             splash_attention.MultiHeadMask([mask] * heads),
@@ -124,6 +133,23 @@ def evaluate(rule: Callable, query_slots: np.ndarray, key_slots: np.ndarray) -> 
     return np.broadcast_to(seen, np.broadcast_shapes(query_slots.shape, key_slots.shape))
 
 
+def can_ask(rule: Callable) -> bool:
+    """Returns whether a rule can be asked inside a kernel, which has no arrays but its arguments, and can be kept."""
+    try:
+        return not _constants_of(rule)
+    except TypeError:  # no hash, since it has lists or arrays; or NumPy's functions, which need slots that are known
+        return False
+
+
+@functools.lru_cache(maxsize=64)
+def _constants_of(rule):
+    """Returns the arrays that a rule holds, besides single numbers."""
+    import jax
+
+    slots = jax.ShapeDtypeStruct((LANES, LANES), "int32")
+    return jax.make_jaxpr(rule)(slots, slots).consts
+
+
 def share_of_blocks(pairs: SlotPairs, lengths: tuple[int, int]) -> float:
     """Returns which share of all blocks of slots the kernel computes.
 
@@ -134,6 +160,8 @@ def share_of_blocks(pairs: SlotPairs, lengths: tuple[int, int]) -> float:
     block = _block_size(max(lengths), pairs)
     sizes = tuple(-(-length // block) * block for length in lengths)
     kernel = slot_kernel(pairs.rule, pairs.limits, sizes, lengths[1], 1, block, False)
+    if kernel is None:
+        return 0.0
     return float(np.count_nonzero(kernel.fwd_mask_info.block_mask)) / (sizes[0] // block * (sizes[1] // block))
 
 
@@ -143,7 +171,7 @@ def _slot_mask(rule: Callable, limits: tuple[int, int], sizes: tuple[int, int], 
 
     def allowed(query_slots, key_slots):
         seen = rule(query_slots, key_slots)
-        return seen if key_length == sizes[1] else seen & (key_slots < key_length)
+        return seen & (key_slots < key_length) if key_length < sizes[1] or isinstance(seen, bool) else seen
 
     class SlotMask(splash_attention_mask.Mask):
         mask_function = staticmethod(allowed)

@@ -20,13 +20,14 @@ from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
+from tf_sparse_attention.patterns.groups import GroupBand
 from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
-DTYPES = ("float32", "bfloat16", "float16")  # of which the scores are float32
+DTYPES = {SPLASH: splash.DTYPES, CUDNN: cudnn.DTYPES}
 MOST_BLOCKS = 0.25  # of a union; causal dense attention has half of all
-HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees
+HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees; one of this number is the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class SlotRule:
             conditions.append(key != query)
         if self.key_length is not None:
             conditions.append(key < self.key_length)
-        return functools.reduce(operator.and_, conditions)
+        return functools.reduce(operator.and_, conditions) if conditions else True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +92,16 @@ def attend_fused(
         The output in the order of the sequence, as `attend` has it; None where no kernel serves.
     """
     kernel, limits = kernel_here(), arrangement.limits
-    if kernel is None or limits is None or leaf.excluded:
+    if kernel is None or limits is None or leaf.excluded or not _rule_is_of_slots(arrangement, leaf, inputs):
         return None
-    if not _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
+    if not _asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns):
         return None
     slots = arrangement.slot_positions
     key_length = None if slots is None else arrangement.key_length
     hides_self = inputs.options.hide_self is not None
     rule = SlotRule(leaf.pattern, call.causal, arrangement.lead, hides_self, slots, key_length)
+    if not splash.can_ask(rule):
+        return None
     pairs = SlotPairs(rule, limits, *_groups(arrangement, leaf, inputs))
     if kernel.name == CUDNN:
         before = _causal_band(pairs, leaf, inputs)
@@ -124,15 +127,17 @@ def attend_union_fused(
         by one.
     """
     kernel = kernel_here()
-    if kernel is None or kernel.name != SPLASH or call.lead or not _are_one_rule_of_positions(leaves):
+    if kernel is None or kernel.name != SPLASH or call.lead or not _are_one_rule_of_positions(leaves, inputs):
         return None
-    if not all(_asks_for_slots_alone(leaf, inputs, call, dropout, returns) for leaf in leaves):
+    if not all(_asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns) for leaf in leaves):
         return None
     arrangements = [each for each in (leaf.pattern.arrange(call) for leaf in leaves) if isinstance(each, Arrangement)]
     if len(arrangements) < len(leaves):  # some have several
         return None
     hides_self = inputs.options.hide_self is not None
     rule = AnyRule(tuple(SlotRule(leaf.pattern, call.causal, 0, hides_self) for leaf in leaves))
+    if not splash.can_ask(rule):
+        return None
     lengths = shape(inputs.query)[2], shape(inputs.key)[2]
     query_groups, key_groups = _groups(Arrangement(), leaves[0], inputs)
     reach = max(leaf.pattern.reach for leaf in leaves)
@@ -146,15 +151,22 @@ def attend_union_fused(
     return _where_something_is_seen(output, inputs.value, parts, inputs, call)
 
 
-def _are_one_rule_of_positions(leaves):
-    """Whether leaves go by positions, and a pair that several show counts once."""
+def _rule_is_of_slots(arrangement, leaf, inputs):
+    """Whether a rule reads nothing but positions, or the groups of an arrangement that has them and ranks there."""
+    if arrangement.groups is None:
+        return inputs.known[leaf.index] is None
+    return type(leaf.pattern.rule).visible is GroupBand.visible  # one of a subclass may read positions as well
+
+
+def _are_one_rule_of_positions(leaves, inputs):
+    """Whether leaves go by positions alone, and a pair that several show counts once."""
     return all(
-        not leaf.pattern.by_content and not leaf.pattern.reads_successors and len(leaf.excluded) == number
+        inputs.known[leaf.index] is None and not leaf.pattern.reads_successors and len(leaf.excluded) == number
         for number, leaf in enumerate(leaves)
     )
 
 
-def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
+def _asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns):
     """Whether nothing is asked for but a softmax over the pairs that slots and groups decide, of a size that pays."""
     masks, options = inputs.masks, inputs.options
     batch, heads, length, _ = shape(inputs.query)
@@ -162,7 +174,7 @@ def _asks_for_slots_alone(leaf, inputs, call, dropout, returns):
     return (
         are_known(batch, heads, length, key_length)
         and SHORTEST <= max(length, key_length) <= LONGEST
-        and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES
+        and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES[kernel.name]
         and not any(returns.values())
         and (dropout is None or dropout.rate == 0)
         and not options.position.has_bias
@@ -177,7 +189,7 @@ def _causal_band(pairs, leaf, inputs):
     rule, sizes = pairs.rule, (inputs.query.shape[-1], inputs.value.shape[-1])
     if leaf.pattern.period != 1 or pairs.query_groups is not None or not rule.causal or rule.lead or rule.hides_self:
         return None
-    if inputs.query.dtype not in cudnn.DTYPES or max(sizes) > cudnn.LARGEST_HEAD or any(size % 8 for size in sizes):
+    if max(sizes) > cudnn.LARGEST_HEAD or any(size % 8 for size in sizes):
         return None
     offsets = np.arange(pairs.limits[0], 1)
     seen = np.flatnonzero(splash.evaluate(rule, np.zeros(1, "int32"), offsets)[::-1])
@@ -198,9 +210,9 @@ def _groups(arrangement, leaf, inputs):
     queries, keys = masks.query_segments, masks.key_segments
     if queries is None:
         queries, keys = (ops.zeros((batch, length), "int32") for length in (query_length, shape(inputs.key)[2]))
-    keys = ops.cast(keys, "int32")
+    queries, keys = (ops.maximum(ops.cast(x, "int32"), HIDDEN + 1) for x in (queries, keys))
     keys = keys if masks.key_mask is None else ops.where(masks.key_mask, keys, HIDDEN)
-    return tuple(arrangement.in_order(x[:, None], -1) for x in (ops.cast(queries, "int32"), keys))
+    return tuple(arrangement.in_order(x[:, None], -1) for x in (queries, keys))
 
 
 def _rows_in_order(arrangement, inputs):
