@@ -117,7 +117,9 @@ def two_trainers(lab: Lab, count: int) -> Iterator[Trial]:
         while not (folder / "train.lock").exists() and first.poll() is None:
             time.sleep(0.05)
         time.sleep(lab.seconds * 0.2 * lab.random.random())
+        first.send_signal(signal.SIGSTOP)  # lest it be done before the second has begun
         second = lab.run(folder)
+        first.send_signal(signal.SIGCONT)
         problem = None if second.is_clear and "no other training runs" in second.said else f"the second: {second}"
         ended = end(first, begin)
         if ended.status:
