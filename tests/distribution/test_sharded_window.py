@@ -38,6 +38,7 @@ def window_of_six():
     return np.ones_like(value), np.ones_like(value), value, expected
 
 
+@pytest.mark.full
 def test_the_first_position_of_a_device_sees_the_last_of_the_one_before_on_jax(run_jax):
     assert run_jax(ON_TWO_DEVICES).strip() == "[(1, 3, 1, 1), (1, 3, 1, 1)]"
 

@@ -129,6 +129,7 @@ def test_8_bits_are_as_close_as_they_can_be():
     assert not numbers.any() and (scale == 1).all()
 
 
+@pytest.mark.full
 def test_a_model_of_few_positions_serves_no_more(tmp_path):
     grid = Backbone(258, 1, 16, [LOCAL], embedding={"grid": (4, 5)})
     model = LanguageModel(grid)

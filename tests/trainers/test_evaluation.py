@@ -125,6 +125,7 @@ def test_a_flag_with_a_value_of_another_kind_is_an_error():
         values(["evaluate", "--config.data.batch_size=many"])
 
 
+@pytest.mark.full
 def test_another_text_is_scored_after_that_of_the_training_is_gone(make_plain_config, text_folder, tmp_path):
     gone, other = tmp_path / "gone", tmp_path / "other"
     shutil.copytree(text_folder, gone)

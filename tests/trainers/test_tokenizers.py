@@ -49,6 +49,7 @@ def run(make_plain_config, vocabulary, tmp_path_factory):
     return config, folder
 
 
+@pytest.mark.full
 def test_a_vocabulary_may_be_at_an_address(vocabulary, tmp_path, monkeypatch):
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path))
     found = tokenizers.make_tokenizer("subword", f"disk://{vocabulary}")

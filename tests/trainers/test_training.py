@@ -106,6 +106,7 @@ def test_a_run_that_was_stopped_and_goes_on_ends_bit_for_bit_as_one_that_was_not
     assert [row["step"] for row in metrics_of(stopped)] == [2, 4, 4, 6, 8, 8]
 
 
+@pytest.mark.full
 def test_a_finished_run_can_be_made_longer_and_then_trains_no_more(finished_copy, tiny_config, monkeypatch):
     tiny_config.train.update(num_steps=10, evaluate_every=0)
     assert training.train(tiny_config, finished_copy).step == 10
