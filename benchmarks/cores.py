@@ -53,7 +53,7 @@ def hashed(query, key, value, extras, span):
     num_buckets = 2 * extras[0].shape[-1]
     (buckets,) = lsh.buckets(query, extras[0][None])
     known = _known(groups_of(buckets, num_buckets))
-    keys = lsh.unit(query)
+    keys = _as(value, lsh.unit(query))
     return causal(Hashed(num_buckets, span), scaled(query), keys, value, known=known, hide_self="unless_alone")
 
 
@@ -68,21 +68,26 @@ def successors(query, key, value, extras, span):
 def _in_clusters(pattern, query, value, centroids):
     query = kmeans.normalize(query)
     known = _known(groups_of(kmeans.nearest(query, centroids), pattern.num_groups))
-    return causal(pattern, query, None, value, known=known, hide_self="unless_alone")
+    return causal(pattern, _as(value, query), None, value, known=known, hide_self="unless_alone")
+
+
+def _as(value, x):
+    """Returns an array that float32 decided on in the dtype of `value`, as layers do."""
+    return ops.cast(x, value.dtype)
 
 
 def nearest_separate(query, key, value, extras, span):
     query, key = kmeans.normalize(query), kmeans.normalize(key)
     num_clusters = extras[0].shape[1]
     known = _known(*(groups_of(kmeans.nearest(x, extras[0]), num_clusters) for x in (query, key)))
-    return causal(Nearest(num_clusters, span), query, key, value, known=known)
+    return causal(Nearest(num_clusters, span), _as(value, query), _as(value, key), value, known=known)
 
 
 def top_k(query, key, value, extras, span):
     query = kmeans.normalize(query)
     members = best_members(kmeans.scores(query, extras[0]), span)
     pattern = BestOfCluster(extras[0].shape[1], span, hide_by_rank=True)
-    return causal(pattern, query, None, value, known=[(members, members)])
+    return causal(pattern, _as(value, query), None, value, known=[(members, members)])
 
 
 def strided(query, key, value, extras, span):

@@ -1,79 +1,89 @@
-"""Causal windows by cuDNN's kernel beside plain operations, on a GPU of the JAX backend."""
+"""Attention by kernels beside plain operations, on a GPU of the JAX backend, and what is compiled for one."""
+
+import re
 
 import jax
 import keras
 import numpy as np
 
-from tf_sparse_attention import layers
-from tf_sparse_attention.kernels import cudnn
-from tf_sparse_attention.kernels.choice import CUDNN, Kernel, use_kernel
-
-# (length, window, key_dim, dtype): odd lengths, the shortest, a window of everything, the sizes of heads at both ends.
-CASES = [
-    (256, 50, 64, "bfloat16"),
-    (777, 1, 64, "bfloat16"),
-    (1001, 17, 8, "bfloat16"),
-    (1024, 256, 128, "bfloat16"),
-    (2048, 3000, 64, "bfloat16"),
-    (4096, 256, 96, "bfloat16"),
-    (8192, 512, 64, "bfloat16"),
-    (512, 100, 64, "float16"),
-    (1023, 255, 40, "float16"),
-    (4096, 1024, 128, "float16"),
-]
+from tests.patterns.fused_jax import LAYERS, SIZE, call_of
+from tf_sparse_attention.kernels import triton
+from tf_sparse_attention.kernels.choice import TRITON, Kernel, use_kernel
 
 
-def compare(length, window, key_dim, dtype):
-    """Returns how far the layer is from itself in float32, by cuDNN and by plain operations, and what ran.
+def compare(name, seed=0, length=300, dtype="bfloat16"):
+    """Returns how far a layer is from itself in float32, by a kernel and by plain operations, and what ran.
 
     Returns:
-        "ran" (how often cuDNN's kernel was asked for), "kernel" and "plain" (each the largest difference, see `_apart`),
-        and "repeats" (whether a second run gave the same bits).
+        "ran" (how many kernels were asked for), "kernel" and "plain" (each the largest difference, see `_apart`), and
+        "repeats" (whether a second run gave the same bits).
     """
-    rng = np.random.default_rng(length)
-    x, weights = rng.normal(size=(2, 2, length, 48)).astype("float32")
-    dtypes = ("float32", f"mixed_{dtype}")
-    exact, layer = (layers.LocalAttention(3, key_dim, window=window, position="rotary", dtype=d) for d in dtypes)
-    for each in (exact, layer):
-        each.build(x.shape)
+    rng = np.random.default_rng(seed)
+    x, weights = rng.normal(size=(2, 2, length, SIZE)).astype("float32")
+    arguments = call_of(seed, length) | {"use_causal_mask": True}
+    exact, layer = made = [_layer(name, policy, x[:, :9]) for policy in ("float32", f"mixed_{dtype}")]
     layer.set_weights(exact.get_weights())
-    ran, attend = [], cudnn.attend_band
-    cudnn.attend_band = lambda *args: ran.append(args[-1]) or attend(*args)
+    ran, attend = [], triton.attend_slots
+    triton.attend_slots = lambda *args: ran.append(1) or attend(*args)
     try:
         with use_kernel(None):
-            expected, plain = _both(exact, x, weights)(), _both(layer, x, weights)()
-        with use_kernel(Kernel(CUDNN)):
-            run = _both(layer, x, weights)
+            expected, plain = (_both(each, x, weights, arguments)() for each in made)
+        with use_kernel(Kernel(TRITON)):
+            run = _both(layer, x, weights, arguments)
             found, again = run(), run()
     finally:
-        cudnn.attend_band = attend
+        triton.attend_slots = attend
     same = all(bool((a == b).all()) for a, b in zip(found, again, strict=True))
     return {"ran": len(ran), "kernel": _apart(found, expected), "plain": _apart(plain, expected), "repeats": same}
 
 
-def _both(layer, x, weights):
-    """Returns a compiled call that returns the output of a layer and its gradients."""
-    x = x.astype(layer.compute_dtype)
+def lower(name):
+    """Returns how many programs of Triton forward and backward pass of a layer have, compiled here for a GPU."""
+    x = np.ones((2, 1700 if name == "union" else 600, SIZE), "float32")
+    arguments = call_of(0 if name == "union" else 3, x.shape[1]) | {"use_causal_mask": True}
+    layer = _layer(name, "mixed_bfloat16", x[:, :9])
+    with use_kernel(Kernel(TRITON)):
+        step, states = _step(layer, x, arguments)
+        text = step.trace(x, states).lower(lowering_platforms=("cuda",)).as_text()
+    return len(re.findall("custom_call @[^(]*triton", text))
+
+
+def _layer(name, policy, x):
+    """Returns a layer of a dtype policy, called once."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        layer = LAYERS[name]()
+        layer(x, use_causal_mask=True)
+    finally:
+        keras.config.set_dtype_policy(before)
+    return layer
+
+
+def _step(layer, weights, arguments):
+    """Returns a compiled function of inputs and weights to gradients and output of a layer, and the weights."""
     states = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
 
     def loss(x, trainable):
-        output, _ = layer.stateless_call(trainable, states[1], x, use_causal_mask=True)
+        output, _ = layer.stateless_call(trainable, states[1], x, **arguments)
         return (keras.ops.sin(keras.ops.cast(output, "float32")) * weights).sum(), output
 
-    step = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True)), states[0]
+
+
+def _both(layer, x, weights, arguments):
+    """Returns a call that returns the output of a layer and its gradients."""
+    step, states = _step(layer, weights, arguments)
 
     def run():
-        (_, output), gradients = step(x, states[0])
+        (_, output), gradients = step(x, states)
         return [output, *jax.tree.leaves(gradients)]
 
     return run
 
 
 def _apart(found, expected):
-    """Returns the largest difference of outputs and of gradients, by the largest number of each; NaN if there is one."""
-    pairs = [(np.asarray(a, "float32"), np.asarray(b, "float32")) for a, b in zip(found, expected, strict=True)]
-    return float(np.max([_relative(pairs[:1]), _relative(pairs[1:])]))
-
-
-def _relative(pairs):
-    return np.max([abs(a - b).max() for a, b in pairs]) / max(abs(b).max() for _, b in pairs)
+    """Returns how far the output, and all gradients as one, are from others: relative norms of the differences."""
+    found, expected = ([np.asarray(x, "float32").ravel() for x in arrays] for arrays in (found, expected))
+    parts = [(found[0], expected[0]), (np.concatenate(found[1:]), np.concatenate(expected[1:]))]
+    return [float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in parts]

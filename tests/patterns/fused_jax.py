@@ -1,5 +1,6 @@
 """Attention by an interpreted kernel beside plain operations, on the JAX backend."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -7,13 +8,13 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.kernels import cudnn, splash
-from tf_sparse_attention.kernels.choice import CUDNN, SPLASH, Kernel, SlotPairs, use_kernel
+from tf_sparse_attention.kernels import splash, triton
+from tf_sparse_attention.kernels.choice import SPLASH, TRITON, Kernel, SlotPairs, use_kernel
 from tf_sparse_attention.patterns import Dilated, First, Grid, Nearest, Pattern, Successors, Window
 
 BATCH, SIZE = 2, 24
 HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
-KERNEL = Kernel(SPLASH, interpret=True)
+MODULES = {SPLASH: splash, TRITON: triton}
 CLUSTERS = {"num_clusters": 5, "cluster_size": 40, **HEADS}
 
 
@@ -126,7 +127,20 @@ def call_of(seed, length):
     }
 
 
-def compare(name, seed=0, length=300, causal=True):
+@contextlib.contextmanager
+def interpreted(name):
+    """Context in which a kernel is interpreted wherever it serves; gives the list of what it was asked for."""
+    module, ran = MODULES[name], []
+    attend = module.attend_slots
+    module.attend_slots = lambda *args: ran.append(args) or attend(*args)
+    try:
+        with use_kernel(Kernel(name, interpret=True)):
+            yield ran
+    finally:
+        module.attend_slots = attend
+
+
+def compare(name, seed=0, length=300, causal=True, kernel=SPLASH):
     """Returns the kernels that a layer ran, and how far its output and all its gradients are from plain operations."""
     rng = np.random.default_rng(seed)
     x, weights = rng.normal(size=(2, BATCH, length, SIZE)).astype("float32")
@@ -142,21 +156,16 @@ def compare(name, seed=0, length=300, causal=True):
         (_, output), gradients = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(x, states[0])
         return output, jax.tree.leaves(gradients)
 
-    expected, count = both(), splash.attend_slots
-    ran = []
-    splash.attend_slots = lambda *args: ran.append(1) or count(*args)
-    try:
-        with use_kernel(KERNEL):
-            found = both()
-    finally:
-        splash.attend_slots = count
+    expected = both()
+    with interpreted(kernel) as ran:
+        found = both()
     size = max(float(abs(gradient).max()) for gradient in expected[1])
     apart = [float(abs(a - b).max()) / size for a, b in zip(expected[1], found[1], strict=True)]
     return len(ran), float(abs(expected[0] - found[0]).max()), float(np.max(apart))  # NaN if one is
 
 
-def compare_slots(window):
-    """Returns how far the kernel is from dense attention of a window, in two groups, of 140 slots."""
+def compare_slots(window, kernel=SPLASH):
+    """Returns how far a kernel is from dense attention of a window, in two groups, of 140 slots."""
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 2, 140, 8)).astype("float32")
     groups = rng.integers(0, 2, (1, 1, 140)).astype("int32")
@@ -166,27 +175,7 @@ def compare_slots(window):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     expected = weights / weights.sum(axis=-1, keepdims=True) @ value
     pairs = SlotPairs(lambda query, key: abs(query - key) < window, (1 - window, window - 1), groups, groups)
-    return float(abs(splash.attend_slots(query, key, value, pairs, interpret=True) - expected).max())
-
-
-def compare_bands():
-    """Returns how far windows by JAX's own attention, in place of cuDNN's, are from plain operations, and how many ran.
-
-    A causal window runs; one with a mask, one that is not causal and blocks do not.
-    """
-    ran, attend = [], cudnn.attend_band
-    cudnn.IMPLEMENTATION = "xla"
-    cudnn.attend_band = lambda *args: ran.append(args[-1]) or attend(*args)
-    x = np.random.default_rng(0).normal(size=(BATCH, 300, SIZE)).astype("float32")
-    window = layers.LocalAttention(window=50, dtype="bfloat16", **HEADS)
-    blocks = layers.LocalAttention(block_size=64, dtype="bfloat16", **HEADS)
-    calls = ((window, {"use_causal_mask": True}), (window, {}), (blocks, {"use_causal_mask": True}))
-    calls += ((window, {"use_causal_mask": True, "query_mask": np.arange(300) < [[200], [300]]}),)
-    expected = [layer(x, **arguments) for layer, arguments in calls]
-    with use_kernel(Kernel(CUDNN)):
-        found = [layer(x, **arguments) for layer, arguments in calls]
-    apart = max(float(abs(a - b).max()) for a, b in zip(expected, found, strict=True))
-    return apart, ran
+    return float(abs(MODULES[kernel].attend_slots(query, key, value, pairs, interpret=True) - expected).max())
 
 
 def count_others():
@@ -197,15 +186,9 @@ def count_others():
     calls = [(drops, {}), (drops, {"training": True}), (drops, {"return_attention_scores": True})]
     calls += [(drops, {"attention_mask": np.tri(256) > 0}), (spans, {})]
     calls += [(layers.AllAttention(num_persistent=3, **window), {})]
-    attend, counts = splash.attend_slots, [0] * len(calls)
-    for number, (layer, arguments) in enumerate(calls):
-
-        def count(*args, number=number):
-            counts[number] += 1
-            return attend(*args)
-
-        splash.attend_slots = count
-        with use_kernel(KERNEL):
+    counts = []
+    for layer, arguments in calls:
+        with interpreted(SPLASH) as ran:
             layer(x, use_causal_mask=True, **arguments)
-    splash.attend_slots = attend
+        counts.append(len(ran))
     return counts

@@ -1,11 +1,23 @@
 """Attention by a kernel on JAX: what plain operations give, and where it serves."""
 
 import json
+import shutil
 
 import pytest
 
 CODE = (
     "import json\nfrom tests.patterns.fused_jax import compare\nprint(json.dumps([compare(*each) for each in {cases}]))"
+)
+KERNELS = ("splash", "triton")
+# Of `fused_jax.OTHERS`, without that of float16, which Triton's kernel takes, and the one that is not causal.
+OTHERS = (
+    "strided in one softmax",
+    "alibi",
+    "list",
+    "table",
+    "near of cluster",
+    "cluster in blocks",
+    "separate",
 )
 NAMES = (
     "window",
@@ -35,46 +47,48 @@ def check(found, ran=1):
         assert gradient < 3e-6
 
 
-def test_a_kernel_on_jax_attends_to_the_slots_that_a_rule_allows(run_jax):
-    code = "from tests.patterns.fused_jax import compare_slots\nprint(max(map(compare_slots, (20, 2))))"
-    assert float(run_jax(code)) < 2e-6
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_on_jax_attends_to_the_slots_that_a_rule_allows(run_jax, kernel):
+    code = (
+        "from tests.patterns.fused_jax import compare_slots\nprint([compare_slots(window, {!r}) for window in (20, 2)])"
+    )
+    assert max(json.loads(run_jax(code.format(kernel)))) < 2e-6
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_layer_by_a_kernel_on_jax(run_jax, name):
-    cases = [(name, seed, length) for seed, length in enumerate((300, 600, 1030, 257))]
+def test_every_layer_by_a_kernel_on_jax(run_jax, name, kernel):
+    cases = [(name, seed, length, True, kernel) for seed, length in enumerate((300, 600, 1030, 257))]
     check(compared(run_jax, *cases), ran=1 + (name in ("side by side", "strided")))
 
 
 @pytest.mark.full
-def test_rules_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax):
-    check(compared(run_jax, ("alone", 0, 300, False), ("no condition", 0, 512, False)))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rules_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax, kernel):
+    check(compared(run_jax, ("alone", 0, 300, False, kernel), ("no condition", 0, 512, False, kernel)))
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["union", "union of queries"])
-def test_several_parts_by_one_run_of_a_kernel_on_jax(run_jax, name):
-    cases = [(name, *more) for more in ((0, 1700, True), (1, 1690, True), (1, 2100, False))]
+def test_several_parts_by_one_run_of_a_kernel_on_jax(run_jax, name, kernel):
+    cases = [(name, *more, kernel) for more in ((0, 1700, True), (1, 1690, True), (1, 2100, False))]
     check(compared(run_jax, *cases))
 
 
 @pytest.mark.full
-def test_a_kernel_on_jax_without_a_causal_mask(run_jax):
-    cases = [(name, seed, 300, False) for seed in range(4) for name in ("window", "blocks", "window of queries")]
-    check(compared(run_jax, *cases))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_on_jax_without_a_causal_mask(run_jax, kernel):
+    names = ("window", "blocks", "window of queries")
+    check(compared(run_jax, *((name, seed, 300, False, kernel) for seed in range(4) for name in names)))
 
 
 @pytest.mark.full
-def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax):
-    cases = [("strided in one softmax",), ("alibi",), ("separate",), ("window", 0, 255), ("global", 1, 300, False)]
-    cases += [
-        ("float16",),
-        ("list",),
-        ("table",),
-        ("near of cluster",),
-        ("cluster in blocks",),
-    ]  # patterns of one's own
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax, kernel):
+    cases = [(name, 0, 300, True, kernel) for name in OTHERS] + [("window", 0, 255, True, kernel)]
+    cases += [("global", 1, 300, False, kernel)] + [("float16", 0, 300, True, kernel)] * (kernel == "splash")
     assert compared(run_jax, *cases) == [[0, 0, 0]] * len(cases)
 
 
@@ -85,20 +99,35 @@ def test_calls_that_ask_for_more_are_left_to_plain_operations_on_jax(run_jax):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["window", "window of successors", "window of queries", "successors"])
-def test_keys_that_are_hidden_between_others_by_a_kernel_on_jax(run_jax, name):
-    for ran, output, gradient in compared(run_jax, (name, 4, 300), (name, 5, 300)):
-        assert ran == 1
-        assert output < 3e-6
-        assert gradient < 3e-6
+def test_keys_that_are_hidden_between_others_by_a_kernel_on_jax(run_jax, name, kernel):
+    check(compared(run_jax, (name, 4, 300, True, kernel), (name, 5, 300, True, kernel)))
 
 
 @pytest.mark.full
-def test_a_causal_window_alone_is_left_to_cudnn_on_jax(run_jax):
-    code = "import json\nfrom tests.patterns.fused_jax import compare_bands\nprint(json.dumps(compare_bands()))"
-    apart, ran = json.loads(run_jax(code).splitlines()[-1])
-    assert ran == [49]
-    assert apart < 0.02  # one step of bfloat16
+def test_every_layer_of_jax_is_compiled_to_programs_of_a_gpu_without_one(run_jax):
+    names = [*NAMES, "union"]
+    code = f"import json\nfrom tests.patterns.fused_gpu import lower\nprint(json.dumps([lower(x) for x in {names}]))"
+    expected = [3 + 3 * (name in ("side by side", "strided")) for name in names]  # forward, and two of the gradient
+    assert json.loads(run_jax(code).splitlines()[-1]) == expected
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs a GPU of NVIDIA, with JAX for it")
+@pytest.mark.parametrize("name", [*NAMES, "union"])
+def test_every_layer_by_a_kernel_on_a_gpu_of_jax(run_python, name):
+    cases = [(name, seed, 1001, dtype) for seed, dtype in ((0, "bfloat16"), (3, "float16"), (5, "bfloat16"))]
+    if name == "union":
+        cases = [(name, 0, 1700, "bfloat16")]
+    code = (
+        f"import json\nfrom tests.patterns.fused_gpu import compare\nprint(json.dumps([compare(*x) for x in {cases}]))"
+    )
+    for found in json.loads(run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cuda").splitlines()[-1]):
+        assert found["ran"] == 1 + (name in ("side by side", "strided"))
+        assert found["repeats"]
+        for kernel, plain in zip(found["kernel"], found["plain"], strict=True):
+            assert kernel < 1.2 * plain
 
 
 DEVICES = """

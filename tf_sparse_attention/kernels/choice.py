@@ -14,7 +14,7 @@ import keras
 from tf_sparse_attention.types import Tensor
 
 SPLASH = "splash"  # JAX on a TPU: jax.experimental.pallas.ops.tpu.splash_attention
-CUDNN = "cudnn"  # JAX on a GPU: jax.nn.dot_product_attention(local_window_size=)
+TRITON = "triton"  # JAX on a GPU of NVIDIA: kernels of our own, see `triton.py`
 # Shorter sequences are computed as fast by plain operations, and would be padded to a block of the kernel.
 SHORTEST, LONGEST = 256, 262144
 _CHOSEN: contextvars.ContextVar[tuple["Kernel | None", ...]] = contextvars.ContextVar("kernels", default=())
@@ -47,19 +47,26 @@ class SlotPairs(NamedTuple):
 def kernel_here() -> Kernel | None:
     """Returns the `Kernel` that serves on the backend and its devices, None for plain operations.
 
-    Splash attention on TPUs of JAX, unless `keras.config.disable_flash_attention()` was called; cuDNN's on GPUs of JAX
-    after `keras.config.enable_flash_attention()` alone.
+    On TPUs of JAX splash attention, on its GPUs of NVIDIA from Ampere on kernels of our own; none after
+    `keras.config.disable_flash_attention()`.
     """
     if keras.backend.backend() != "jax":
         return None
     if _CHOSEN.get():
         return _CHOSEN.get()[0]
+    if keras.config.is_flash_attention_enabled() is False:
+        return None
     import jax
 
-    enabled = keras.config.is_flash_attention_enabled()
-    if jax.default_backend() == "tpu" and enabled is not False:
+    if jax.default_backend() == "tpu":
         return Kernel(SPLASH)
-    return Kernel(CUDNN) if jax.default_backend() == "gpu" and enabled else None
+    return Kernel(TRITON) if jax.default_backend() == "gpu" and _is_ampere(jax.devices()[0]) else None
+
+
+def _is_ampere(device):
+    """Whether a GPU is one of NVIDIA that multiplies matrices of bfloat16: of compute capability 8.0 or later."""
+    major = str(getattr(device, "compute_capability", "")).partition(".")[0]
+    return major.isdecimal() and int(major) >= 8
 
 
 @contextlib.contextmanager

@@ -9,11 +9,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.kernels.choice import SlotPairs
 from tf_sparse_attention.kernels.devices import over_devices
+from tf_sparse_attention.kernels.rules import evaluate, visible_blocks
 from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
 from tf_sparse_attention.types import Tensor
 
@@ -48,6 +50,11 @@ def attend_slots(query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, in
 
     output = slice_axis(over_devices(attend, arrays), -2, 0, lengths[0])
     return ops.cast(output, value.dtype)  # the kernel has that of the query
+
+
+def can_attend(query: Tensor, key: Tensor, value: Tensor, interpret: bool = False) -> bool:
+    """Returns whether the kernel takes arrays of this dtype."""
+    return keras.backend.standardize_dtype(query.dtype) in DTYPES
 
 
 def _block_size(length, pairs):
@@ -124,45 +131,10 @@ def slot_kernel(
         )
 
 
-def evaluate(rule: Callable, query_slots: np.ndarray, key_slots: np.ndarray) -> np.ndarray:
-    """Returns what a rule says of slots that are known, while any program is being traced: a bool NumPy array."""
-    import jax
-
-    with jax.ensure_compile_time_eval():
-        seen = np.asarray(rule(query_slots, key_slots))
-    return np.broadcast_to(seen, np.broadcast_shapes(query_slots.shape, key_slots.shape))
-
-
-def can_ask(rule: Callable) -> bool:
-    """Returns whether a rule can be asked inside a kernel, which has no arrays but its arguments, and can be kept."""
-    try:
-        return not _constants_of(rule)
-    except TypeError:  # no hash, since it has lists or arrays; or NumPy's functions, which need slots that are known
-        return False
-
-
-@functools.lru_cache(maxsize=64)
-def _constants_of(rule):
-    """Returns the arrays that a rule holds, besides single numbers."""
-    import jax
-
-    slots = jax.ShapeDtypeStruct((LANES, LANES), "int32")
-    return jax.make_jaxpr(rule)(slots, slots).consts
-
-
 def share_of_blocks(pairs: SlotPairs, lengths: tuple[int, int]) -> float:
-    """Returns which share of all blocks of slots the kernel computes.
-
-    Args:
-        pairs: a `SlotPairs`.
-        lengths: T and S.
-    """
+    """Returns which share of all blocks of slots the kernel computes, of T and S slots."""
     block = _block_size(max(lengths), pairs)
-    sizes = tuple(-(-length // block) * block for length in lengths)
-    kernel = slot_kernel(pairs.rule, pairs.limits, sizes, lengths[1], 1, block, False)
-    if kernel is None:
-        return 0.0
-    return float(np.count_nonzero(kernel.fwd_mask_info.block_mask)) / (sizes[0] // block * (sizes[1] // block))
+    return float(visible_blocks(pairs.rule, pairs.limits, lengths, (block, block)).some.mean())
 
 
 def _slot_mask(rule: Callable, limits: tuple[int, int], sizes: tuple[int, int], key_length: int) -> Any:

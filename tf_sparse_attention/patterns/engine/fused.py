@@ -5,12 +5,12 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 
-import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.kernels import cudnn, splash
-from tf_sparse_attention.kernels.choice import CUDNN, LONGEST, SHORTEST, SPLASH, SlotPairs, kernel_here
+from tf_sparse_attention.kernels import splash, triton
+from tf_sparse_attention.kernels.choice import LONGEST, SHORTEST, SPLASH, TRITON, SlotPairs, kernel_here
+from tf_sparse_attention.kernels.rules import can_ask, evaluate
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
@@ -25,7 +25,7 @@ from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
-DTYPES = {SPLASH: splash.DTYPES, CUDNN: cudnn.DTYPES}
+KERNELS = {SPLASH: splash, TRITON: triton}
 MOST_BLOCKS = 0.25  # of a union; causal dense attention has half of all
 HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees; one of this number is the next
 
@@ -100,14 +100,11 @@ def attend_fused(
     key_length = None if slots is None else arrangement.key_length
     hides_self = inputs.options.hide_self is not None
     rule = SlotRule(leaf.pattern, call.causal, arrangement.lead, hides_self, slots, key_length)
-    if not splash.can_ask(rule):
+    if not can_ask(rule):
         return None
     pairs = SlotPairs(rule, limits, *_groups(arrangement, leaf, inputs))
-    if kernel.name == CUDNN:
-        before = _causal_band(pairs, leaf, inputs)
-        return None if before is None else cudnn.attend_band(inputs.query, inputs.key, inputs.value, before)
     query, key, value = _rows_in_order(arrangement, inputs)
-    output = splash.attend_slots(query, key, value, pairs, kernel.interpret)
+    output = KERNELS[kernel.name].attend_slots(query, key, value, pairs, kernel.interpret)
     if not _every_query_sees_itself(pairs, arrangement, inputs):
         output = _where_something_is_seen(output, value, [(leaf, arrangement, arrangement.joined)], inputs, call)
     return arrangement.from_order(output)
@@ -127,7 +124,7 @@ def attend_union_fused(
         by one.
     """
     kernel = kernel_here()
-    if kernel is None or kernel.name != SPLASH or call.lead or not _are_one_rule_of_positions(leaves, inputs):
+    if kernel is None or call.lead or not _are_one_rule_of_positions(leaves, inputs):
         return None
     if not all(_asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns) for leaf in leaves):
         return None
@@ -136,15 +133,15 @@ def attend_union_fused(
         return None
     hides_self = inputs.options.hide_self is not None
     rule = AnyRule(tuple(SlotRule(leaf.pattern, call.causal, 0, hides_self) for leaf in leaves))
-    if not splash.can_ask(rule):
+    if not can_ask(rule):
         return None
     lengths = shape(inputs.query)[2], shape(inputs.key)[2]
     query_groups, key_groups = _groups(Arrangement(), leaves[0], inputs)
     reach = max(leaf.pattern.reach for leaf in leaves)
     pairs = SlotPairs(rule, (1 - lengths[0], lengths[1] - 1), query_groups, key_groups, reach)
-    if splash.share_of_blocks(pairs, lengths) > MOST_BLOCKS:
+    if KERNELS[kernel.name].share_of_blocks(pairs, lengths) > MOST_BLOCKS:
         return None
-    output = splash.attend_slots(inputs.query, inputs.key, inputs.value, pairs, kernel.interpret)
+    output = KERNELS[kernel.name].attend_slots(inputs.query, inputs.key, inputs.value, pairs, kernel.interpret)
     if _every_query_sees_itself(pairs, arrangements[0], inputs):
         return output
     parts = [(leaf, each, each.restore) for leaf, each in zip(leaves, arrangements, strict=True)]
@@ -174,7 +171,7 @@ def _asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns):
     return (
         are_known(batch, heads, length, key_length)
         and SHORTEST <= max(length, key_length) <= LONGEST
-        and keras.backend.standardize_dtype(inputs.query.dtype) in DTYPES[kernel.name]
+        and KERNELS[kernel.name].can_attend(inputs.query, inputs.key, inputs.value, kernel.interpret)
         and not any(returns.values())
         and (dropout is None or dropout.rate == 0)
         and not options.position.has_bias
@@ -182,18 +179,6 @@ def _asks_for_slots_alone(kernel, leaf, inputs, call, dropout, returns):
         and masks.attention_mask is None
         and not (leaf.pattern.uses_starts and call.starts is not None)
     )
-
-
-def _causal_band(pairs, leaf, inputs):
-    """Returns how many keys before its own a query sees in a causal window that cuDNN has; None if it has not."""
-    rule, sizes = pairs.rule, (inputs.query.shape[-1], inputs.value.shape[-1])
-    if leaf.pattern.period != 1 or pairs.query_groups is not None or not rule.causal or rule.lead or rule.hides_self:
-        return None
-    if max(sizes) > cudnn.LARGEST_HEAD or any(size % 8 for size in sizes):
-        return None
-    offsets = np.arange(pairs.limits[0], 1)
-    seen = np.flatnonzero(splash.evaluate(rule, np.zeros(1, "int32"), offsets)[::-1])
-    return int(seen[-1]) if seen.size and seen.size == seen[-1] + 1 else None
 
 
 def _groups(arrangement, leaf, inputs):
@@ -232,7 +217,7 @@ def _every_query_sees_itself(pairs, arrangement, inputs):
     if pairs.query_groups is not None or arrangement.lead or length != key_length:
         return False
     slots = np.arange(length, dtype="int32")
-    return bool(splash.evaluate(pairs.rule, slots, slots).all())
+    return bool(evaluate(pairs.rule, slots, slots).all())
 
 
 def _where_something_is_seen(output, values, parts, inputs, call):
