@@ -107,10 +107,10 @@ def _function(plan):
 
     @jax.custom_vjp
     def attend(query, key, value, *groups):
-        return forward(plan, query, key, value, *groups)[0]
+        return _forward(plan, query, key, value, *groups)[0]
 
     def attend_forward(query, key, value, *groups):
-        output, normalizer = forward(plan, query, key, value, *groups)
+        output, normalizer = _forward(plan, query, key, value, *groups)
         return output, (query, key, value, groups, output, normalizer)
 
     def attend_backward(kept, upstream):
@@ -118,27 +118,27 @@ def _function(plan):
         # The gradient of a softmax takes from each weight's what all of them have, see equation 4 of FlashAttention.
         common = (output.astype("float32") * upstream.astype("float32")).sum(-1)
         arrays = (query, key, value, upstream.astype(query.dtype), normalizer, common, *groups)
-        return query_gradient(plan, *arrays), *key_gradients(plan, *arrays), *(None for _ in groups)
+        return _query_gradient(plan, *arrays), *_key_gradients(plan, *arrays), *(None for _ in groups)
 
     attend.defvjp(attend_forward, attend_backward)
     return attend
 
 
-def forward(plan: Plan, query: Tensor, key: Tensor, value: Tensor, *groups: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(plan, query, key, value, *groups):
     """Returns the output (R, T, Hv), and of each query the logarithm of the sum of its weights, to base 2, (R, T)."""
     rows, length, _ = query.shape
     shapes = [((rows, length, value.shape[-1]), query.dtype), ((rows, length), "float32")]
     return _call(attend_block, plan, 0, (query, key, value, *groups), "own all all own all", shapes)
 
 
-def query_gradient(plan, query, key, value, upstream, normalizer, common, *groups):
+def _query_gradient(plan, query, key, value, upstream, normalizer, common, *groups):
     """Returns the gradient of the queries, (R, T, H)."""
     arrays = (query, key, value, upstream, normalizer, common, *groups)
     kinds = "own all all own own own own all"
     return _call(differentiate_queries, plan, 0, arrays, kinds, [(query.shape, query.dtype)])[0]
 
 
-def key_gradients(plan, query, key, value, upstream, normalizer, common, *groups):
+def _key_gradients(plan, query, key, value, upstream, normalizer, common, *groups):
     """Returns the gradients of the keys (R, S, H) and of the values (R, S, Hv)."""
     arrays = (query, key, value, upstream, normalizer, common, *groups)
     kinds = "all own own all all all all own"
