@@ -14,6 +14,7 @@ from tests.trainers.interrupted import SignalAt, arrays_of
 from trainers.shared import callbacks, lock, training, workdir
 from trainers.shared.checkpoints import Checkpoints
 from trainers.shared.renamed_settings import apply_renamed_settings
+from trainers.tasks import registry
 
 
 def metrics_of(folder):
@@ -112,7 +113,7 @@ def test_a_text_shorter_than_a_window_is_told(make_plain_config, tmp_path, caplo
     config = make_plain_config()
     (tmp_path / "text.txt").write_text("A short text, cut in three. " * 4)
     config.data.path, config.data.sequence_length = str(tmp_path / "text.txt"), 400
-    training.train(config, tmp_path / "run")
+    registry.make_task(config).open_data()
     assert "less than one window of config.data.sequence_length=400" in caplog.text
 
 
