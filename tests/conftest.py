@@ -40,7 +40,7 @@ hypothesis.settings.load_profile("fixed")
 
 
 def pytest_sessionstart(session):
-    """Cuts TensorFlow's CPU in two, which is possible only before its first operation, and lets it keep its kernels."""
+    """Cuts TensorFlow's CPU in two, which is possible only before its first operation, and saves it work."""
     if session.config.pluginmanager.hasplugin("dsession"):
         return  # the process that hands out the tests runs none, and need not wait for TensorFlow
     import keras
@@ -52,6 +52,8 @@ def pytest_sessionstart(session):
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
         )
         _keep_kernels()
+        if hypothesis.settings.get_current_profile_name() != "full":
+            _take_graphs_as_they_are()
     _delete_weights_at_once()
 
 
@@ -63,6 +65,20 @@ def _keep_kernels():
     from tensorflow.python.eager import context
 
     context.pywrap_tfe.TFE_ContextClearCaches = lambda handle: None
+
+
+def _take_graphs_as_they_are():
+    """Lets TensorFlow neither make graphs faster nor note for each operation who asked for it: a tenth of the time.
+
+    Most graphs run once or twice. The full run has both: it says where the operation of an error comes from.
+    """
+    import tensorflow as tf
+    from tensorflow.python.client import pywrap_tf_session
+    from tensorflow.python.util import tf_stack
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    tf_stack.extract_stack = lambda stacklevel=1: None
+    pywrap_tf_session.TF_SetOpStackTrace = lambda operation, stack: None
 
 
 def _delete_weights_at_once():

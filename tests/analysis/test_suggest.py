@@ -55,7 +55,7 @@ def test_a_model_is_made_of_them(causal):
     model = LanguageModel(Backbone(30, 1, 8, parts, intermediate_dim=8, causal=causal))
     assert model(np.ones((1, 200), "int32")).shape == (1, 200, 30)
     if causal:
-        assert_causal(model, sequence_length=200)
+        assert_causal(model, sequence_length=200, num_cuts=4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.serving import LOCAL, ROUTING
+from tests.export.serving import LOCAL
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_sequence_to_sequence
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
@@ -21,7 +21,7 @@ ACROSS |= {"selection": "top_keys", "share_qk": False}
 def model():
     keras.utils.set_random_seed(4)
     sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
-    decoder = LanguageModel(Backbone(258, attention=[LOCAL, ROUTING], cross_attention=[ACROSS], **sizes))
+    decoder = LanguageModel(Backbone(258, attention=[LOCAL], cross_attention=[ACROSS], **sizes))
     model = SequenceToSequence(Backbone(None, attention=[LOCAL], causal=False, **sizes), decoder)
     model._programs, decoder._generator = Programs(model, True), Generator(decoder, run_eagerly=True)
     return model

@@ -15,11 +15,11 @@ SHORT = [
     "generation/test_loop.py::test_state_goes_from_step_to_step",
     "generation/test_loop.py::test_samples_are_the_same_on_every_backend",
     "models/test_generation.py::test_each_greedy_token_is_the_best_of_one_pass_over_the_text",
-    "models/test_generation.py::test_seeds_count_modulo_two_to_the_32",
 ]
 LONG = [
     "generation/test_samplers.py::test_for_one_row_the_published_top_k_drops_its_threshold_and_is_our_k_less_1",
     "generation/test_samplers.py::test_for_one_row_the_published_top_1_keeps_nothing_and_ours_keeps_the_best",
+    "models/test_generation.py::test_seeds_count_modulo_two_to_the_32",
     "models/test_generation.py::test_log_probabilities_are_those_of_one_pass",
 ]
 CODE = """

@@ -111,15 +111,15 @@ def training_with_dropout():
 
 
 def memory():
-    """Bytes that the gradient of six blocks keeps for itself, without and with rematerialisation."""
+    """Bytes that the gradient of three blocks keeps for itself, without and with rematerialisation."""
     return [kept_bytes(remat) for remat in (False, True)]
 
 
 def kept_bytes(remat, length=512, size=64):
-    """Returns the bytes that a model of six blocks keeps from the forward for the backward pass."""
+    """Returns the bytes that a model of three blocks keeps from the forward for the backward pass."""
     inputs = keras.Input((length, size), batch_size=1)
     x = inputs
-    for _ in range(6):
+    for _ in range(3):
         routing = RoutingAttention(2, 16, num_clusters=8, cluster_size=64)
         attention = MixedAttention([LocalAttention(2, 16, window=64), routing])
         x = TransformerBlock(attention, FeedForward(4 * size), causal=True, remat=remat)(x)

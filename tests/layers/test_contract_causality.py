@@ -50,7 +50,7 @@ def test_only_the_published_selections_declare_that_they_look_ahead():
     assert declared == {name for name in CASES if name.startswith(ahead)}
 
 
-@every_layer(by_default=FEW, can_be_causal=True)
+@every_layer(by_default=("mixed",), can_be_causal=True)
 def test_with_dropout_no_gradient_comes_from_later_tokens(case):
     layer = built(case, dropout=0.3)
     report = causality_report(with_scores(layer), training=True, **AUDIT)

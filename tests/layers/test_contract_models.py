@@ -1,5 +1,7 @@
 """Attention layers inside models: compiled, saved, trained, with shapes known and unknown."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -112,16 +114,15 @@ def test_known_lengths_sequential_and_subclassed_models_agree(case):
 
 @every_layer(by_default=("mixed",))
 def test_training_is_the_same_eager_and_in_a_graph(case):
-    results = [train(case, run_eagerly=eager, jit_compile=False) for eager in (True, False)]
-    assert_same_training(*results)
+    assert_same_training(train(case, run_eagerly=True), train(case, jit_compile=False))
 
 
 @every_layer(by_default=("mixed",))
 def test_training_is_the_same_in_a_graph_and_under_xla(case):
-    results = [train(case, jit_compile=jit) for jit in (False, True)]
-    assert_same_training(*results)
+    assert_same_training(train(case, jit_compile=False), train(case, jit_compile=True))
 
 
+@functools.cache  # in a graph for both tests
 def train(case, **compilation):
     """Returns the losses of three steps of `fit` and the weights and state after them."""
     layer = built(case)

@@ -16,6 +16,7 @@ from tf_sparse_attention import remote_files
 from trainers.shared import callbacks, evaluation, lock, remote_run, training, workdir
 from trainers.shared.checkpoints import Checkpoints
 from trainers.shared.renamed_settings import apply_renamed_settings
+from trainers.tasks import registry
 
 
 def metrics_of(folder):
@@ -124,13 +125,14 @@ def test_a_text_shorter_than_a_window_is_told(make_plain_config, tmp_path, caplo
     config = make_plain_config()
     (tmp_path / "text.txt").write_text("A short text, cut in three. " * 4)
     config.data.path, config.data.sequence_length = str(tmp_path / "text.txt"), 400
-    training.train(config, tmp_path / "run")
+    registry.make_task(config).open_data()
     assert "less than one window of config.data.sequence_length=400" in caplog.text
 
 
 def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(finished, finished_copy, tiny_config, caplog):
     path = Checkpoints(finished_copy / workdir.CHECKPOINTS).path(8)
     path.write_bytes(path.read_bytes()[:1000])
+    tiny_config.train.evaluate_every = 0
     training.train(tiny_config, finished_copy)
     assert "step_000000008.npz is damaged" in caplog.text
     assert arrays_of(finished_copy, 8) == arrays_of(finished[0], 8)

@@ -143,7 +143,7 @@ def test_heads_that_were_given_as_layers_or_block_by_block_become_causal():
     parts = [part for block in causal.backbone.blocks for part in block.attention.parts]
     assert [getattr(part, "selection", None) for part in parts] == [None, "nearest", "nearest"]
     assert [part.mask_self for part in parts[1:]] == [False, False]
-    tsa.analysis.assert_causal(causal, sequence_length=16)
+    tsa.analysis.assert_causal(causal, sequence_length=16, num_cuts=4)
 
 
 def test_only_language_models_become_causal():

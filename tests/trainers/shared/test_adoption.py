@@ -99,12 +99,13 @@ def test_training_starts_from_a_model_in_a_file(make_tiny_config, model_file, tm
     np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), trained(ids))
 
 
-def test_training_on_takes_the_dtype_of_the_configuration(make_tiny_config, model_file, tmp_path):
+def test_training_on_takes_the_dtype_of_the_configuration(make_tiny_config, model_file):
     config = continuing(make_tiny_config(), model_file)
-    config.train.update(num_steps=1, evaluate_every=0, dtype="mixed_bfloat16")
-    trained = training.train(config, tmp_path / "run").model
-    assert trained.backbone.blocks[0].compute_dtype == "bfloat16"
-    assert trained.backbone.blocks[0].variable_dtype == "float32"
+    config.train.dtype = "mixed_bfloat16"
+    model = registry.make_task(config).make_model()
+    assert model.backbone.blocks[0].compute_dtype == "bfloat16"
+    assert model.backbone.blocks[0].variable_dtype == "float32"
+    assert np.isfinite(model(np.ones((1, 20), "int32"))).all()
 
 
 @pytest.mark.parametrize(

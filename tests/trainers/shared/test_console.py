@@ -14,17 +14,19 @@ from absl import logging
 
 from tests.conftest import ROOT
 from trainers.configs import base
-from trainers.shared import config_files, console, quiet, settings_help
+from trainers.shared import config_files, console, quiet, settings_help, training
 from trainers.shared.nonfinite import NonfiniteError
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--config.train.num_step=3"], 'error: .*num_step.*Did you mean "num_steps"'),
         pytest.param(
-            ["--config.train.num_step=3"], 'error: .*num_step.*Did you mean "num_steps"', marks=pytest.mark.full
+            ["--config.data.path=missing_folder"],
+            "error: `path` must be an existing folder or file.*missing_folder",
+            marks=pytest.mark.full,
         ),
-        (["--config.data.path=missing_folder"], "error: `path` must be an existing folder or file.*missing_folder"),
     ],
 )
 def test_a_wrong_flag_gets_one_line_and_status_2(tmp_path, flags, message):
@@ -47,6 +49,15 @@ def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, mes
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 2 and not re.search(r"Traceback|\| (keras|tensorflow)$", process.stderr, re.MULTILINE)
     assert re.search(message, process.stderr), process.stderr
+
+
+def test_a_text_that_is_not_there_is_told_in_one_line(make_tiny_config, tmp_path, capsys):
+    config = make_tiny_config()
+    config.data.path = "missing_folder"
+    with pytest.raises(SystemExit, match="2"):
+        console._exit_on_error(lambda argv: training.train(config, tmp_path / "run"), [], console.USER_ERRORS)
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"error: `path` must be an existing folder or file.*missing_folder.*\n\(--verb.*\)\n", said)
 
 
 def test_a_setting_that_does_not_exist_is_named(capsys):
