@@ -192,3 +192,16 @@ def count_others():
             layer(x, use_causal_mask=True, **arguments)
         counts.append(len(ran))
     return counts
+
+
+def exported(kernel, folder):
+    """Returns how far a SavedModel for any batch, written where a kernel serves, is from its model on the CPU."""
+    import tensorflow as tf
+
+    inputs = keras.Input((300, SIZE))
+    model = keras.Model(inputs, LAYERS["window"]()(inputs, use_causal_mask=True))
+    x = np.random.default_rng(0).normal(size=(BATCH, 300, SIZE)).astype("float32")
+    with use_kernel(Kernel(kernel)):
+        model.export(folder, format="tf_saved_model", verbose=False)
+    loaded = tf.saved_model.load(folder)
+    return float(abs(np.asarray(loaded.serve(x)) - np.asarray(model(x))).max())

@@ -75,6 +75,15 @@ def test_rules_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax,
 def test_several_parts_by_one_run_of_a_kernel_on_jax(run_jax, name, kernel):
     cases = [(name, *more, kernel) for more in ((0, 1700, True), (1, 1690, True), (1, 2100, False))]
     check(compared(run_jax, *cases))
+    # The first tokens of documents are others than those of the sequence: parts are computed one by one.
+    assert compared(run_jax, (name, 2, 1700, True, kernel)) == [[0, 0, 0]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_jax_exports_where_a_kernel_serves_runs_elsewhere(run_jax, kernel, tmp_path):
+    code = f"from tests.patterns.fused_jax import exported\nprint(exported({kernel!r}, {str(tmp_path)!r}))"
+    assert float(run_jax(code).splitlines()[-1]) < 1e-5
 
 
 @pytest.mark.full
