@@ -59,7 +59,7 @@ def attend_slots(query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, in
     arrays = [query, key, value]
     if pairs.query_groups is not None:
         arrays += [pairs.query_groups, pairs.key_groups]
-    return over_devices(lambda *parts: attend_part(plan, *parts), arrays)
+    return over_devices(lambda *parts: _attend_part(plan, *parts), arrays)
 
 
 def can_attend(query: Tensor, key: Tensor, value: Tensor, interpret: bool = False) -> bool:
@@ -79,7 +79,7 @@ def share_of_blocks(pairs: SlotPairs, lengths: tuple[int, int]) -> float:
     return float(visible_blocks(pairs.rule, pairs.limits, lengths, Plan._field_defaults["blocks"]).some.mean())
 
 
-def attend_part(plan: Plan, query: Tensor, key: Tensor, value: Tensor, *groups: Tensor) -> Tensor:
+def _attend_part(plan: Plan, query: Tensor, key: Tensor, value: Tensor, *groups: Tensor) -> Tensor:
     """Returns `attend_slots` of all rows, or of those that one device has."""
     batch, heads, length, _ = query.shape
     sizes = [-(-size // block) * block for size, block in zip(plan.lengths, plan.blocks, strict=True)]
@@ -115,7 +115,7 @@ def _function(plan):
 
     def attend_backward(kept, upstream):
         query, key, value, groups, output, normalizer = kept
-        # The gradient of a softmax takes from each weight's what all of them have, see equation 4 of FlashAttention.
+        # The gradient of a softmax takes from each weight's what all of them have, see equation 4 of FlashAttention, 2022.
         common = (output.astype("float32") * upstream.astype("float32")).sum(-1)
         arrays = (query, key, value, upstream.astype(query.dtype), normalizer, common, *groups)
         return _query_gradient(plan, *arrays), *_key_gradients(plan, *arrays), *(None for _ in groups)
