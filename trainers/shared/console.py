@@ -141,15 +141,25 @@ def _exit_on_error(function, argv, errors):
     except errors as error:
         if logging.get_verbosity() >= logging.DEBUG:
             raise
-        text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
-        name = text.strip("\"'")
-        if isinstance(error, KeyError | AttributeError) and name.isidentifier():
-            text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
+        text = _text_of(error)
         if isinstance(error, OSError) and error.errno in DISK_ADVICE:
             text = f"{text}: {DISK_ADVICE[error.errno]}, and give the same command again"
         text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(getattr(error, "exit_status", WRONG_COMMAND))
+
+
+def _text_of(error):
+    """Returns what an error says, and of a setting that does not exist, of which ml_collections says the name, more."""
+    inner = error
+    while isinstance(inner, KeyError | AttributeError) and inner.args:
+        inner = inner.args[0]  # maybe another error, whose text would be in quotes
+    text = str(inner)
+    name, _, similar = text.partition("\n")
+    name = name.strip("\"'")
+    if isinstance(error, KeyError | AttributeError) and name.isidentifier():
+        text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning. {similar}"
+    return text.strip()
 
 
 def exit_status(error: BaseException) -> int:
