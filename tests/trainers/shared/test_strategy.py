@@ -89,7 +89,7 @@ def test_another_backend_is_an_error(monkeypatch):
 def test_a_model_is_not_split_on_tensorflow(num_logical_cpus):
     config = make_config(num_logical_cpus)
     config.train.model_parallel = 2
-    with pytest.raises(ValueError, match=r"`config.train.model_parallel` must be 1 .*Received: .*=2, tensorflow"):
+    with pytest.raises(ValueError, match=r"`config.train.model_parallel` must be 1, .*Received: .*=2, tensorflow"):
         strategy.choose_devices(config)
 
 
@@ -262,7 +262,7 @@ with devices.scope():
     distribution = keras.distribution.distribution()
     print(type(distribution).__name__, distribution.device_mesh.shape)
 config.train.model_parallel = 3
-with pytest.raises(ValueError, match="`config.train.model_parallel` must divide .*model_parallel=3, 2 devices."):
+with pytest.raises(ValueError, match="`config.train.model_parallel` must divide .*=3, 2 devices, 1 processes."):
     strategy.choose_devices(config)
 """
 
