@@ -74,8 +74,10 @@ def main(argv=None):
     if tpu_compile.is_missing("tpu-check"):
         return tpu_compile.SKIPPED
     tpu_compile.set_environment(options.full)
+    from benchmarks.tpu_programs import PROGRAMS
     from tf_sparse_attention.kernels.choice import SPLASH, Kernel
 
+    tpu_compile.check_names(parser, options.programs, PROGRAMS)
     results = check(options.programs, options.topology, None if options.plain else Kernel(SPLASH))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

@@ -80,6 +80,13 @@ def is_missing(program):
     return bool(missing)
 
 
+def check_names(parser, names, known):
+    """Ends the program of an `argparse.ArgumentParser` with all known names, if one of `names` is not among them."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        parser.error(f"names must be of {'; '.join(known)}. Received: {unknown[0]}.")
+
+
 def set_environment(full=False):
     """Sets the variables that libtpu and JAX read when they are loaded; those set by the user stay."""
     for name, value in {**ENVIRONMENT, **({} if full else FAST)}.items():

@@ -99,6 +99,7 @@ def main(argv=None):
     if tpu_compile.is_missing("tpu-roofline"):
         return tpu_compile.SKIPPED
     tpu_compile.set_environment(options.full)
+    tpu_compile.check_names(parser, options.layers, layers_of())
     rows = rows_of(options.layers or layers_of())
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
