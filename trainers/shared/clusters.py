@@ -60,7 +60,9 @@ def join_jax_processes() -> None:
                 f"Received: JAX_NUM_PROCESSES=auto ({error})."
             ) from error
         return
-    if not (":" in address and number.isdigit() and index.isdigit() and int(index) < int(number)):
+    port = address.rpartition(":")[2]  # of a wrong one JAX waits for minutes
+    counts_are_right = number.isdigit() and index.isdigit() and int(index) < int(number)
+    if not (":" in address and port.isdigit() and int(port) < 1 << 16 and counts_are_right):
         raise ValueError(
             f"`{', '.join(JAX_VARIABLES)}`, variables of the environment, must be HOST:PORT of process 0, the number "
             "of processes, and which one this is, from 0; or JAX_NUM_PROCESSES=auto where JAX finds them; or unset. "

@@ -197,6 +197,7 @@ def test_the_chief_tells_the_others_what_it_has(two_replicas):
     [
         ("one:1 2 2", "`JAX_COORDINATOR_ADDRESS, .*`, variables .* Received: .*=one:1, .*=2, JAX_PROCESS_ID=2."),
         ("one:1 '' 0", "`JAX_COORDINATOR_ADDRESS, .*`, variables"),
+        ("one:70000 2 0", "`JAX_COORDINATOR_ADDRESS, .*`, variables"),
         ("one 2 0", "`JAX_COORDINATOR_ADDRESS, .*`, variables"),
         ("'' auto ''", "`JAX_NUM_PROCESSES`, a variable .* must be a number.* Received: JAX_NUM_PROCESSES=auto"),
     ],
