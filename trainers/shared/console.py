@@ -76,12 +76,12 @@ def run(name: str, main: Callable[[], None]) -> None:
 def import_backends() -> None:
     """Imports Keras and the backends without the lines that say nothing."""
     with quiet_imports():
+        from tf_sparse_attention.backends import has_tensorflow  # says what is missing where Keras has no backend
+
+        reads_by_tensorflow = has_tensorflow()  # of the data pipeline on every backend, where it is installed
         import keras
 
-        from tf_sparse_attention.backends import has_tensorflow
-
-        # Of the data pipeline on every backend, where it is installed.
-        if has_tensorflow() and keras.backend.backend() == "tensorflow":
+        if reads_by_tensorflow and keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
             tf.config.list_physical_devices()

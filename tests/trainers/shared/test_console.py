@@ -52,6 +52,15 @@ def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, mes
     assert re.search(message, process.stderr), process.stderr
 
 
+def test_a_backend_that_keras_does_not_know_is_named():
+    command = [sys.executable, "-m", "trainers.evaluate", "--workdir=runs/demo"]
+    variables = {**os.environ, "KERAS_BACKEND": "jxa"}
+    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert process.returncode == 2
+    message = "error: `KERAS_BACKEND`, a variable of the environment, must be tensorflow or jax. Received: jxa."
+    assert process.stderr.startswith(message)
+
+
 def test_a_text_that_is_not_there_is_told_in_one_line(make_tiny_config, tmp_path, capsys):
     config = make_tiny_config()
     config.data.path = "missing_folder"
