@@ -71,13 +71,13 @@ def main(argv=None):
     parser.add_argument("--plain", action="store_true", help="compute attention by plain operations")
     parser.add_argument("--json", metavar="FILE", help="write all figures there too")
     options = parser.parse_args(argv)
-    missing = tpu_compile.missing_packages()
-    if missing:
-        print(f"tpu-check skipped: not installed: {', '.join(missing)} (pip install 'jax[tpu]')", file=sys.stderr)
-        return 3
+    if tpu_compile.is_missing("tpu-check"):
+        return tpu_compile.SKIPPED
     tpu_compile.set_environment(options.full)
+    from benchmarks.tpu_programs import PROGRAMS
     from tf_sparse_attention.kernels.choice import SPLASH, Kernel
 
+    tpu_compile.check_names(parser, options.programs, PROGRAMS)
     results = check(options.programs, options.topology, None if options.plain else Kernel(SPLASH))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

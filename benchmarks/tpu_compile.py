@@ -9,6 +9,7 @@ import collections
 import importlib.util
 import os
 import re
+import sys
 import time
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ FAST = {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1.0"}
 TOPOLOGY = "v5e:2x2"
 # Peak bf16 operations a second and bytes of its memory a second of one chip.
 CHIPS = {"v5e": (197e12, 819e9), "v6e": (918e12, 1640e9)}
+SKIPPED = 3  # exit status of programs that cannot compile here
 COUNTED = ("gather", "scatter", "sort", "while")
 # `%name = type opcode(operands)`; a type holds no space before a parenthesis: bf16[8,128]{1,0:T(8,128)(2,1)}.
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = .*? ([a-z][\w\-]*)\(", re.MULTILINE)
@@ -64,6 +66,25 @@ class Compiled(NamedTuple):
 def missing_packages():
     """Returns which of the packages that compiling needs are not installed."""
     return [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
+
+
+def is_missing(program):
+    """Returns whether packages that compiling needs are missing, and says on standard error which.
+
+    Args:
+        program: what is skipped then.
+    """
+    missing = missing_packages()
+    if missing:
+        print(f"{program} skipped: not installed: {', '.join(missing)} (pip install 'jax[tpu]')", file=sys.stderr)
+    return bool(missing)
+
+
+def check_names(parser, names, known):
+    """Ends the program of an `argparse.ArgumentParser` with all known names, if one of `names` is not among them."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        parser.error(f"names must be of {'; '.join(known)}. Received: {unknown[0]}.")
 
 
 def set_environment(full=False):

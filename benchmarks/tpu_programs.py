@@ -45,6 +45,18 @@ def model_program(length=LENGTH):
     model = models.LanguageModel(backbone, dtype="bfloat16")
     optimizer = optimizers.Adafactor(1e-2)
     optimizer.build(model.trainable_variables)
+    states = [values_of(v) for v in (model.trainable_variables, model.non_trainable_variables, optimizer.variables)]
+    token_ids = np.zeros((1, length), "int32")
+    return training_step(model, optimizer), (*states, token_ids, token_ids)
+
+
+def training_step(model, optimizer):
+    """Returns a function of weights, state, state of the optimizer, token ids and targets, to loss and new states.
+
+    Args:
+        model: a `LanguageModel`.
+        optimizer: its optimizer, built.
+    """
     loss_of = models.language_model_loss()
 
     def loss(trainable, state, token_ids, targets):
@@ -52,13 +64,11 @@ def model_program(length=LENGTH):
         return loss_of(targets, logits) + sum(losses, 0.0), state
 
     def step(trainable, state, optimizer_state, token_ids, targets):
-        (value, state), gradients = gradient_of(loss, (0,))(trainable, state, token_ids, targets)
-        trainable, optimizer_state = optimizer.stateless_apply(optimizer_state, gradients[0], trainable)
+        (value, state), gradients = gradient_of(loss, 0)(trainable, state, token_ids, targets)
+        trainable, optimizer_state = optimizer.stateless_apply(optimizer_state, gradients, trainable)
         return value, trainable, state, optimizer_state
 
-    states = [values_of(v) for v in (model.trainable_variables, model.non_trainable_variables, optimizer.variables)]
-    token_ids = np.zeros((1, length), "int32")
-    return step, (*states, token_ids, token_ids)
+    return step
 
 
 def permutation_program(take):

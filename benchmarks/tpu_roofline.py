@@ -96,10 +96,10 @@ def main(argv=None):
     parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
     parser.add_argument("--json", metavar="FILE", help="write all figures there too")
     options = parser.parse_args(argv)
-    if tpu_compile.missing_packages():
-        print("tpu-roofline skipped: jax and libtpu are not installed (pip install 'jax[tpu]')", file=sys.stderr)
-        return 3
+    if tpu_compile.is_missing("tpu-roofline"):
+        return tpu_compile.SKIPPED
     tpu_compile.set_environment(options.full)
+    tpu_compile.check_names(parser, options.layers, layers_of())
     rows = rows_of(options.layers or layers_of())
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

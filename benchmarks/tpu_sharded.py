@@ -28,6 +28,7 @@ def make_step(preset, vocabulary_size, distribution):
     """Returns (function, variables): a training step and the lists of variables it takes, which have no values."""
     import keras
 
+    from benchmarks.tpu_programs import training_step
     from tf_sparse_attention import models, optimizers
 
     optimizer = optimizers.Adafactor(optimizers.RsqrtNormalizedDecay(0.01, 10_000))  # with numbers, on the CPU
@@ -39,26 +40,6 @@ def make_step(preset, vocabulary_size, distribution):
     keras.utils.clear_session(free_memory=False)
     variables = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
     return training_step(model, optimizer), variables
-
-
-def training_step(model, optimizer):
-    """Returns a function of weights, state, state of the optimizer, token ids and targets."""
-    import jax
-
-    from tf_sparse_attention import models
-
-    loss_of = models.language_model_loss()
-
-    def loss(trainable, state, token_ids, targets):
-        logits, state, losses = model.stateless_call(trainable, state, token_ids, training=True, return_losses=True)
-        return loss_of(targets, logits) + sum(losses, 0.0), state
-
-    def step(trainable, state, optimizer_state, token_ids, targets):
-        (value, state), gradients = jax.value_and_grad(loss, has_aux=True)(trainable, state, token_ids, targets)
-        trainable, optimizer_state = optimizer.stateless_apply(optimizer_state, gradients, trainable)
-        return value, trainable, state, optimizer_state
-
-    return step
 
 
 def compile_step(options, split):
@@ -130,10 +111,8 @@ def main(argv=None):
     parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
     parser.add_argument("--json", metavar="FILE", help="write all figures there too")
     options = parser.parse_args(argv)
-    missing = tpu_compile.missing_packages()
-    if missing:
-        print(f"skipped: not installed: {', '.join(missing)} (pip install 'jax[tpu]')", file=sys.stderr)
-        return 3
+    if tpu_compile.is_missing("benchmarks.tpu_sharded"):
+        return tpu_compile.SKIPPED
     tpu_compile.set_environment(options.full)
     print("  ".join(COLUMNS), flush=True)
     results = []

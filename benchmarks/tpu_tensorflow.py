@@ -77,9 +77,8 @@ def main(argv=None):
     parser.add_argument("--length", type=int, default=1024, help="default: %(default)s")
     parser.add_argument("--topology", default=tpu_compile.TOPOLOGY, help="default: %(default)s")
     options = parser.parse_args(argv)
-    if tpu_compile.missing_packages():
-        print("skipped: jax and libtpu are not installed (pip install 'jax[tpu]')", file=sys.stderr)
-        return 3
+    if tpu_compile.is_missing("benchmarks.tpu_tensorflow"):
+        return tpu_compile.SKIPPED
     os.environ["KERAS_BACKEND"] = "tensorflow"
     tpu_compile.set_environment()
     serialized = lowered_step(options.length)

@@ -1,6 +1,7 @@
 """Files at addresses: how they are named, what is said where they cannot be reached, and what counts last."""
 
 import errno
+import pathlib
 import sys
 
 import pytest
@@ -33,6 +34,22 @@ def test_an_unknown_scheme_and_a_missing_package_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "etils", None)
     with pytest.raises(ImportError, match=r"gs://bucket needs etils: `pip install 'etils\[epath\]'`"):
         remote_files.remote_path("gs://bucket")
+
+
+def test_an_address_without_its_second_slash_is_no_folder_here(tmp_path):
+    for path in ("gs:/bucket/run", pathlib.PurePosixPath("gs://bucket/run")):
+        with pytest.raises(ValueError, match=r"`path` must have two slashes .* Received: path=gs:/bucket/run"):
+            remote_files.is_remote(path)
+    assert remote_files.is_remote("gs://bucket/run")
+    assert not any(map(remote_files.is_remote, ("./gs:/run", "C:/run", "a:b/run", tmp_path)))
+
+
+def test_a_scheme_that_tensorflow_does_not_know_is_told_with_what_to_do(place):
+    with (
+        pytest.raises(remote_files.RemoteError, match=r"scheme 's3' not implemented; set EPATH_USE_TF=false and"),
+        remote_files.reaching(place),
+    ):
+        raise RuntimeError("File system scheme 's3' not implemented")
 
 
 def test_whatever_a_library_raises_becomes_one_line(place):

@@ -11,6 +11,7 @@ def check_backend() -> None:
 
     Raises:
         ImportError: If the backend is not installed: which extra installs it, or which one to choose that is there.
+        ValueError: If Keras knows no backend of the name.
     """
     try:
         import keras  # noqa: F401
@@ -25,6 +26,13 @@ def check_backend() -> None:
             f"TPU 'tf-sparse-attention[tpu]' or 'tf-sparse-attention[jax-tpu]'{choice}. "
             f"Received: the backend {error.name} ({chosen}), which is not installed.",
             name=error.name,
+        ) from error
+    except ValueError as error:  # of a backend that Keras does not know
+        if "Unable to import backend" not in str(error):
+            raise
+        raise ValueError(
+            f"`KERAS_BACKEND`, a variable of the environment, must be {' or '.join(BACKENDS)}. "
+            f"Received: {os.environ.get('KERAS_BACKEND', 'another one in keras.json')}."
         ) from error
 
 

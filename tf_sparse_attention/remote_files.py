@@ -19,6 +19,8 @@ from tf_sparse_attention.files import atomic_file, atomic_folder
 BLOCK = 1 << 22  # bytes that are copied at once
 SAVED_MODEL = "saved_model.pb"  # the file without which a folder is no SavedModel
 CACHE = "TSA_CACHE_DIR"  # the variable with the folder of local copies
+# What TensorFlow says of schemes that it has no files of, and what to do.
+NO_SCHEME, SCHEME_ADVICE = "File system scheme", "; set EPATH_USE_TF=false and install its package of fsspec, as s3fs"
 
 
 class RemoteError(OSError):
@@ -33,8 +35,18 @@ class Content(NamedTuple):
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Returns whether a path is an address with a scheme, as gs://bucket/folder."""
-    return "://" in os.fspath(path)
+    """Returns whether a path is an address with a scheme, as gs://bucket/folder.
+
+    Raises:
+        ValueError: If it begins like one and lacks a slash, which would be a folder here that is called "gs:".
+    """
+    text = os.fspath(path)
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", text):  # a single letter is a drive
+        raise ValueError(
+            "`path` must have two slashes after its scheme, as in gs://bucket/folder, of which `pathlib.Path` leaves "
+            f"one; a local path of this name begins with ./. Received: path={text}."
+        )
+    return "://" in text
 
 
 def remote_path(address: str | os.PathLike) -> Any:
@@ -83,7 +95,8 @@ def reaching(path: Any) -> Iterator[None]:
         if isinstance(error, RemoteError) or is_full or not is_remote(path):
             raise
         lines = str(error).strip().splitlines() or [""]
-        raise RemoteError(f"{path} cannot be reached: {type(error).__name__}: {lines[0]}") from error
+        advice = SCHEME_ADVICE if lines[0].startswith(NO_SCHEME) else ""
+        raise RemoteError(f"{path} cannot be reached: {type(error).__name__}: {lines[0]}{advice}") from error
 
 
 def exists(path: Any) -> bool:

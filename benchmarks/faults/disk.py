@@ -48,7 +48,7 @@ def read_only(lab: Lab, count: int) -> Iterator[Trial]:
     for name, case in list(cases.items())[:count]:
         folder = lab.new("read-only")
         try:
-            yield Trial(f"read-only: {name}", case(lab, folder))
+            yield Trial(name, case(lab, folder))
         finally:
             make_writable(folder)
 

@@ -44,7 +44,7 @@ def record(log: str) -> None:
 
 
 def limit_at(pattern: str, number: int, num_bytes: int) -> None:
-    """Lets no file grow beyond some bytes once the so manieth file of a pattern is opened for writing."""
+    """Lets no file grow beyond some bytes once file `number`, from 0, of those of a pattern is opened for writing."""
     count = itertools.count()
 
     def limit(event, arguments):

@@ -1,5 +1,7 @@
 """The figures that `benchmarks.tpu_check` and `benchmarks.tpu_roofline` make of a compiled program."""
 
+import argparse
+
 import pytest
 
 from benchmarks import tpu_compile, tpu_kernels, tpu_roofline, tpu_tensorflow
@@ -28,6 +30,14 @@ def test_operations_of_a_kernel_are_those_of_the_blocks_that_it_takes(kernel, pr
 def test_operations_of_kernels_add_up_and_other_programs_have_none():
     assert tpu_kernels.flops(program("fwd_residuals", "dq_no_residuals")) == 5 * 2 * 64 * 8 * (8 * 512 * 512)
     assert tpu_kernels.flops("  %dot = f32[8,8]{1,0} dot(%a, %b)") == 0
+
+
+def test_a_name_that_is_not_known_is_told_with_those_that_are(capsys):
+    parser = argparse.ArgumentParser()
+    tpu_compile.check_names(parser, ["one"], {"one": 1, "two": 2})
+    with pytest.raises(SystemExit, match="2"):
+        tpu_compile.check_names(parser, ["one", "three"], {"one": 1, "two": 2})
+    assert "names must be of one; two. Received: three." in capsys.readouterr().err
 
 
 def test_the_least_time_is_that_of_arithmetic_or_memory_whichever_is_longer():

@@ -29,8 +29,9 @@ def sharded_window_attention(
     out_i = sum_j p_ij v_j with p_i = softmax(q_i . k_j / sqrt(H)) over |i - j| < window, causal over 0 <= i - j <
     window, as `LocalAttention` without positions computes it of the whole sequence. Each device holds T / P positions
     and computes their outputs in O(T / P window) time. For them it needs the keys and values of up to window - 1
-    positions before its own, and without `causal` as many after: for each row of the batch 2 (window - 1) N H numbers
-    a side, whatever T is, by `jax.lax.ppermute` from the device beside it, or from as many as the window reaches.
+    positions before its own, and without `causal` as many after: for each row of the batch (window - 1) N (H + Hv)
+    numbers a side, whatever T is, by `jax.lax.ppermute` from the device beside it, or from as many as the window
+    reaches.
 
     Works inside `jax.jit` and `jax.grad` and outside of them; the gradients of keys and values go back the same way.
 

@@ -60,10 +60,10 @@ def kernel_here() -> Kernel | None:
 
     if jax.default_backend() == "tpu":
         return Kernel(SPLASH)
-    return Kernel(TRITON) if jax.default_backend() == "gpu" and _is_ampere(jax.devices()[0]) else None
+    return Kernel(TRITON) if jax.default_backend() == "gpu" and _is_ampere_or_later(jax.devices()[0]) else None
 
 
-def _is_ampere(device):
+def _is_ampere_or_later(device):
     """Whether a GPU is one of NVIDIA that multiplies matrices of bfloat16: of compute capability 8.0 or later."""
     major = str(getattr(device, "compute_capability", "")).partition(".")[0]
     return major.isdecimal() and int(major) >= 8

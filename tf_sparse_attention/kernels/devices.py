@@ -13,7 +13,7 @@ def over_devices(function: Callable, arrays: Sequence[Tensor]) -> Tensor:
 
     Args:
         function: function of arrays (b, n, ...) to an array (b, n, ...), rows and heads apart from each other.
-        arrays: (B, N or 1, ...), of which a first has all N heads.
+        arrays: (B, N or 1, ...), the first of them with all N heads.
 
     Returns:
         Array (B, N, ...).

@@ -84,24 +84,24 @@ def _attend_part(plan: Plan, query: Tensor, key: Tensor, value: Tensor, *groups:
     batch, heads, length, _ = query.shape
     sizes = [-(-size // block) * block for size, block in zip(plan.lengths, plan.blocks, strict=True)]
     rows = [
-        _whole(x.reshape(batch * heads, *x.shape[2:]), size)
+        _padded(x.reshape(batch * heads, *x.shape[2:]), size)
         for x, size in ((query, sizes[0]), (key, sizes[1]), (value, sizes[1]))
     ]
     groups = tuple(
         pad_axis(x.reshape(-1, x.shape[-1]), -1, 0, size - x.shape[-1]) for x, size in zip(groups, sizes, strict=False)
     )
-    output = slice_axis(_function(plan)(*rows, *groups), -2, 0, length)
+    output = slice_axis(_attention_of(plan)(*rows, *groups), -2, 0, length)
     return output[..., : value.shape[-1]].reshape(batch, heads, length, -1)
 
 
-def _whole(x, size):
+def _padded(x, size):
     """Returns rows (R, T, H) with zeros up to `size` slots, and up to a power of 2 of numbers."""
     width = max(1 << (x.shape[-1] - 1).bit_length(), SMALLEST_HEAD)
     return pad_axis(pad_axis(x, -2, 0, size - x.shape[-2]), -1, 0, width - x.shape[-1])
 
 
 @functools.lru_cache(maxsize=64)
-def _function(plan):
+def _attention_of(plan):
     """Returns attention of padded rows, a function with a gradient."""
     import jax
 

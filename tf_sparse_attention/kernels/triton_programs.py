@@ -125,8 +125,9 @@ def differentiate_keys(
     """Writes the gradients of a block of keys and of their values.
 
     Args:
-        plan: as in `differentiate_queries`, but of this block `key` and `value` are the own ones, and what belongs to
-            queries comes whole; so are all others.
+        plan: as in `attend_block`, like `counts` and `numbers`.
+        query, upstream, normalizer, common: as in `differentiate_queries`, but of all queries, (T, H) and so on.
+        key, value: those of this block, (b, H) and (b, Hv).
         refs: with groups those of all queries and its own; then the results, (b, H) and (b, Hv).
     """
     import jax.numpy as jnp

@@ -36,23 +36,37 @@ def processes_of(resolver: Any) -> tuple[list[str], int]:
 
 
 def join_jax_processes() -> None:
-    """Makes this process one of several of JAX, if the environment has `JAX_VARIABLES`."""
+    """Makes this process one of several of JAX, if the environment has `JAX_VARIABLES`.
+
+    Raises:
+        ValueError: If they do not say which one, or JAX does not find it where they leave that to it.
+    """
     import jax
 
-    address, number, index = (os.environ.get(name, "") for name in JAX_VARIABLES)
+    found = {name: os.environ.get(name, "") for name in JAX_VARIABLES}
+    address, number, index = found.values()
     if jax.distributed.is_initialized() or not (address or number or index):
         return
     # Its own handler would take SIGTERM, which `callbacks.StopOnSignal` waits for.
     with contextlib.suppress(AttributeError):  # JAX 0.7 has no such setting.
         jax.config.update("jax_enable_preemption_service", False)
     if number == "auto":  # of a TPU pod, Slurm or Open MPI
-        jax.distributed.initialize()
+        try:
+            jax.distributed.initialize()
+        except ValueError as error:
+            raise ValueError(
+                "`JAX_NUM_PROCESSES`, a variable of the environment, must be a number, beside JAX_COORDINATOR_ADDRESS "
+                "and JAX_PROCESS_ID, or unset, where JAX finds no cluster: of a TPU pod, Slurm or Open MPI. "
+                f"Received: JAX_NUM_PROCESSES=auto ({error})."
+            ) from error
         return
-    if not (":" in address and number.isdigit() and index.isdigit() and int(index) < int(number)):
+    port = address.rpartition(":")[2]  # of a wrong one JAX waits for minutes
+    counts_are_right = number.isdigit() and index.isdigit() and int(index) < int(number)
+    if not (":" in address and port.isdigit() and int(port) < 1 << 16 and counts_are_right):
         raise ValueError(
             f"`{', '.join(JAX_VARIABLES)}`, variables of the environment, must be HOST:PORT of process 0, the number "
             "of processes, and which one this is, from 0; or JAX_NUM_PROCESSES=auto where JAX finds them; or unset. "
-            f"Received: {address!r}, {number!r}, {index!r}."
+            f"Received: {', '.join(f'{name}={value}' for name, value in found.items())}."
         )
     jax.distributed.initialize(address, int(number), int(index))
 

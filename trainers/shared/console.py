@@ -76,12 +76,12 @@ def run(name: str, main: Callable[[], None]) -> None:
 def import_backends() -> None:
     """Imports Keras and the backends without the lines that say nothing."""
     with quiet_imports():
+        from tf_sparse_attention.backends import has_tensorflow  # says what is missing where Keras has no backend
+
+        reads_by_tensorflow = has_tensorflow()  # of the data pipeline on every backend, where it is installed
         import keras
 
-        from tf_sparse_attention.backends import has_tensorflow
-
-        # Of the data pipeline on every backend, where it is installed.
-        if has_tensorflow() and keras.backend.backend() == "tensorflow":
+        if reads_by_tensorflow and keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
             tf.config.list_physical_devices()
@@ -141,15 +141,25 @@ def _exit_on_error(function, argv, errors):
     except errors as error:
         if logging.get_verbosity() >= logging.DEBUG:
             raise
-        text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
-        name = text.strip("\"'")
-        if isinstance(error, KeyError | AttributeError) and name.isidentifier():
-            text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning"
+        text = _text_of(error)
         if isinstance(error, OSError) and error.errno in DISK_ADVICE:
             text = f"{text}: {DISK_ADVICE[error.errno]}, and give the same command again"
         text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(getattr(error, "exit_status", WRONG_COMMAND))
+
+
+def _text_of(error):
+    """Returns what an error says, and of a setting that does not exist, of which ml_collections says the name, more."""
+    inner = error
+    while isinstance(inner, KeyError | AttributeError) and inner.args:
+        inner = inner.args[0]  # maybe another error, whose text would be in quotes
+    text = str(inner)
+    name, _, similar = text.partition("\n")
+    name = name.strip("\"'")
+    if isinstance(error, KeyError | AttributeError) and name.isidentifier():
+        text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning. {similar}"
+    return text.strip()
 
 
 def exit_status(error: BaseException) -> int:

@@ -49,8 +49,8 @@ class JaxDevices(OneDevice):
     def split_model(self, num_parts: int) -> None:
         if num_parts < 1 or self.num_replicas % num_parts or not self.is_single_process:
             raise ValueError(
-                "`config.train.model_parallel` must divide the devices of one process. "
-                f"Received: model_parallel={num_parts}, {self.num_replicas} devices."
+                "`config.train.model_parallel` must divide the devices, and be 1 with several processes. Received: "
+                f"model_parallel={num_parts}, {self.num_replicas} devices, {self.num_processes} processes."
             )
         devices = self._distribution.device_mesh.devices.flatten()
         self.num_replicas //= num_parts

@@ -85,6 +85,6 @@ class OneDevice:
     def split_model(self, num_parts: int) -> None:
         """Divides each replica of the model among `num_parts` devices, see `tsa.distribution`."""
         raise ValueError(
-            "`config.train.model_parallel` must be 1 but with several devices of the JAX backend. "
+            "`config.train.model_parallel` must be 1, unless JAX (KERAS_BACKEND=jax) has several devices. "
             f"Received: model_parallel={num_parts}, {keras.backend.backend()} with {self.num_replicas} replicas."
         )

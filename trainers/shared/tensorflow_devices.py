@@ -102,7 +102,14 @@ def _logical_cpus(number):
 def _connect_to_tpu(name):
     import tensorflow as tf
 
-    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
-    tf.config.experimental_connect_to_cluster(resolver)
-    tf.tpu.experimental.initialize_tpu_system(resolver)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            "`TPU_NAME`, a variable of the environment, must be the name of a TPU that answers, local on a machine "
+            f"that has one, or unset. Received: TPU_NAME={name} ({reason})."
+        ) from error
     return tf.distribute.TPUStrategy(resolver)

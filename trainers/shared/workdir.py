@@ -35,7 +35,7 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
         create: whether to make it if it does not exist.
 
     Raises:
-        ValueError: If it is an address such as "gs://...", or does not exist and `create` is False.
+        ValueError: If it is an address such as "gs://..." or a file, or does not exist and `create` is False.
     """
     if is_remote(workdir):
         raise ValueError(
@@ -43,6 +43,8 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
             f"and read runs make a local copy of an address. Received: workdir={workdir}."
         )
     folder = pathlib.Path(workdir).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`workdir` must be a folder, not a file. Received: workdir={workdir}.")
     if create:
         folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():

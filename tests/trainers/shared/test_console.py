@@ -8,6 +8,7 @@ import sys
 import tomllib
 
 import keras
+import ml_collections
 import numpy as np
 import pytest
 from absl import logging
@@ -51,6 +52,15 @@ def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, mes
     assert re.search(message, process.stderr), process.stderr
 
 
+def test_a_backend_that_keras_does_not_know_is_named():
+    command = [sys.executable, "-m", "trainers.evaluate", "--workdir=runs/demo"]
+    variables = {**os.environ, "KERAS_BACKEND": "jxa"}
+    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert process.returncode == 2
+    message = "error: `KERAS_BACKEND`, a variable of the environment, must be tensorflow or jax. Received: jxa."
+    assert process.stderr.startswith(message)
+
+
 def test_a_text_that_is_not_there_is_told_in_one_line(make_tiny_config, tmp_path, capsys):
     config = make_tiny_config()
     config.data.path = "missing_folder"
@@ -60,10 +70,20 @@ def test_a_text_that_is_not_there_is_told_in_one_line(make_tiny_config, tmp_path
     assert re.fullmatch(r"error: `path` must be an existing folder or file.*missing_folder.*\n\(--verb.*\)\n", said)
 
 
-def test_a_setting_that_does_not_exist_is_named(capsys):
+@pytest.mark.parametrize("name", ["unheard_of", "windw"])
+@pytest.mark.parametrize("is_wrapped", [False, True])  # as ml_collections does it for the last part of a name
+def test_a_setting_that_does_not_exist_is_named(name, is_wrapped, capsys):
+    def look_up(argv):
+        try:
+            return ml_collections.ConfigDict({"window": 1})[name]
+        except KeyError as error:
+            raise AttributeError(error) if is_wrapped else error from None
+
     with pytest.raises(SystemExit, match="2"):
-        console._exit_on_error({}.__getitem__, "windw", (KeyError,))
-    assert capsys.readouterr().err.startswith("error: windw is not a setting; trainers/configs/base.py has all")
+        console._exit_on_error(look_up, [], (KeyError, AttributeError))
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.startswith(f"error: {name} is not a setting; trainers/configs/base.py has all of them")
+    assert said.endswith(' Did you mean "window" instead of "windw"?') == (name == "windw")
 
 
 class Refusing(keras.layers.Layer):

@@ -13,6 +13,12 @@ from trainers.shared import workdir
 VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
 
 
+def test_a_file_is_no_work_folder(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"`workdir` must be a folder, not a file. Received: workdir=.*file"):
+        workdir.open_workdir(tmp_path / "file", create=True)
+
+
 @pytest.mark.parametrize(
     ("content", "found"),
     [("{", "Expecting"), ("[1]", "a list"), ('{"seed": 0}', "no section"), ("", "Exp")],

@@ -26,7 +26,7 @@ from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
 KERNELS = {SPLASH: splash, TRITON: triton}
-MOST_BLOCKS = 0.25  # of a union; causal dense attention has half of all
+LARGEST_SHARE = 0.25  # of all blocks, those that a union reads; causal dense attention has half of them
 HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees; one of this number is the next
 
 
@@ -139,7 +139,7 @@ def attend_union_fused(
     query_groups, key_groups = _groups(Arrangement(), leaves[0], inputs)
     reach = max(leaf.pattern.reach for leaf in leaves)
     pairs = SlotPairs(rule, (1 - lengths[0], lengths[1] - 1), query_groups, key_groups, reach)
-    if KERNELS[kernel.name].share_of_blocks(pairs, lengths) > MOST_BLOCKS:
+    if KERNELS[kernel.name].share_of_blocks(pairs, lengths) > LARGEST_SHARE:
         return None
     output = KERNELS[kernel.name].attend_slots(inputs.query, inputs.key, inputs.value, pairs, kernel.interpret)
     if _every_query_sees_itself(pairs, arrangements[0], inputs):
