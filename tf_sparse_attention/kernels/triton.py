@@ -115,7 +115,7 @@ def _attention_of(plan):
 
     def attend_backward(kept, upstream):
         query, key, value, groups, output, normalizer = kept
-        # The gradient of a softmax takes from each weight's what all of them have, see equation 4 of FlashAttention, 2022.
+        # A softmax takes from each weight's gradient what all have in common: FlashAttention, 2022, equation 4.
         common = (output.astype("float32") * upstream.astype("float32")).sum(-1)
         arrays = (query, key, value, upstream.astype(query.dtype), normalizer, common, *groups)
         return _query_gradient(plan, *arrays), *_key_gradients(plan, *arrays), *(None for _ in groups)
