@@ -204,12 +204,13 @@ def test_the_chief_tells_the_others_what_it_has(two_replicas):
 )
 def test_a_wrong_description_of_the_processes_of_jax_is_an_error(run_jax, values, message):
     code = f"""
-import os, shlex, unittest.mock
+import os, shlex
+from unittest import mock
 import jax
 from trainers.shared import clusters
 variables = dict(zip(clusters.JAX_VARIABLES, shlex.split("{values}")))
-nothing = unittest.mock.Mock(side_effect=ValueError("no cluster"))  # JAX has computed, and would look for none
-with unittest.mock.patch.dict(os.environ, variables), unittest.mock.patch.object(jax.distributed, "initialize", nothing):
+fail = mock.Mock(side_effect=ValueError("no cluster"))  # JAX has computed, and would look for none
+with mock.patch.dict(os.environ, variables), mock.patch.object(jax.distributed, "initialize", fail):
     try:
         clusters.join_jax_processes()
     except ValueError as error:
