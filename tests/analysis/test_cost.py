@@ -77,6 +77,7 @@ def test_a_model_has_a_row_for_each_attention_and_one_for_the_rest():
     assert [row.num_operations for row in found.rows] == [both_sides, 0]
 
 
+@pytest.mark.full
 def test_xla_counts_a_little_more_on_jax(run_jax):
     code = """
         import json, jax

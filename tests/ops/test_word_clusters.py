@@ -181,6 +181,7 @@ def test_a_rare_word_as_likely_as_a_frequent_one_does_not_win():
     assert len(equal) > 5 and not any(equal)
 
 
+@pytest.mark.full
 def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_jax):
     """With the slow, obvious loss of this file beside it."""
     code = textwrap.dedent(
