@@ -101,7 +101,7 @@ test-large: $(READY) ## Run the slow proofs, that some process survives being ki
 	$(RUN) -m pytest -q -m large $(ARGS)
 
 .PHONY: test-environments
-test-environments: $(READY) ## Run core tests with the oldest and the newest TensorFlow, and with JAX alone (an hour)
+test-environments: $(READY) ## Run core tests with the oldest and the newest TensorFlow, and with JAX alone (half an hour)
 	$(RUN) -m tests.environments
 
 .PHONY: lint
