@@ -6,8 +6,7 @@ import jax
 import keras
 import numpy as np
 
-from tests.patterns.fused_jax import LAYERS, SIZE, call_of
-from tf_sparse_attention.kernels import triton
+from tests.patterns.fused_jax import LAYERS, SIZE, call_of, used
 from tf_sparse_attention.kernels.choice import TRITON, Kernel, use_kernel
 
 
@@ -15,7 +14,7 @@ def compare(name, seed=0, length=300, dtype="bfloat16"):
     """Returns how far a layer is from itself in float32, by a kernel and by plain operations, and what ran.
 
     Returns:
-        "ran" (how many kernels were asked for), "kernel" and "plain" (each the largest difference, see `_apart`), and
+        "ran" (how many kernels were asked for), "kernel" and "plain" (of output and of gradients, see `_apart`), and
         "repeats" (whether a second run gave the same bits).
     """
     rng = np.random.default_rng(seed)
@@ -23,16 +22,11 @@ def compare(name, seed=0, length=300, dtype="bfloat16"):
     arguments = call_of(seed, length) | {"use_causal_mask": True}
     exact, layer = made = [_layer(name, policy, x[:, :9]) for policy in ("float32", f"mixed_{dtype}")]
     layer.set_weights(exact.get_weights())
-    ran, attend = [], triton.attend_slots
-    triton.attend_slots = lambda *args: ran.append(1) or attend(*args)
-    try:
-        with use_kernel(None):
-            expected, plain = (_both(each, x, weights, arguments)() for each in made)
-        with use_kernel(Kernel(TRITON)):
-            run = _both(layer, x, weights, arguments)
-            found, again = run(), run()
-    finally:
-        triton.attend_slots = attend
+    with use_kernel(None):
+        expected, plain = (_both(each, x, weights, arguments)() for each in made)
+    with used(Kernel(TRITON)) as ran:
+        run = _both(layer, x, weights, arguments)
+        found, again = run(), run()
     same = all(bool((a == b).all()) for a, b in zip(found, again, strict=True))
     return {"ran": len(ran), "kernel": _apart(found, expected), "plain": _apart(plain, expected), "repeats": same}
 

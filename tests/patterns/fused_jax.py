@@ -128,13 +128,13 @@ def call_of(seed, length):
 
 
 @contextlib.contextmanager
-def interpreted(name):
-    """Context in which a kernel is interpreted wherever it serves; gives the list of what it was asked for."""
-    module, ran = MODULES[name], []
+def used(kernel):
+    """Context in which a `Kernel` serves wherever it can; gives the list of what it was asked for."""
+    module, ran = MODULES[kernel.name], []
     attend = module.attend_slots
     module.attend_slots = lambda *args: ran.append(args) or attend(*args)
     try:
-        with use_kernel(Kernel(name, interpret=True)):
+        with use_kernel(kernel):
             yield ran
     finally:
         module.attend_slots = attend
@@ -157,7 +157,7 @@ def compare(name, seed=0, length=300, causal=True, kernel=SPLASH):
         return output, jax.tree.leaves(gradients)
 
     expected = both()
-    with interpreted(kernel) as ran:
+    with used(Kernel(kernel, interpret=True)) as ran:
         found = both()
     size = max(float(abs(gradient).max()) for gradient in expected[1])
     apart = [float(abs(a - b).max()) / size for a, b in zip(expected[1], found[1], strict=True)]
@@ -188,7 +188,7 @@ def count_others():
     calls += [(layers.AllAttention(num_persistent=3, **window), {})]
     counts = []
     for layer, arguments in calls:
-        with interpreted(SPLASH) as ran:
+        with used(Kernel(SPLASH, interpret=True)) as ran:
             layer(x, use_causal_mask=True, **arguments)
         counts.append(len(ran))
     return counts

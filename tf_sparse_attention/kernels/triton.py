@@ -16,6 +16,7 @@ from tf_sparse_attention.kernels.choice import SlotPairs
 from tf_sparse_attention.kernels.devices import over_devices
 from tf_sparse_attention.kernels.rules import visible_blocks
 from tf_sparse_attention.kernels.triton_programs import (
+    BLOCKS,
     Plan,
     attend_block,
     differentiate_keys,
@@ -76,7 +77,7 @@ def can_attend(query: Tensor, key: Tensor, value: Tensor, interpret: bool = Fals
 
 def share_of_blocks(pairs: SlotPairs, lengths: tuple[int, int]) -> float:
     """Returns which share of all blocks of slots the kernels compute, of T and S slots."""
-    return float(visible_blocks(pairs.rule, pairs.limits, lengths, Plan._field_defaults["blocks"]).some.mean())
+    return float(visible_blocks(pairs.rule, pairs.limits, lengths, BLOCKS).some.mean())
 
 
 def _attend_part(plan: Plan, query: Tensor, key: Tensor, value: Tensor, *groups: Tensor) -> Tensor:
@@ -145,6 +146,7 @@ def _key_gradients(plan, query, key, value, upstream, normalizer, common, *group
     return _call(differentiate_keys, plan, 1, arrays, kinds, [(x.shape, x.dtype) for x in (key, value)])
 
 
+@functools.lru_cache(maxsize=64)  # forward pass and gradient of the queries have the same
 def table_of(plan: Plan, by_keys: bool = False) -> Table:
     """Returns the `Table` of the blocks of queries, or of those of keys."""
     some, whole = visible_blocks(plan.rule, plan.limits, plan.lengths, plan.blocks)
