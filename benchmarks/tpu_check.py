@@ -75,10 +75,10 @@ def main(argv=None):
         return tpu_compile.SKIPPED
     tpu_compile.set_environment(options.full)
     from benchmarks.tpu_programs import PROGRAMS
-    from tf_sparse_attention.kernels.choice import SPLASH, Kernel
+    from tf_sparse_attention.kernels.choice import MOSAIC, Kernel
 
     tpu_compile.check_names(parser, options.programs, PROGRAMS)
-    results = check(options.programs, options.topology, None if options.plain else Kernel(SPLASH))
+    results = check(options.programs, options.topology, None if options.plain else Kernel(MOSAIC))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

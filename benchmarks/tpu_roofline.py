@@ -57,7 +57,7 @@ def splash_layer():
 def rows_of(names):
     """Returns a dictionary for each layer, way to compute it and pass."""
     from benchmarks.tpu_layers import layer_program
-    from tf_sparse_attention.kernels.choice import SPLASH as KERNEL
+    from tf_sparse_attention.kernels.choice import MOSAIC as KERNEL
     from tf_sparse_attention.kernels.choice import Kernel
 
     array, rows, layers = 2 * LENGTH * WIDTH, [], layers_of()

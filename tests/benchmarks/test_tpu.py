@@ -14,6 +14,13 @@ CALL = (
 )
 
 
+OWN_CALL = (
+    '  %jvp_{name}.1 = (bf16[8,2048,64]{{2,1,0}}) custom-call(%a), custom_call_target="tpu_custom_call", '
+    "operand_layout_constraints={{s32[{blocks},2]{{1,0}}, s32[{blocks},3]{{1,0}}, {heads}, {heads}, {heads}}}, "
+    "frontend_attributes={{kernel_metadata={{"
+)
+
+
 def program(*kernels):
     """Returns lines as those of a program whose kernels take two blocks of 512 keys for each of four of queries."""
     steps = {"fwd_residuals": "s8[1,4,2]", "dq_no_residuals": "s8[1,4,2]", "dkv_no_residuals": "s8[1,2,4]"}
@@ -25,6 +32,15 @@ def program(*kernels):
 )
 def test_operations_of_a_kernel_are_those_of_the_blocks_that_it_takes(kernel, products):
     assert tpu_kernels.flops(program(kernel)) == products * 2 * 64 * 8 * (8 * 512 * 512)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "blocks", "products"),
+    [("attend_block", 16, 2), ("differentiate_queries", 16, 3), ("differentiate_keys", 8, 4)],
+)
+def test_operations_of_a_kernel_of_ours_are_those_of_the_blocks_that_it_takes(kernel, blocks, products):
+    text = OWN_CALL.format(name=f"{kernel}_128_by_256_", blocks=blocks, heads=HEADS)
+    assert tpu_kernels.flops(text) == products * 2 * 64 * 8 * (blocks * 3 * 128 * 256)
 
 
 def test_operations_of_kernels_add_up_and_other_programs_have_none():

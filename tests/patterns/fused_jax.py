@@ -8,14 +8,26 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.kernels import splash, triton
-from tf_sparse_attention.kernels.choice import SPLASH, TRITON, Kernel, SlotPairs, use_kernel
-from tf_sparse_attention.patterns import Dilated, First, Grid, Nearest, Pattern, Successors, Window
+from tf_sparse_attention.kernels import mosaic, triton
+from tf_sparse_attention.kernels.choice import MOSAIC, TRITON, Kernel, SlotNumbers, SlotPairs, use_kernel
+from tf_sparse_attention.patterns import (
+    Dilated,
+    First,
+    Grid,
+    Hashed,
+    Nearest,
+    Pattern,
+    Stride,
+    Successors,
+    Union,
+    Window,
+)
 
 BATCH, SIZE = 2, 24
 HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
-MODULES = {SPLASH: splash, TRITON: triton}
+MODULES = {MOSAIC: mosaic, TRITON: triton}
 CLUSTERS = {"num_clusters": 5, "cluster_size": 40, **HEADS}
+LARGE_CLUSTERS = {"num_clusters": 3, "cluster_size": 100, **HEADS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +52,7 @@ class Listed(Pattern):
         return seen[0] | seen[1]
 
     def arrange(self, call, known=None):
-        return Grid(call.query_length, call.key_length, 16, 1, 0)
+        return Grid(call.query_length, call.key_length, 64, 1, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +64,7 @@ class Tabled(Pattern):
         return before < 16, keras.ops.take(np.arange(16) % 3 == 0, keras.ops.clip(before, 0, 15))
 
     def arrange(self, call, known=None):
-        return Grid(call.query_length, call.key_length, 16, 1, 0)
+        return Grid(call.query_length, call.key_length, 64, 1, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,19 +101,44 @@ LAYERS = {
     "dilated": lambda: layers.SparseAttention(pattern=Dilated(3, 20), **HEADS),
     "alone": lambda: layers.SparseAttention(pattern=Window(1), share_qk=True, **HEADS),
     "no condition": lambda: layers.SparseAttention(pattern=Blocks(), **HEADS),
+    "merged strides": lambda: layers.StridedAttention(stride=7, heads="merged", **HEADS),
+    "merged strides of queries": lambda: layers.SparseAttention(pattern=Window(7) | Stride(7), share_qk=True, **HEADS),
+    "hashed in rounds": lambda: layers.LSHAttention(num_buckets=6, bucket_size=40, num_rounds=3, **HEADS),
+    "window and cluster": lambda: layers.SparseAttention(pattern=Window(30) | Nearest(5, 40), share_qk=True, **HEADS),
+    "each counts": lambda: layers.SparseAttention(
+        pattern=Union([Window(30), Nearest(5, 40)], count_each=True), share_qk=True, **HEADS
+    ),
+    "hashed, each once": lambda: layers.SparseAttention(
+        pattern=Hashed(6, 40) | Hashed(6, 40, round=1) | Window(9), share_qk=True, **HEADS
+    ),
+    "span": lambda: layers.LocalAttention(
+        window=50, adaptive_span={"ramp": 16, "initial": 0.5}, position="rotary", **HEADS
+    ),
+    "span from nothing": lambda: layers.LocalAttention(
+        window=50, adaptive_span={"ramp": 1, "initial": 0.0}, use_successor_values=True, **HEADS
+    ),
+    "persistent and span": lambda: layers.AllAttention(num_persistent=70, window=50, adaptive_span=True, **HEADS),
+    "persistent": lambda: layers.AllAttention(num_persistent=70, window=50, **HEADS),
+    "keys of their own": lambda: layers.RoutingAttention(share_qk=False, **LARGE_CLUSTERS),
+    "window and separate": lambda: layers.SparseAttention(pattern=Window(30) | Nearest(3, 100), **HEADS),
+    "best of clusters": lambda: layers.RoutingAttention(selection="top_k", **LARGE_CLUSTERS),
+    "best of clusters, separate": lambda: layers.RoutingAttention(selection="top_k", share_qk=False, **LARGE_CLUSTERS),
+    "image": lambda: layers.LocalAttention2D(width=20, block_shape=(8, 9), **HEADS),
+    "near of cluster": lambda: layers.SparseAttention(pattern=NearOfCluster(3, 100), share_qk=True, **HEADS),
+    "fixed": lambda: layers.FixedAttention(block_size=70, num_summary=33, heads="merged", **HEADS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
-# What no kernel computes: parts of one softmax that are far apart, biases, keys of their own in clusters, tokens that a
-# call marks; of a pattern of one's own what cannot be asked inside a kernel, or reads more than slots say.
+# What no kernel computes: biases, successors of keys of their own in clusters, chunks, tokens that a call marks, groups
+# that are small; of a pattern of one's own what cannot be asked inside a kernel.
 OTHERS = {
-    "strided in one softmax": lambda: layers.StridedAttention(stride=7, heads="merged", **HEADS),
     "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
     "global": lambda: layers.GlobalLocalAttention(window=20, num_global=4, num_first_global=2, **HEADS),
     "float16": lambda: layers.LocalAttention(window=50, dtype="float16", **HEADS),
     "list": lambda: layers.SparseAttention(pattern=Listed([0, 3]), **HEADS),
     "table": lambda: layers.SparseAttention(pattern=Tabled(), **HEADS),
-    "near of cluster": lambda: layers.SparseAttention(pattern=NearOfCluster(5, 40), share_qk=True, **HEADS),
+    "small groups": lambda: layers.SparseAttention(pattern=NearOfCluster(5, 40), share_qk=True, **HEADS),
     "cluster in blocks": lambda: layers.SparseAttention(pattern=ClusterInBlocks(5, 40), share_qk=True, **HEADS),
+    "chunks": lambda: layers.LSHAttention(num_buckets=4, bucket_size=70, selection="chunks", num_rounds=2, **HEADS),
     "separate": lambda: layers.SparseAttention(pattern=Successors(Nearest(5, 40)), **HEADS),
 }
 
@@ -140,7 +177,7 @@ def used(kernel):
         module.attend_slots = attend
 
 
-def compare(name, seed=0, length=300, causal=True, kernel=SPLASH):
+def compare(name, seed=0, length=300, causal=True, kernel=MOSAIC):
     """Returns the kernels that a layer ran, and how far its output and all its gradients are from plain operations."""
     rng = np.random.default_rng(seed)
     x, weights = rng.normal(size=(2, BATCH, length, SIZE)).astype("float32")
@@ -164,7 +201,7 @@ def compare(name, seed=0, length=300, causal=True, kernel=SPLASH):
     return len(ran), float(abs(expected[0] - found[0]).max()), float(np.max(apart))  # NaN if one is
 
 
-def compare_slots(window, kernel=SPLASH):
+def compare_slots(window, kernel=MOSAIC):
     """Returns how far a kernel is from dense attention of a window, in two groups, of 140 slots."""
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 2, 140, 8)).astype("float32")
@@ -174,21 +211,27 @@ def compare_slots(window, kernel=SPLASH):
     scores = np.where(seen, query @ key.swapaxes(-1, -2), -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     expected = weights / weights.sum(axis=-1, keepdims=True) @ value
-    pairs = SlotPairs(lambda query, key: abs(query - key) < window, (1 - window, window - 1), groups, groups)
-    return float(abs(MODULES[kernel].attend_slots(query, key, value, pairs, interpret=True) - expected).max())
+    pairs = SlotPairs(
+        lambda query, key: abs(query - key) < window,
+        (1 - window, window - 1),
+        SlotNumbers(lambda query, key: query[0] == key[0], (groups,), (groups,)),
+    )
+    output, sums = MODULES[kernel].attend_slots(query, key, value, pairs, interpret=True)
+    expected_sums = np.log(np.exp(scores).sum(axis=-1))
+    return max(float(abs(output - expected).max()), float(abs(sums - expected_sums).max()))
 
 
 def count_others():
     """Returns how often a kernel ran for a call of a window, and for others that ask for what no kernel computes."""
     x, window = np.ones((1, 256, SIZE), "float32"), {"window": 50, **HEADS}
     drops = layers.LocalAttention(dropout=0.1, **window)
-    spans = layers.LocalAttention(adaptive_span=True, **window)
     calls = [(drops, {}), (drops, {"training": True}), (drops, {"return_attention_scores": True})]
-    calls += [(drops, {"attention_mask": np.tri(256) > 0}), (spans, {})]
-    calls += [(layers.AllAttention(num_persistent=3, **window), {})]
+    calls += [(drops, {"attention_mask": np.tri(256) > 0})]
+    persistent = layers.AllAttention(num_persistent=3, dropout=0.1, **window)
+    calls += [(persistent, {}), (persistent, {"training": True})]
     counts = []
     for layer, arguments in calls:
-        with used(Kernel(SPLASH, interpret=True)) as ran:
+        with used(Kernel(MOSAIC, interpret=True)) as ran:
             layer(x, use_causal_mask=True, **arguments)
         counts.append(len(ran))
     return counts

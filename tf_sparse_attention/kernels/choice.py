@@ -1,7 +1,7 @@
 """Kernels that attend without an array of scores: which one serves here, and what it is told.
 
-A kernel computes queries and keys in one order, of which a rule says by two slots, and two groups, whether the pair may
-attend. Everything else is computed by plain operations, see `attend.attend`.
+A kernel computes queries and keys in one order, of which rules say by two slots, and by numbers that are known of both,
+whether the pair may attend. Everything else is computed by plain operations, see `attend.attend`.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ import keras
 
 from tf_sparse_attention.types import Tensor
 
-SPLASH = "splash"  # JAX on a TPU: jax.experimental.pallas.ops.tpu.splash_attention
-TRITON = "triton"  # JAX on a GPU of NVIDIA: kernels of our own, see `triton.py`
+MOSAIC = "mosaic"  # JAX on a TPU, see `mosaic.py`
+TRITON = "triton"  # JAX on a GPU of NVIDIA, see `triton.py`
 # Shorter sequences are computed as fast by plain operations, and would be padded to a block of the kernel.
 SHORTEST, LONGEST = 256, 262144
 _CHOSEN: contextvars.ContextVar[tuple["Kernel | None", ...]] = contextvars.ContextVar("kernels", default=())
@@ -27,27 +27,58 @@ class Kernel(NamedTuple):
     interpret: bool = False
 
 
+class SpanRule(NamedTuple):
+    """How much of a pair counts: clip((reach - distance) / ramp + 1, 0, 1), of the reach of its query.
+
+    Attributes:
+        ramp: see `ops.span.Span`.
+        lead: what is taken from key slots, so that the distance is that of slots.
+    """
+
+    ramp: int
+    lead: int
+
+
+class SlotNumbers(NamedTuple):
+    """What is known of slots beside their order, and which pairs attend by it.
+
+    Attributes:
+        rule: hashable function of two sequences of int arrays that broadcast, numbers of queries and of keys, to bool.
+        queries, keys: tuples of int32 (B, 1 or N, T) and (B, 1 or N, S).
+    """
+
+    rule: Callable
+    queries: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]
+
+
 class SlotPairs(NamedTuple):
     """Which pairs of slots attend.
 
     Attributes:
         rule: hashable function of two int arrays that broadcast, slots of queries and of keys, to bool.
         limits: pair of integers; no key slot minus query slot that the rule allows is outside.
-        query_groups, key_groups: int32 (B, 1 or N, T) and (B, 1 or N, S), which must be equal; both None: no groups.
+        numbers: `SlotNumbers`; a pair attends where both rules say so. None: where `rule` does.
+        last: hashable function of the pair of slots and the pair of numbers to the pairs that count only where a query
+            sees nothing else; or None.
+        span: a `SpanRule`, or None.
+        span_reach: float32 (B, N, T), that of each query.
         reach: how far most pairs reach, which decides on the blocks. None: as far as `limits`.
     """
 
     rule: Callable
     limits: tuple[int, int]
-    query_groups: Tensor | None = None
-    key_groups: Tensor | None = None
+    numbers: SlotNumbers | None = None
+    last: Callable | None = None
+    span: SpanRule | None = None
+    span_reach: Tensor | None = None
     reach: int | None = None
 
 
 def kernel_here() -> Kernel | None:
     """Returns the `Kernel` that serves on the backend and its devices, None for plain operations.
 
-    On TPUs of JAX splash attention, on its GPUs of NVIDIA from Ampere on kernels of our own; none after
+    There is one for TPUs of JAX, and for its GPUs of NVIDIA from Ampere on; none after
     `keras.config.disable_flash_attention()`.
     """
     if keras.backend.backend() != "jax":
@@ -59,7 +90,7 @@ def kernel_here() -> Kernel | None:
     import jax
 
     if jax.default_backend() == "tpu":
-        return Kernel(SPLASH)
+        return Kernel(MOSAIC)
     return Kernel(TRITON) if jax.default_backend() == "gpu" and _is_ampere_or_later(jax.devices()[0]) else None
 
 

@@ -23,21 +23,27 @@ def evaluate(rule: Callable, query_slots: np.ndarray, key_slots: np.ndarray) -> 
     return np.broadcast_to(seen, np.broadcast_shapes(query_slots.shape, key_slots.shape))
 
 
-def can_ask(rule: Callable) -> bool:
-    """Returns whether a rule can be asked inside a kernel, which has no arrays but its arguments, and can be kept."""
+def can_ask(rule: Callable, counts: tuple[int, int] | None = None) -> bool:
+    """Returns whether a rule can be asked inside a kernel, which has no arrays but its arguments, and can be kept.
+
+    Args:
+        rule: a function of two arrays of slots, or of two tuples of numbers.
+        counts: how many numbers there are in each; None: a rule of slots.
+    """
     try:
-        return not _constants_of(rule)
+        return not _constants_of(rule, counts)
     except TypeError:  # no hash, since it has lists or arrays; or NumPy's functions, which need slots that are known
         return False
 
 
 @functools.lru_cache(maxsize=64)
-def _constants_of(rule):
+def _constants_of(rule, counts):
     """Returns the arrays that a rule holds, besides single numbers."""
     import jax
 
     slots = jax.ShapeDtypeStruct((128, 128), "int32")
-    return jax.make_jaxpr(rule)(slots, slots).consts
+    arguments = (slots, slots) if counts is None else ((slots,) * count for count in counts)
+    return jax.make_jaxpr(rule)(*arguments).consts
 
 
 @functools.lru_cache(maxsize=64)

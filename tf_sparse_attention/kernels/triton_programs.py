@@ -4,76 +4,54 @@ A program reads its part of some arrays whole ("own"), and of others ("all") the
 JAX on references of Pallas, which Triton compiles.
 """
 
-import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+from tf_sparse_attention.kernels.plan import Plan
+from tf_sparse_attention.kernels.scores import HIDDEN, LOG2_E, Scores, product, scores_of
 
 Ref = Any  # of Pallas, to an array in the memory of the device
-HIDDEN = -1e30  # the score of a pair that is hidden: finite, since the difference of two is taken
-BLOCKS = (64, 64)  # the fastest of those tried on an H200
-LOG2_E = math.log2(math.e)  # powers of 2 are what the device has
 
 
-class Plan(NamedTuple):
-    """What a kernel is made for: `SlotPairs` without its arrays, and sizes.
-
-    Attributes:
-        rule, limits: see `SlotPairs`.
-        lengths: slots of queries and of keys.
-        blocks: slots of a block of queries and of keys, powers of 2.
-        interpret: whether to interpret the kernels, on any device.
-        warps, stages: of a program, and how many blocks are loaded ahead; the fastest of those tried on an H200.
-    """
-
-    rule: Callable
-    limits: tuple[int, int]
-    lengths: tuple[int, int]
-    blocks: tuple[int, int] = BLOCKS
-    interpret: bool = False
-    warps: int = 4
-    stages: int = 2
-
-
-def attend_block(plan: Plan, counts: Ref, numbers: Ref, query: Ref, key: Ref, value: Ref, *refs: Ref) -> None:
+def attend_block(plan: Plan, counts: Ref, others: Ref, query: Ref, key: Ref, value: Ref, *refs: Ref) -> None:
     """Writes the output of a block of queries, and the logarithm to base 2 of the sum of the weights of each.
 
     Args:
         plan: a `Plan`.
-        counts, numbers: the row of a `Table` for this block.
+        counts, others: the row of a `Table` for this block.
         query: its own, (b, H).
         key, value: all, (S, H) and (S, Hv).
-        refs: with groups its own (b,) and those of all keys (S,); then the results, (b, Hv) and (b,).
+        refs: what is known of its own queries (b,) and of all keys (S,); then the results, (b, Hv) and (b,).
     """
     import jax.numpy as jnp
 
-    groups, (output, normalizer) = refs[:-2], refs[-2:]
+    numbers, (output, normalizer) = refs[:-2], refs[-2:]
     queries, start, size = query[...], _start(plan, 0), plan.blocks[0]
-    own_groups = groups[0][...] if groups else None
+    own = [x[...] for x in numbers[: plan.query_numbers]]
 
-    def step(number, carry, masked):
+    def step(at, carry, some_hidden):
         added, largest, total = carry
-        slots = _slots(plan, 1, numbers[number])
-        scores = _dot(queries, key[slots, :].T) * LOG2_E
-        if masked:
-            seen = _seen(plan, start, slots.start, own_groups, groups[1][slots] if groups else None)
-            scores = jnp.where(seen, scores, HIDDEN)
-        highest = jnp.maximum(largest, scores.max(-1))
-        weights, shrunk = jnp.exp2(scores - highest[:, None]), jnp.exp2(largest - highest)
+        slots = _slots(plan, 1, others[at])
+        products, known = product(queries, key[slots, :], (1, 1)), (own, [x[slots] for x in numbers[len(own) :]])
+        scores = _scores(plan, products, (start, slots.start), known, some_hidden)
+        live = scores.live()
+        highest = jnp.maximum(largest, live.max(-1))
+        weights, shrunk = scores.counted(jnp.exp2(live - highest[:, None])), jnp.exp2(largest - highest)
         values = value[slots, :]
-        added = added * shrunk[:, None] + _dot(weights.astype(values.dtype), values)
+        added = added * shrunk[:, None] + product(weights.astype(values.dtype), values, (1, 0))
         return added, highest, total * shrunk + weights.sum(-1)
 
     carry = jnp.zeros((size, value.shape[-1])), jnp.full((size,), HIDDEN), jnp.zeros((size,))
-    added, largest, total = _over_blocks(counts, step, carry, bool(groups))
-    total = jnp.where(total > 0, total, 1.0)
-    output[...] = (added / total[:, None]).astype(output.dtype)
+    added, largest, total = _over_blocks(plan, counts, step, carry)
+    some = largest > HIDDEN
+    total = jnp.where(some, total, 1.0)
+    output[...] = jnp.where(some[:, None], added / total[:, None], 0.0).astype(output.dtype)
     normalizer[...] = largest + jnp.log2(total)
 
 
 def differentiate_queries(
     plan: Plan,
     counts: Ref,
-    numbers: Ref,
+    others: Ref,
     query: Ref,
     key: Ref,
     value: Ref,
@@ -85,36 +63,36 @@ def differentiate_queries(
     """Writes the gradient of a block of queries.
 
     Args:
-        plan: as in `attend_block`, like `counts`, `numbers`, `query`, `key`, `value` and `normalizer`.
+        plan: as in `attend_block`, like `counts`, `others`, `query`, `key`, `value` and `normalizer`.
         upstream: the gradient of the output of the own queries, (b, Hv).
         common: what the gradients of all weights of a query have in common, (b,).
-        refs: groups as in `attend_block`; then the result, (b, H).
+        refs: numbers as in `attend_block`; then the results, (b, H), and with a span the gradient of the reach, (b,).
     """
-    import jax.numpy as jnp
 
-    groups, (output,) = refs[:-1], refs[-1:]
+    count = 1 + (plan.span is not None)
+    numbers, outputs = refs[:-count], refs[-count:]
     queries, changes, start = query[...], upstream[...], _start(plan, 0)
     sums, both = normalizer[...][:, None], common[...][:, None]
-    own_groups = groups[0][...] if groups else None
+    own = [x[...] for x in numbers[: plan.query_numbers]]
 
-    def step(number, carry, masked):
-        slots = _slots(plan, 1, numbers[number])
+    def step(at, carry, some_hidden):
+        slots = _slots(plan, 1, others[at])
         keys = key[slots, :]
-        weights = jnp.exp2(_dot(queries, keys.T) * LOG2_E - sums)
-        if masked:
-            seen = _seen(plan, start, slots.start, own_groups, groups[1][slots] if groups else None)
-            weights = jnp.where(seen, weights, 0.0)
-        changed = weights * (_dot(changes, value[slots, :].T) - both)
-        return carry + _dot(changed.astype(keys.dtype), keys)
+        products, known = product(queries, keys, (1, 1)), (own, [x[slots] for x in numbers[len(own) :]])
+        scores = _scores(plan, products, (start, slots.start), known, some_hidden)
+        changed = scores.exponentials(sums) * (product(changes, value[slots, :], (1, 1)) - both)
+        found = [product(scores.counted(changed).astype(keys.dtype), keys, (1, 0))]
+        if plan.span is not None:
+            found.append((changed * scores.slope).sum(-1))
+        return tuple(a + b for a, b in zip(carry, found, strict=True))
 
-    found = _over_blocks(counts, step, jnp.zeros(output.shape), bool(groups))
-    output[...] = found.astype(output.dtype)
+    _write_over_blocks(plan, counts, step, outputs)
 
 
 def differentiate_keys(
     plan: Plan,
     counts: Ref,
-    numbers: Ref,
+    others: Ref,
     query: Ref,
     key: Ref,
     value: Ref,
@@ -126,43 +104,47 @@ def differentiate_keys(
     """Writes the gradients of a block of keys and of their values.
 
     Args:
-        plan: as in `attend_block`, like `counts` and `numbers`.
+        plan: as in `attend_block`, like `counts` and `others`.
         query, upstream, normalizer, common: as in `differentiate_queries`, but of all queries, (T, H) and so on.
         key, value: those of this block, (b, H) and (b, Hv).
-        refs: with groups those of all queries and its own; then the results, (b, H) and (b, Hv).
+        refs: what is known of all queries and of its own keys; then the results, (b, H) and (b, Hv).
     """
+
+    numbers, outputs = refs[:-2], refs[-2:]
+    keys, values, start = key[...], value[...], _start(plan, 1)
+    own = [x[...] for x in numbers[plan.query_numbers :]]
+
+    def step(at, carry, some_hidden):
+        of_keys, of_values = carry
+        slots = _slots(plan, 0, others[at])
+        queries, changes = query[slots, :], upstream[slots, :]
+        products, known = product(queries, keys, (1, 1)), ([x[slots] for x in numbers[: plan.query_numbers]], own)
+        scores = _scores(plan, products, (slots.start, start), known, some_hidden)
+        weights = scores.counted(scores.exponentials(normalizer[slots][:, None]))
+        changed = weights * (product(changes, values, (1, 1)) - common[slots][:, None])
+        of_values = of_values + product(weights.astype(changes.dtype), changes, (0, 0))
+        return of_keys + product(changed.astype(queries.dtype), queries, (0, 0)), of_values
+
+    _write_over_blocks(plan, counts, step, outputs)
+
+
+def _write_over_blocks(plan, counts, step, outputs):
+    """Writes what is added up over all blocks of a table's row."""
     import jax.numpy as jnp
 
-    groups, outputs = refs[:-2], refs[-2:]
-    keys, values, start = key[...], value[...], _start(plan, 1)
-    own_groups = groups[1][...] if groups else None
-
-    def step(number, carry, masked):
-        of_keys, of_values = carry
-        slots = _slots(plan, 0, numbers[number])
-        queries, changes = query[slots, :], upstream[slots, :]
-        weights = jnp.exp2(_dot(queries, keys.T) * LOG2_E - normalizer[slots][:, None])
-        if masked:
-            seen = _seen(plan, slots.start, start, groups[0][slots] if groups else None, own_groups)
-            weights = jnp.where(seen, weights, 0.0)
-        changed = weights * (_dot(changes, values.T) - common[slots][:, None])
-        of_values = of_values + _dot(weights.astype(changes.dtype).T, changes)
-        return of_keys + _dot(changed.astype(queries.dtype).T, queries), of_values
-
     carry = tuple(jnp.zeros(each.shape) for each in outputs)
-    for output, found in zip(outputs, _over_blocks(counts, step, carry, bool(groups)), strict=True):
+    for output, found in zip(outputs, _over_blocks(plan, counts, step, carry), strict=True):
         output[...] = found.astype(output.dtype)
 
 
-def _over_blocks(counts, step, carry, masked):
+def _over_blocks(plan, counts, step, carry):
     """Returns what is carried over all blocks of a table's row; those without a hidden pair need no mask."""
     import jax
 
-    partial = counts[1] if masked else counts[0]
-    carry = jax.lax.fori_loop(0, partial, lambda number, carry: step(number, carry, True), carry)
-    if masked:
+    carry = jax.lax.fori_loop(0, counts[0], lambda at, carry: step(at, carry, True), carry)
+    if plan.asks_of_all:
         return carry
-    return jax.lax.fori_loop(partial, counts[1], lambda number, carry: step(number, carry, False), carry)
+    return jax.lax.fori_loop(counts[0], counts[1], lambda at, carry: step(at, carry, False), carry)
 
 
 def _slots(plan, side, number):
@@ -177,21 +159,15 @@ def _start(plan, side):
     return pallas.program_id(0) * plan.blocks[side]
 
 
-def _seen(plan, query_start, key_start, query_groups, key_groups):
-    """Returns which pairs of two blocks are visible, bool (b, b')."""
-    import jax
-    import jax.numpy as jnp
-
-    queries = query_start + jax.lax.broadcasted_iota("int32", (plan.blocks[0], 1), 0)
-    keys = key_start + jax.lax.broadcasted_iota("int32", (1, plan.blocks[1]), 1)
-    seen = jnp.broadcast_to(plan.rule(queries, keys), plan.blocks)
-    if plan.lengths[1] % plan.blocks[1]:
-        seen &= keys < plan.lengths[1]
-    return seen if query_groups is None else seen & (query_groups[:, None] == key_groups[None, :])
-
-
-def _dot(a: Any, b: Any) -> Any:
+def _scores(plan, products, starts, numbers, some_hidden):
+    """Returns the `Scores` of two blocks, (b, b'), whose numbers are rows (b,) and (b',)."""
     import jax
 
-    precision = jax.lax.Precision.HIGHEST if a.dtype == "float32" else None
-    return jax.lax.dot(a, b, precision=precision, preferred_element_type="float32")
+    if not some_hidden:
+        return Scores(products * LOG2_E)
+    queries, keys = starts
+    queries = queries + jax.lax.broadcasted_iota("int32", (plan.blocks[0], 1), 0)
+    keys = keys + jax.lax.broadcasted_iota("int32", (1, plan.blocks[1]), 1)
+    of_queries, of_keys = numbers
+    known = [x[:, None] for x in of_queries], [x[None, :] for x in of_keys]
+    return scores_of(plan, products, (queries, keys), known)

@@ -27,6 +27,7 @@ class Arrangement:
             arrangement that sorts tokens, key minus query rank. None where groups differ in it.
         is_exact: whether every pair side by side is one that the pattern's rule allows, so that it need not be asked.
         keeps_token_masks: whether padding and other documents are left out already.
+        is_past_by_position: whether a key is not after a query where its position is not, see `past`.
         lead: keys before the position of the first query, -1 where key j is at position j + 1.
         sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
         limits: of an arrangement with an order of its own, in which its rule follows from the slots and the `groups`:
@@ -41,6 +42,7 @@ class Arrangement:
     is_exact = False
     keeps_token_masks = False
     sorts_tokens = False
+    is_past_by_position = True
     lead: int = 0
     limits: tuple[int, int] | None = None
     groups: Tensor | None = None

@@ -144,6 +144,7 @@ class MemberGrid(Arrangement):
         self._members = queries, keys
         self._num_queries, self.key_length = lengths
         self._hide_by_rank = hide_by_rank
+        self.is_past_by_position = not hide_by_rank or queries is keys
         self._extra_count = extra_count
 
     def _take(self, x, axis, members):

@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_ke
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_union_fused
+from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
@@ -89,7 +89,7 @@ def _attend_heads(
     if len(leaves) > 1:
         fused = attend_union_fused(leaves, inputs, call, dropout, returns)
         if fused is not None:
-            return Attended(fused)
+            return fused
         returns = {**returns, "return_log_sum_exp": True}
     return combine_attended([_attend_leaf(leaf, inputs, call, dropout, returns) for leaf in leaves])
 
@@ -123,7 +123,7 @@ def attend_arranged(
     """
     fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns)
     if fused is not None:
-        return Attended(fused)
+        return fused
     distances = arrangement.distances()
     if leaf.pattern.reads_successors:
         distances = distances.moved(arrangement.lead)
@@ -177,6 +177,8 @@ def _with_persistent(
     Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.
     """
     dropout = None if dropout is None else dropout.of_persistent()
-    others = attend_shared_keys(query, *persistent, dropout=dropout, return_log_sum_exp=True)
+    others = attend_shared_fused(query, *persistent, dropout)
+    if others is None:
+        others = attend_shared_keys(query, *persistent, dropout=dropout, return_log_sum_exp=True)
     weights = None if attended.weights is None else ops.zeros_like(attended.weights)  # theirs are not returned
     return combine_attended([attended, others._replace(weights=weights)])

@@ -1,7 +1,7 @@
 """Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.masks import merge, negate, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
 from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
@@ -12,7 +12,7 @@ from tf_sparse_attention.types import Tensor
 
 def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> Tensor | None:
     """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
-    masks = inputs.masks
+    masks = token_masks(arrangement, leaf, inputs.masks)
     conditions: list[Tensor | None] = []
     if not arrangement.is_exact:
         conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
@@ -24,13 +24,19 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     if inputs.options.hide_self == "always":
         conditions.append(negate(arrangement.own_key()))
     conditions.append(arrangement.inside())
-    if arrangement.keeps_token_masks:  # but for the tokens that have no successor
-        masks = masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_successors else None, query_segments=None)
     conditions += _token_masks(arrangement, masks)
     if masks.attention_mask is not None:  # else the positions would be gathered for nothing
         positions = arrangement.query_positions(), arrangement.key_positions()
         conditions.append(pick_pairs(masks.attention_mask, *positions))
     return merge(*conditions)
+
+
+def token_masks(arrangement: Arrangement, leaf: Leaf, masks: TokenMasks) -> TokenMasks:
+    """Returns the masks of a call without those that an arrangement of a leaf keeps by itself."""
+    if not arrangement.keeps_token_masks:
+        return masks
+    # But for the tokens that have no successor.
+    return masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_successors else None, query_segments=None)
 
 
 def arranged_conditions(
