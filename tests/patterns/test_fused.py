@@ -85,8 +85,8 @@ def test_rules_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax,
 def test_several_parts_by_one_run_of_a_kernel_on_jax(run_jax, name, kernel):
     cases = [(name, *more, kernel) for more in ((0, 1700, True), (1, 1690, True), (1, 2100, False))]
     check(compared(run_jax, *cases))
-    # The first tokens of documents are others than those of the sequence: parts are computed one by one.
-    assert compared(run_jax, (name, 2, 1700, True, kernel)) == [[0, 0, 0]]
+    # The first tokens of documents, and what windows leave out since these show it, are left to plain operations.
+    check(compared(run_jax, (name, 2, 1700, True, kernel)), ran=int(name == "union"))
 
 
 @pytest.mark.full
@@ -114,7 +114,7 @@ def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax, ker
 @pytest.mark.full
 def test_calls_that_ask_for_more_are_left_to_plain_operations_on_jax(run_jax):
     printed = run_jax("from tests.patterns.fused_jax import count_others\nprint(count_others())")
-    assert json.loads(printed.splitlines()[-1]) == [1, 0, 0, 0, 0, 0]
+    assert json.loads(printed.splitlines()[-1]) == [1, 0, 0, 0, 2, 0]
 
 
 @pytest.mark.full

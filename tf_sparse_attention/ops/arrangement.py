@@ -27,7 +27,6 @@ class Arrangement:
             arrangement that sorts tokens, key minus query rank. None where groups differ in it.
         is_exact: whether every pair side by side is one that the pattern's rule allows, so that it need not be asked.
         keeps_token_masks: whether padding and other documents are left out already.
-        is_past_by_position: whether a key is not after a query where its position is not, see `past`.
         lead: keys before the position of the first query, -1 where key j is at position j + 1.
         sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
         limits: of an arrangement with an order of its own, in which its rule follows from the slots and the `groups`:
@@ -42,7 +41,6 @@ class Arrangement:
     is_exact = False
     keeps_token_masks = False
     sorts_tokens = False
-    is_past_by_position = True
     lead: int = 0
     limits: tuple[int, int] | None = None
     groups: Tensor | None = None
@@ -84,7 +82,14 @@ class Arrangement:
 
     def past(self) -> Tensor:
         """Returns where a key is not after the query, broadcastable to (B, N, G, t, s), for pairs the rule allows."""
-        return self.apart() <= 0 if self.offsets is None else self.offsets <= 0
+        if self.offsets is not None:
+            return self.offsets <= 0
+        queries, keys = self.order()
+        return keys <= queries
+
+    def order(self) -> tuple[Tensor, Tensor]:
+        """Returns numbers of queries (..., t, 1) and of keys (..., 1, s), by which `past` goes."""
+        return self.pairs()
 
     def apart(self) -> Tensor:
         """Returns key position minus query position, int32 (..., t, s)."""
@@ -222,6 +227,9 @@ class AfterFirst(Arrangement):
 
     def past(self) -> Tensor:
         return self._rest.past()
+
+    def order(self) -> tuple[Tensor, Tensor]:
+        return self._rest.order()
 
     def own_key(self) -> Tensor:
         return self._rest.own_key()

@@ -144,7 +144,6 @@ class MemberGrid(Arrangement):
         self._members = queries, keys
         self._num_queries, self.key_length = lengths
         self._hide_by_rank = hide_by_rank
-        self.is_past_by_position = not hide_by_rank or queries is keys
         self._extra_count = extra_count
 
     def _take(self, x, axis, members):
@@ -172,15 +171,16 @@ class MemberGrid(Arrangement):
         valid = self._members[1].valid
         return None if valid is None else valid[..., None, :]
 
-    def past(self) -> Tensor:
-        return self._rank_offsets() <= 0 if self._hide_by_rank else self.apart() <= 0
+    def order(self) -> tuple[Tensor, Tensor]:
+        return self._ranks() if self._hide_by_rank else self.pairs()
 
     def distances(self) -> Distances:
-        return Distances(self._rank_offsets(), tokens=self.apart())
+        queries, keys = self._ranks()
+        return Distances(keys - queries, tokens=self.apart())
 
-    def _rank_offsets(self):
-        num_queries, num_keys = (x.positions.shape[-1] for x in self._members)
-        return np.arange(num_keys)[None, :] - np.arange(num_queries)[:, None]
+    def _ranks(self):
+        queries, keys = (np.arange(x.positions.shape[-1], dtype="int32") for x in self._members)
+        return queries[:, None], keys[None, :]
 
 
 def cluster_masks(

@@ -185,8 +185,8 @@ class MergedGrid(Arrangement):
         own, other = super().known(({"group": query_groups}, {"group": groups_of_keys(key_groups)}))
         return {**own, "rank": self._query_ranks}, {**other, "rank": self._key_ranks}
 
-    def past(self) -> Tensor:
-        return self._key_ranks <= self._query_ranks
+    def order(self) -> tuple[Tensor, Tensor]:
+        return self._query_ranks, self._key_ranks
 
     def distances(self) -> Distances:
         return Distances(ranks=self._key_ranks - self._query_ranks, tokens=self.apart())

@@ -12,11 +12,12 @@ from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.slot_pairs import (
     HIDDEN,
     as_document,
+    goes_by_groups_alone,
     if_it_can_be_asked,
     numbered,
     slot_numbers,
 )
-from tf_sparse_attention.patterns.engine.slot_rules import GROUP, POSITION, EverySlot, Number, OwnPosition
+from tf_sparse_attention.patterns.engine.slot_rules import GROUP, ORDER, POSITION, EverySlot, Number, OwnPosition
 from tf_sparse_attention.patterns.engine.visible import token_masks
 from tf_sparse_attention.types import Tensor
 
@@ -37,11 +38,13 @@ def pairs_in_groups(
         `SlotPairs` of t query slots and s key slots, with numbers (B, N G, t) and (B, N G, s); None where a kernel
         cannot ask what decides.
     """
-    if not _is_told_by_numbers(arrangement, leaf, inputs, call):
+    if not _is_told_by_numbers(arrangement, leaf, inputs):
         return None
     options, asked = inputs.options, () if arrangement.is_exact else (leaf,)
     known: tuple[dict[Number, Tensor], dict[Number, Tensor]] = ({}, {})
-    if asked or leaf.excluded or call.causal or options.hide_self:
+    if call.causal:
+        _add(known, arrangement.order(), ORDER)
+    if options.hide_self or not all(goes_by_groups_alone(each) for each in asked + leaf.excluded):
         _add(known, arrangement.pairs(), POSITION)
     for each in asked + leaf.excluded:
         _add_described(known, arrangement, each, leaf, inputs)
@@ -55,20 +58,18 @@ def pairs_in_groups(
         [{number: _of_groups(x, sizes, side) for number, x in own.items()} for side, own in enumerate(known)],
         own=numbered(asked),
         excluded=numbered(leaf.excluded),
-        causal=call.causal,
         hides_self=options.hide_self == "always",
     )
     last = OwnPosition(*(tuple(own).index(POSITION) for own in known)) if options.hide_self == "unless_alone" else None
     return if_it_can_be_asked(SlotPairs(EverySlot(), limits, numbers, last))
 
 
-def _is_told_by_numbers(arrangement, leaf, inputs, call):
+def _is_told_by_numbers(arrangement, leaf, inputs):
     """Whether all that decides of a pair is a number of its query or of its key."""
     inside = arrangement.inside()
     return (
         not (inputs.options.span is not None and leaf.pattern.in_span)
         and not arrangement.lead
-        and (arrangement.is_past_by_position or not call.causal)
         and arrangement.counts() is None
         and (inside is None or shape(inside)[-2] == 1)  # unlike that of chunks, which depends on the query
     )

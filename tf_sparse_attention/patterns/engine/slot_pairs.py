@@ -39,7 +39,7 @@ def pairs_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: C
     if (
         arrangement.limits is None
         or in_groups != (inputs.known[leaf.index] is not None)
-        or not all(_goes_by_groups_and_ranks(each, inputs) for each in (leaf, *leaf.excluded))
+        or not all(inputs.known[x.index] is None or goes_by_groups_alone(x) for x in (leaf, *leaf.excluded))
         or (leaf.excluded and in_groups and arrangement.lead)
     ):
         return None
@@ -81,10 +81,9 @@ def if_it_can_be_asked(pairs: SlotPairs) -> SlotPairs | None:
     return pairs if can_ask(of_numbers, (len(queries), len(keys))) else None
 
 
-def _goes_by_groups_and_ranks(leaf, inputs):
-    """Whether a rule reads nothing but positions, or groups and ranks."""
-    # One of a subclass may read positions as well.
-    return inputs.known[leaf.index] is None or type(leaf.pattern.rule).visible is GroupBand.visible
+def goes_by_groups_alone(leaf: Leaf) -> bool:
+    """Returns whether a rule reads nothing but groups and the ranks in them."""
+    return type(leaf.pattern.rule).visible is GroupBand.visible  # that of a subclass may read positions as well
 
 
 def _groups_in_order(arrangement, leaf, inputs):

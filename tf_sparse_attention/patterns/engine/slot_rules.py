@@ -84,7 +84,8 @@ class Number(NamedTuple):
     """What one of the numbers of a slot is.
 
     Attributes:
-        name: "position", "group" (the document, or the group of an arrangement), or what a pattern calls it.
+        name: "position", "order" (see `Arrangement`), "group" (the document, or the group of an arrangement), or what a
+            pattern calls it.
         leaf: the number of the leaf whose pattern calls it so, or None.
     """
 
@@ -92,7 +93,7 @@ class Number(NamedTuple):
     leaf: int | None = None
 
 
-GROUP, POSITION = Number("group"), Number("position")
+GROUP, POSITION, ORDER = Number("group"), Number("position"), Number("order")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,6 @@ class NumberRule:
         of_queries, of_keys: tuples of `Number`, what the numbers of either are, in their order.
         own: patterns and their numbers as leaves, whose rules are asked.
         excluded: likewise, those whose pairs are left out.
-        causal: whether later keys are hidden.
         hides_self: whether a query never sees the key of its own position.
     """
 
@@ -111,7 +111,6 @@ class NumberRule:
     of_keys: tuple[Number, ...]
     own: tuple[tuple[Pattern, int], ...] = ()
     excluded: tuple[tuple[Pattern, int], ...] = ()
-    causal: bool = False
     hides_self: bool = False
 
     def __call__(self, query: Sequence[Tensor], key: Sequence[Tensor]) -> Tensor:
@@ -120,8 +119,8 @@ class NumberRule:
         conditions += [~_all(_conditions(leaf, known)) for leaf in self.excluded]
         if GROUP in self.of_queries:
             conditions.append(known[0][GROUP] == known[1][GROUP])
-        if self.causal:
-            conditions.append(known[1][POSITION] <= known[0][POSITION])
+        if ORDER in self.of_queries:
+            conditions.append(known[1][ORDER] <= known[0][ORDER])
         if self.hides_self:
             conditions.append(known[1][POSITION] != known[0][POSITION])
         return _all(conditions) if conditions else True
@@ -143,7 +142,8 @@ def _conditions(leaf, known):
     """Returns what the rule of a leaf says of queries and keys of which numbers are known."""
     pattern, index = leaf
     places = (
-        Place(x[POSITION], 0, {number.name: at for number, at in x.items() if number.leaf == index}) for x in known
+        Place(x.get(POSITION, 0), 0, {number.name: at for number, at in x.items() if number.leaf == index})
+        for x in known
     )
     return rule_conditions(pattern, *places)
 
