@@ -85,7 +85,8 @@ def kernel_here() -> Kernel | None:
         return None
     import jax
 
-    if jax.config.jax_enable_x64:  # numbers inside a kernel would be of 64 bits, which no device has there
+    # Numbers inside a kernel would be of 64 bits, which no device has there.
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # JAX adds its settings as it is imported
         return None
     if _CHOSEN.get():
         return _CHOSEN.get()[0]
