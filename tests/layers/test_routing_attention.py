@@ -12,7 +12,7 @@ from tests.layers.routing_state import X, assert_same_state, ready, routing, sta
 from tests.oracle.layers import dense_call
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import RoutingAttention, SparseAttention
-from tf_sparse_attention.patterns import TopKeys, Window
+from tf_sparse_attention.patterns import Nearest, TopKeys, Window
 
 
 def two_clusters(**own):
@@ -210,3 +210,14 @@ def test_shared_queries_and_keys_have_no_key_kernel():
         [weight.path.split("/")[-2] for weight in ready(routing(share_qk=share)).weights] for share in (True, False)
     ]
     assert "key" not in names[0] and names[1].count("key") == 2
+
+
+def test_keys_of_their_own_have_documents_of_their_own():
+    layer = SparseAttention(2, 4, Nearest(1, 6), seed=0)
+    query, value = normal(1, 6, SIZE), normal(1, 5, SIZE, seed=1)
+    documents, others = np.array([[7, 7, 7, -3, -3, -3]]), np.array([[-3, 7, 7, 7, 7]])
+    packed = to_numpy(layer(query, value, segment_ids=documents, value_segment_ids=others))
+    for document in (7, -3):
+        own, seen = documents[0] == document, others[0] == document
+        alone = layer(to_numpy(query)[:, own], to_numpy(value)[:, seen])
+        assert_close(packed[:, own], alone)

@@ -79,16 +79,19 @@ def kernel_here() -> Kernel | None:
     """Returns the `Kernel` that serves on the backend and its devices, None for plain operations.
 
     There is one for TPUs of JAX, and for its GPUs of NVIDIA from Ampere on; none after
-    `keras.config.disable_flash_attention()`.
+    `keras.config.disable_flash_attention()` and with `jax_enable_x64`.
     """
     if keras.backend.backend() != "jax":
+        return None
+    import jax
+
+    # Numbers inside a kernel would be of 64 bits, which no device has there.
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # JAX adds its settings as it is imported
         return None
     if _CHOSEN.get():
         return _CHOSEN.get()[0]
     if keras.config.is_flash_attention_enabled() is False:
         return None
-    import jax
-
     if jax.default_backend() == "tpu":
         return Kernel(MOSAIC)
     return Kernel(TRITON) if jax.default_backend() == "gpu" and _is_ampere_or_later(jax.devices()[0]) else None

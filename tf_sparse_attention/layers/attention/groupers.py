@@ -99,7 +99,7 @@ def describe_tokens(
             "Received: segment_ids."
         )
     known: list[Known] = [None] * len(pattern.leaves())
-    rank = None if masks.query_segments is None else segment_ranks(masks.query_segments)[0]
+    ranks = _documents_of_sides(masks)
     tokens, token_masks = zip(*sides_of(query, key, masks), strict=True)
     for _, leaf, grouper, *own in leaves_with_groupers(layer, pattern, *tokens):
         groups = [grouper.assign(x, ops.arange(shape(x)[2], dtype="int32")[None]) for x in own]
@@ -111,7 +111,7 @@ def describe_tokens(
             continue
         described = [
             {"group": groups_of(x, leaf.pattern.num_groups, mask, rank)}
-            for x, mask in zip(groups, token_masks, strict=True)
+            for x, mask, rank in zip(groups, token_masks, ranks, strict=False)
         ]
         known[leaf.index] = described[0], described[-1]
     return known
@@ -126,6 +126,14 @@ def sides_of(query: Tensor, key: Tensor | None, masks: TokenMasks) -> list[tuple
         masks: the `TokenMasks` of the call.
     """
     return [(query, masks.key_mask)] if key is None else [(query, masks.query_mask), (key, masks.key_mask)]
+
+
+def _documents_of_sides(masks):
+    """Returns the `segment_ranks` of queries and of keys, None twice without documents."""
+    queries, keys = masks.query_segments, masks.key_segments
+    if queries is None:
+        return None, None
+    return segment_ranks(queries) * 2 if keys is queries else segment_ranks(queries, keys)
 
 
 def train_grouper(

@@ -96,8 +96,8 @@ def attend_shared_fused(query: Tensor, key: Tensor, value: Tensor, dropout: Drop
     Returns:
         An `Attended`; None where no kernel serves.
     """
-    kernel = kernel_here()
-    if kernel is None or not are_known(*shape(query)) or shape(query)[2] < SHORTEST or _drops(dropout):
+    kernel, (batch, _, length, _) = kernel_here(), shape(query)
+    if kernel is None or not are_known(batch, length) or batch == 0 or length < SHORTEST or _drops(dropout):
         return None
     rows = query, *(ops.broadcast_to(x[None], (shape(query)[0], *shape(x))) for x in (key, value))
     if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
@@ -137,6 +137,7 @@ def _asks_for_a_kernel(kernel, leaf, inputs, call, dropout, returns):
     key_length = shape(inputs.key)[2]
     return (
         are_known(batch, heads, length, key_length)
+        and batch > 0
         and SHORTEST <= max(length, key_length) <= LONGEST
         and KERNELS[kernel.name].can_attend(inputs.query, inputs.key, inputs.value, kernel.interpret)
         and not returns["return_weights"]
