@@ -8,15 +8,15 @@ import keras
 from tf_sparse_attention.types import Tensor
 
 
-def over_devices(function: Callable, arrays: Sequence[Tensor]) -> Tensor:
+def over_devices(function: Callable, arrays: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Returns `function(*arrays)`, by each device on its part where `keras.distribution` divides the batch.
 
     Args:
-        function: function of arrays (b, n, ...) to an array (b, n, ...), rows and heads apart from each other.
-        arrays: (B, N or 1, ...), the first of them with all N heads.
+        function: function of arrays (b, n, ...) to a tuple of such arrays, rows and heads apart from each other.
+        arrays: (B or 1, N or 1, ...), the first of them with all rows and heads.
 
     Returns:
-        Array (B, N, ...).
+        Tuple of arrays (B, N, ...).
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -31,5 +31,8 @@ def over_devices(function: Callable, arrays: Sequence[Tensor]) -> Tensor:
     # What does not come out even is computed by every device as a whole.
     of_rows = rows if batch % mesh.shape[rows] == 0 else None
     of_heads = others if heads % math.prod(mesh.shape[name] for name in others) == 0 else None
-    specs = tuple(PartitionSpec(of_rows, of_heads if x.shape[1] == heads else None) for x in arrays)
+    specs = tuple(
+        PartitionSpec(of_rows if x.shape[0] == batch else None, of_heads if x.shape[1] == heads else None)
+        for x in arrays
+    )
     return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs[0], check_vma=False)(*arrays)
