@@ -112,7 +112,7 @@ class LocalAttention(AttentionLayer):
         segment_ids_shape: Shape | None = None,
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
-        self.span = make_span(self, self.num_heads, first=1 if self.use_successor_values else 0)
+        self.span = make_span(self, self.num_heads)
 
     @property
     def can_be_causal(self) -> bool:
