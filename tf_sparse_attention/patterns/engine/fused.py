@@ -99,10 +99,10 @@ def attend_shared_fused(query: Tensor, key: Tensor, value: Tensor, dropout: Drop
     kernel, (batch, _, length, _) = kernel_here(), shape(query)
     if kernel is None or not are_known(batch, length) or batch == 0 or length < SHORTEST or _drops(dropout):
         return None
-    rows = query, *(ops.broadcast_to(x[None], (shape(query)[0], *shape(x))) for x in (key, value))
+    rows = query, *(ops.broadcast_to(x[None], (batch, *shape(x))) for x in (key, value))
     if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
         return None
-    pairs = SlotPairs(EverySlot(), (1 - shape(query)[2], shape(key)[1] - 1))
+    pairs = SlotPairs(EverySlot(), (1 - length, shape(key)[1] - 1))
     return _attend(kernel, rows, pairs, {"return_log_sum_exp": True})
 
 
@@ -113,16 +113,17 @@ def _attend(kernel: Kernel, rows: Sequence[Tensor], pairs: SlotPairs, returns: M
 
 def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     """Returns attention in each group of an arrangement as if it were a head; None where no kernel serves."""
-    slots = shape(arrangement.query_positions())[-1], shape(arrangement.key_positions())[-1]
-    if not are_known(*slots) or min(slots) < SMALLEST_GROUP:
+    groups, *slots = *shape(arrangement.query_positions())[-2:], shape(arrangement.key_positions())[-1]
+    if not are_known(groups, *slots) or min(slots) < SMALLEST_GROUP:
+        return None
+    batch, heads = shape(inputs.query)[:2]
+    sizes = batch, heads, groups
+    pairs = pairs_in_groups(arrangement, leaf, inputs, call, (*sizes, *slots))
+    if pairs is None:
         return None
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
-    batch, heads, groups = sizes = shape(rows[0])[:3]
-    if not are_known(groups):
-        return None
-    pairs = pairs_in_groups(arrangement, leaf, inputs, call, (*sizes, *slots))
     rows = [ops.reshape(x, (batch, heads * groups, *shape(x)[3:])) for x in rows]
-    if pairs is None or not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
+    if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
         return None
     attended = _attend(kernel, rows, pairs, returns)
     return attended.restored(
