@@ -52,7 +52,7 @@ class Case:
         can_be_causal: whether later positions can be hidden at all; one where they cannot says so in an error.
         pairs: whether it takes masks of pairs of tokens; one that does not takes attention masks of keys alone.
         segments: whether it takes `segment_ids`.
-        vectors: whether every query also sees persistent vectors, whose weights are not among those returned.
+        vectors: whether every query also sees persistent vectors or a sink, whose weights are not returned.
     """
 
     make: Callable
@@ -102,6 +102,10 @@ def lsh(**own):
 def routing(**own):
     options = {"num_clusters": 3, "cluster_size": 4, **own}
     return lambda **common: RoutingAttention(2, 4, **options, **{"seed": 5, **common})
+
+
+def grouped(layer, *sizes, **own):
+    return lambda **common: layer(4, 4, *sizes, num_key_value_heads=2, **own, **common)
 
 
 def sparse(pattern, num_heads=2, **own):
@@ -246,6 +250,40 @@ CASES = {
         routing(share_qk=False, selection="hash", num_clusters=2, cluster_size=9, position="relative"), **SEPARATE
     ),
     "mixed": Case(mixed),
+    "grouped_window": Case(
+        grouped(
+            LocalAttention,
+            window=5,
+            position="rotary",
+            rotary_max_wavelength=50.0,
+            rotary_dim=2,
+            use_sink=True,
+            use_query_key_norm=True,
+            use_gate=True,
+            attention_scale=0.7,
+        ),
+        crosses=True,
+        vectors=True,
+    ),
+    "grouped_union": Case(
+        lambda **common: SparseAttention(
+            4,
+            4,
+            Heads([(2, Window(2) | Nearest(3, 4)), (2, Blocks(5, 1))]),
+            num_key_value_heads=2,
+            position="alibi",
+            logit_soft_cap=0.5,
+            use_sink=True,
+            **{"seed": 5, **common},
+        ),
+        packs=False,
+        vectors=True,
+    ),
+    "grouped_nearest": Case(
+        lambda **common: RoutingAttention(
+            2, 4, 3, 4, share_qk=False, num_key_value_heads=1, position="relative", **{"seed": 5, **common}
+        )
+    ),
 }
 
 
@@ -278,6 +316,8 @@ OF_EACH_KIND = (
     "lsh_chunks",
     "successors",
     "top_keys",
+    "grouped_window",
+    "grouped_union",
 )
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")

@@ -100,15 +100,16 @@ def _is_number(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_keywords(target: Any, keywords: Iterable[str]) -> None:
+def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] = ()) -> None:
     """Raises a `ValueError` for a keyword that is nearly an argument of a class's constructors; Keras refuses the rest.
 
     Args:
         target: an object in its constructor.
         keywords: names of the arguments that the constructor itself does not take.
+        further: arguments that constructors take by keyword without naming them.
     """
     constructors = [vars(cls)["__init__"] for cls in type(target).__mro__ if "__init__" in vars(cls)]
-    known = {name for constructor in constructors for name in inspect.signature(constructor).parameters}
+    known = {name for constructor in constructors for name in inspect.signature(constructor).parameters} | {*further}
     for name in sorted(set(keywords) - known):
         question = did_you_mean(name, known - {"self", "args", "kwargs"}, count=1, similarity=0.75)
         if question:

@@ -94,10 +94,10 @@ def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
     from tf_sparse_attention.patterns.engine import decoding
 
     layer, read = made(name), []
-    attend = decoding.attend
+    attend = decoding.attend_heads
     monkeypatch.setattr(
         decoding,
-        "attend",
+        "attend_heads",
         lambda query, key, *args, **kwargs: read.append(key.shape) or attend(query, key, *args, **kwargs),
     )
     cache = layer.init_cross_cache(np.ones((2, 100, SIZE), "float32"))

@@ -16,6 +16,7 @@ from tf_sparse_attention.ops.positions import (
     skew,
     unskew,
 )
+from tf_sparse_attention.ops.rotary import RotarySettings
 
 OFFSETS = np.array([[-2, -1, 0, 1], [-3, -2, -1, 0]])  # two queries beside four keys
 
@@ -80,7 +81,7 @@ def test_rotary_turns_a_pair_by_its_position_in_radians():
 def test_rotary_equals_its_definition_with_any_base_and_position():
     x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
     positions = np.array([0, 7, 300, 1, 8191], "int32")
-    turned = numbers(Rotary(base=100.0).rotate(x[None, None], positions))[0, 0]
+    turned = numbers(Rotary(RotarySettings(max_wavelength=100.0)).rotate(x[None, None], positions))[0, 0]
     # 8191 radians are known to 5e-4 in float32.
     np.testing.assert_allclose(turned, attention.rotate(x, positions, base=100.0), rtol=0, atol=2e-3)
 

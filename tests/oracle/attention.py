@@ -24,10 +24,11 @@ def rotate(x, positions, base=10000.0, back=False):
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
-def attend(query, key, value, allowed, bias=0.0, rows=None, key_table=None, value_table=None):
+def attend(query, key, value, allowed, bias=0.0, rows=None, key_table=None, value_table=None, cap=None, sink=None):
     """Returns the output (T, Hv) and the weights (T, S) of one head.
 
-    s_ij = q_i . (k_j + key_table[rows_ij]) + bias_ij, p = softmax over the allowed j,
+    s_ij = f(q_i . k_j) + q_i . key_table[rows_ij] + bias_ij with f(x) = cap tanh(x / cap), p = softmax over the allowed
+    j, and over the sink, which has no value,
     o_i = sum_j p_ij (v_j + value_table[rows_ij]); a query that may see nothing gets zeros.
 
     Args:
@@ -39,13 +40,19 @@ def attend(query, key, value, allowed, bias=0.0, rows=None, key_table=None, valu
         rows: int (T, S), the row of the tables for each pair.
         key_table: (R, H), or None.
         value_table: (R, Hv), or None.
+        cap: number, or None: f(x) = x.
+        sink: number, or None.
     """
-    scores = query @ key.T + bias
+    products = query @ key.T
+    scores = (products if cap is None else cap * np.tanh(products / cap)) + bias
     if key_table is not None:
         scores = scores + np.take_along_axis(query @ key_table.T, rows, 1)
     highest = np.max(scores, axis=1, where=allowed, initial=-np.inf, keepdims=True)
     exponentials = np.where(allowed, np.exp(np.where(allowed, scores - highest, 0.0)), 0.0)
-    weights = exponentials / np.maximum(exponentials.sum(1, keepdims=True), 1e-300)
+    total = exponentials.sum(1, keepdims=True)
+    if sink is not None:
+        total = total + np.exp(np.where(np.isfinite(highest), sink - highest, 0.0))
+    weights = exponentials / np.maximum(total, 1e-300)
     output = weights @ value
     if value_table is not None:
         output = output + np.einsum("ts,tsh->th", weights, value_table[rows])

@@ -30,7 +30,8 @@ from tf_sparse_attention.ops.random_groups import random_groups
 from tf_sparse_attention.patterns import Hashed, TopKeys
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
-PARENTS = ("query", "key", "value", "attention_output", "clusters_")  # of weights whose own name says too little
+# Names of parents of weights whose own name says too little.
+PARENTS = ("query", "key", "value", "query_norm", "key_norm", "gate", "attention_output", "clusters_")
 
 
 class Dense(NamedTuple):
@@ -91,19 +92,32 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
     source = query if value is None else value
     queries, values = _project(weights, "query", query), _project(weights, "value", source)
     keys = _project(weights, "key", source if key is None else key) if "key/kernel" in weights else queries
+    if "query_norm/scale" in weights:
+        epsilon = layer.head_settings.query_key_norm_epsilon
+        queries, keys = (
+            x / np.sqrt(np.mean(x**2, -1, keepdims=True) + epsilon) * weights[f"{name}_norm/scale"]
+            for name, x in (("query", queries), ("key", keys))
+        )
     for b in range(len(query)):
         exists = _masks_of(masks, b, len(query[0]), len(source[0]), value is None)
         for h in range(layer.num_heads):
             allowed = np.ones((len(query[0]), len(source[0])), bool)
             if masks.get("attention_mask") is not None:
                 allowed = masks["attention_mask"][b, h]
-            own = [x[b, min(h, x.shape[1] - 1)] for x in (keys, values)]  # some heads may have none
+            own = [x[b, min(_key_head(layer, h), x.shape[1] - 1)] for x in (keys, values)]  # some heads may have none
             head = Head(layer, weights, h, causal, queries[b, h], *own, *exists[:2], allowed, exists[2])
             results.append(_only_existing(head.query_exists, *_attend_head(head)))
     shape = (len(query), layer.num_heads)
     output, probabilities, pattern = (np.reshape(x, shape + np.shape(x)[1:]) for x in zip(*results, strict=True))
+    if "gate/kernel" in weights:
+        output = output / (1 + np.exp(-_project(weights, "gate", query)))
     output = np.tensordot(output, weights["attention_output/kernel"], axes=((1, 3), (0, 1)))
     return Dense(output + weights.get("attention_output/bias", 0.0), probabilities, pattern)
+
+
+def _key_head(layer, head):
+    """Returns the number of the head that has the keys of a query head."""
+    return head // (layer.num_pattern_heads // layer.num_key_heads)
 
 
 def _mixed(layer, query, value, key, causal, read, attention_mask=None, **masks):
@@ -384,7 +398,7 @@ def _by_positions(head, pattern, extra=0.0, mask_self=False, next_pattern=None):
         return _of_both_values(head, positions, pattern, next_pattern & masked, mask_self)
     if mask_self:
         pattern = definitions.without_self(pattern, *positions)
-    scale = head.layer.key_dim**-0.5
+    scale = head.layer.head_settings.attention_scale or head.layer.key_dim**-0.5
     return (*_attend(head, *positions, pattern, _apart(*positions), scale, extra), pattern)
 
 
@@ -417,6 +431,7 @@ def _routing(head):
 
 def _sparse(head):
     pattern, index, first_leaf = compositions.of_head(head.layer.pattern, head.index)
+    index = _key_head(head.layer, index)
     groups = [_groups_of_leaf(head, leaf, first_leaf + i, index) for i, leaf in enumerate(pattern.leaves())]
     lengths = len(head.query), len(head.key)
     seen, seen_before = (
@@ -472,7 +487,9 @@ def _nearest(head, selection, mask_self):
 
 
 def _top_keys(head):
-    groups = _chosen_keys(head, head.weights["centroids"][head.index], head.layer.cluster_size, head.key_exists)
+    groups = _chosen_keys(
+        head, head.weights["centroids"][_key_head(head.layer, head.index)], head.layer.cluster_size, head.key_exists
+    )
     pattern, ranks_apart = definitions.chosen_keys(*groups, len(head.key))
     pattern = pattern & head.allowed
     if head.segments is not None:
@@ -493,7 +510,7 @@ def _groups(head, selection, x, exists):
         positions = np.arange(len(x), dtype="int32")[None]
         clusters = np.asarray(random_groups(positions, layer.num_heads, layer.num_clusters, layer.seed))[0, head.index]
     else:
-        clusters = np.argmax(x @ head.weights["centroids"][head.index].T, axis=-1)
+        clusters = np.argmax(x @ head.weights["centroids"][_key_head(head.layer, head.index)].T, axis=-1)
     return _named(head, clusters, exists)
 
 
@@ -504,7 +521,7 @@ def _members(head, x, exists):
         buckets = (x @ head.weights["planes"][head.index].T > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
         return definitions.bucket_members(buckets, layer.num_clusters, layer.cluster_size, exists)
     choose = definitions.strided_members if layer.selection == "strided" else definitions.best_members
-    return choose(x @ head.weights["centroids"][head.index].T, layer.cluster_size, exists)
+    return choose(x @ head.weights["centroids"][_key_head(head.layer, head.index)].T, layer.cluster_size, exists)
 
 
 def _of_all_tokens(head, mask_self):
@@ -543,7 +560,12 @@ def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0, rows=None
     if layer.position == "alibi":
         bias = -attention.slopes(layer.num_heads)[head.index] * np.abs(tokens_apart)
     if layer.position == "rotary":
-        query, key = attention.rotate(query, queries), attention.rotate(key, keys)
+        turned = layer.head_settings.rotary.dim or layer.key_dim
+        base = layer.head_settings.rotary.max_wavelength
+        query, key = (
+            np.concatenate([attention.rotate(x[:, :turned], at, base), x[:, turned:]], axis=1)
+            for x, at in ((query, queries), (key, keys))
+        )
     if layer.position == "relative":
         reach = (len(head.weights["relative_key"]) - 1) // 2
         by_token = getattr(layer, "distance", "rank") == "token"
@@ -552,6 +574,8 @@ def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0, rows=None
             "key_table": head.weights["relative_key"],
             "value_table": head.weights.get("relative_value"),
         }
+    sinks = head.weights.get("sinks")
+    tables |= {"cap": layer.head_settings.logit_soft_cap, "sink": None if sinks is None else sinks[head.index]}
     return attention.attend(query, key, value, pattern, bias + extra, **tables)
 
 

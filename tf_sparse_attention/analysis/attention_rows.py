@@ -139,10 +139,10 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
 
     attending = [layer for layer in layers if isinstance(layer, AttentionLayer)]
     for layer in attending:
-        if layer.num_key_heads != layer.num_heads:
+        if layer.num_pattern_heads != layer.num_heads:
             raise ValueError(
                 f"`model` must have keys and values for each head. Received: {layer.name}, of whose {layer.num_heads} "
-                f"heads {layer.num_key_heads} have some."
+                f"heads {layer.num_pattern_heads} have some."
             )
     with replaced([(layer, "compute_attention", recording(layer)) for layer in attending]):
         model(batch, training=False, **causal)

@@ -11,7 +11,7 @@ from keras import ops
 from tf_sparse_attention.analysis.attention_rows import AttentionCall, record_attentions
 from tf_sparse_attention.analysis.causality.target import to_numpy
 from tf_sparse_attention.analysis.health_advice import advise
-from tf_sparse_attention.layers.attention.groupers import leaves_with_groupers, sides_of
+from tf_sparse_attention.layers.attention.groupers import assign_groups, leaves_with_groupers, sides_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.patterns.nearest import BestOfCluster
@@ -163,7 +163,8 @@ def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list
             [(range(part.layer.num_heads), pattern, part.layer.groupers[0], *tokens)]
         )
     else:
-        leaves = ((at, leaf.pattern, *rest) for at, leaf, *rest in leaves_with_groupers(part.layer, pattern, *tokens))
+        found = leaves_with_groupers(part.layer, pattern, *tokens)
+        leaves = ((plan.heads, leaf.pattern, *rest) for plan, leaf, *rest in found)
     return [
         (at, own, grouper, [_clusters(grouper, x, mask) for x, mask in zip(sides, masks, strict=True)])
         for at, own, grouper, *sides in leaves
@@ -173,7 +174,8 @@ def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list
 
 def _clusters(grouper, tokens, mask):
     """Returns the cluster of each token, int (B, n, T), and which tokens there are, bool (B, T)."""
-    clusters = ops.convert_to_numpy(grouper.assign(tokens))
+    positions = ops.arange(tokens.shape[2], dtype="int32")[None]
+    clusters = ops.convert_to_numpy(assign_groups(grouper, tokens, positions, grouper.num_heads))
     return clusters, _which(mask, clusters.shape[0], clusters.shape[2])
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import no_more_than, shape, slice_axis
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 
@@ -19,7 +20,8 @@ class Arrangement:
 
     A subclass gives `queries`, `keys` and `restore`, what the slots hold (`query_positions`, `key_positions`, `inside`)
     and `key_length`. Rows are (B, N, T, X) with `axis` -2, and go to (B, N, G, t, X); numbers of tokens, such as masks
-    and documents, are (B or 1, N or 1, T) with `axis` -1. What is outside the sequence is zero or False.
+    and documents, are (B or 1, N or 1, T) with `axis` -1. What is outside the sequence is zero or False. Rows of keys
+    may be of fewer heads, M, that N query heads share; where content decides, their numbers go to all N.
 
     Attributes:
         key_length: S.
@@ -115,15 +117,16 @@ class Arrangement:
         """Returns what is known of queries and of keys beside their positions, by name, in their slots.
 
         Args:
-            numbers: pair of dictionaries of int (B or 1, N or 1, T) and (B or 1, N or 1, S).
+            numbers: pair of dictionaries of int (B or 1, N or 1, T) and (B or 1, M or 1, S).
 
         Returns:
-            Pair of dictionaries of (..., t, 1) and (..., 1, s).
+            Pair of dictionaries of (..., t, 1) and (..., 1, s), of keys for each query head.
         """
         own, other = numbers
+        heads = max((x.shape[1] for x in own.values()), default=None)
         return (
             {name: self.queries(x, -1)[..., :, None] for name, x in own.items()},
-            {name: self.keys(x, -1)[..., None, :] for name, x in other.items()},
+            {name: for_query_heads(self.keys(x, -1), heads)[..., None, :] for name, x in other.items()},
         )
 
     def counts(self) -> Tensor | None:

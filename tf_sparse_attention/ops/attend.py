@@ -13,6 +13,8 @@ from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.random_bits import pair_uniform
 from tf_sparse_attention.types import DType, Seed, Tensor
 
+MOST_AXES = 5  # of TensorFlow's softmax
+
 
 class Dropout(NamedTuple):
     """What `attend` needs to drop attention weights.
@@ -84,6 +86,7 @@ def attend(
     dropout: Dropout | None = None,
     value_bias: Callable[[Tensor], Tensor] | None = None,
     row_has_key: Tensor | None = None,
+    soft_cap: float | None = None,
     return_weights: bool = False,
     return_log_sum_exp: bool = False,
 ) -> Attended:
@@ -95,7 +98,8 @@ def attend(
     float64 inputs); the result has the dtype of `value`. Cost O(t s) for each group.
 
     Args:
-        query: tensor (..., t, H). Leading axes are groups (batch, heads, blocks).
+        query: tensor (..., t, H). Leading axes are groups (batch, heads, blocks). With one axis more than the keys,
+            (..., g, t, H), queries of g heads that share keys: so are then mask, bias, span and the results.
         key: tensor (..., s, H).
         value: tensor (..., s, Hv).
         mask: bool, broadcastable to (..., t, s), True where a query may attend. None allows everything.
@@ -106,6 +110,7 @@ def attend(
             added to the output: the value side of relative positions.
         row_has_key: bool, broadcastable to (..., t, 1), where a row has something to attend to, for callers who know
             without looking at the mask. None: what the mask says.
+        soft_cap: c of c tanh(q_t . k_s / c) in place of the products, before the bias; or None.
         return_weights: whether to return the weights.
         return_log_sum_exp: whether to return the logarithm of the softmax's sum, for `combine`.
 
@@ -115,6 +120,8 @@ def attend(
     """
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
     scores = _products(ops.cast(query, dtype), ops.cast(key, dtype))
+    if soft_cap is not None:
+        scores = soft_cap * ops.tanh(scores / soft_cap)
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
     if isinstance(mask, np.ndarray):
@@ -127,7 +134,7 @@ def attend(
         weights, log_sum_exp = _softmax_with_sum(scores, span)
     weights = ops.cast(weights, value.dtype)
     dropped = drop_weights(weights, dropout)
-    output = ops.matmul(dropped, value)
+    output = _by_rows(lambda x: ops.matmul(x, value), dropped, value)
     if value_bias is not None:
         output = output + value_bias(dropped)
     if mask is not None:
@@ -139,10 +146,21 @@ def attend(
 
 def _products(query, key):
     """Returns q_t . k_s, (..., t, s)."""
+    if len(query.shape) > len(key.shape):
+        return _by_rows(lambda x: _products(x, key), query, key)
     if query.shape[-2] != 1:
         return ops.matmul(query, ops.swapaxes(key, -1, -2))
     # Of one query, as in decoding, the transpose moves nothing, but one of the keys would be a copy of a whole cache.
     return ops.swapaxes(ops.matmul(key, ops.swapaxes(query, -1, -2)), -1, -2)
+
+
+def _by_rows(function, x, keys):
+    """Returns a function of (..., t, X) for x, of which (..., g, t, X) are rows that belong to the same keys."""
+    if len(x.shape) == len(keys.shape):
+        return function(x)
+    *lead, heads, rows, size = shape(x)
+    result = function(ops.reshape(x, (*lead, heads * rows, size)))
+    return ops.reshape(result, (*lead, heads, rows, shape(result)[-1]))
 
 
 def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
@@ -156,8 +174,12 @@ def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
 
 
 def _softmax(scores):
-    # Keras warns of a softmax over one slot, which is right for a sequence of one token.
-    return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+    if scores.shape[-1] == 1:  # Keras warns of it, which is right for a sequence of one token
+        return ops.exp(scores - scores)
+    if len(scores.shape) <= MOST_AXES:
+        return ops.softmax(scores, axis=-1)
+    sizes = shape(scores)
+    return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
 
 
 def _softmax_with_sum(scores, span):
@@ -183,7 +205,12 @@ def _softmax_with_sum(scores, span):
 
 
 def attend_shared_keys(
-    query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None = None, return_log_sum_exp: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: Dropout | None = None,
+    soft_cap: float | None = None,
+    return_log_sum_exp: bool = False,
 ) -> Attended:
     """Computes attention of all rows to the same keys.
 
@@ -192,6 +219,7 @@ def attend_shared_keys(
         key: tensor (N, M, H), or with a batch (B, N, M, H) after all.
         value: tensor (N, M, Hv) or (B, N, M, Hv).
         dropout: a `Dropout`, or None.
+        soft_cap: see `attend`.
         return_log_sum_exp: see `attend`.
 
     Returns:
@@ -199,13 +227,27 @@ def attend_shared_keys(
     """
     if query.shape[2] != 1 or len(key.shape) == 4:
         key, value = (ops.broadcast_to(x, (*shape(query)[:2], *shape(x)[-2:])) for x in (key, value))
-        return attend(query, key, value, dropout=dropout, return_log_sum_exp=return_log_sum_exp)
+        return attend(query, key, value, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=return_log_sum_exp)
     # Of one query a row, as in decoding, a copy of the keys for each row would be more than all the rest: here the
     # rows are queries beside each other.
     query = ops.swapaxes(query[:, :, 0], 0, 1)  # (N, B, H)
-    attended = attend(query, key, value, dropout=dropout, return_log_sum_exp=return_log_sum_exp)
+    attended = attend(query, key, value, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=return_log_sum_exp)
     output, _, log_sum_exp = (None if x is None else ops.swapaxes(x, 0, 1)[:, :, None] for x in attended)
     return Attended(output, log_sum_exp=log_sum_exp)
+
+
+def with_sinks(attended: Attended, sinks: Tensor) -> Attended:
+    """Returns attention of heads in whose softmax there is one logit more, which has no value.
+
+    Args:
+        attended: an `Attended` of (B, N, T, Hv) with the log-sum-exp.
+        sinks: float (N,), the logit of each head.
+    """
+    output, weights, log_sum_exp = attended
+    sinks = ops.cast(sinks, log_sum_exp.dtype)[:, None]  # type: ignore[union-attr]  # as asked for
+    kept = ops.sigmoid(log_sum_exp - sinks)[..., None]
+    weights = None if weights is None else weights * ops.cast(kept, weights.dtype)
+    return Attended(output * ops.cast(kept, output.dtype), weights, ops.logaddexp(log_sum_exp, sinks))
 
 
 def combine_attended(parts: Sequence[Attended]) -> Attended:

@@ -8,6 +8,7 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.types import Size, Tensor
@@ -109,13 +110,18 @@ class ChunkGrid(Arrangement):
         self.key_length = shape(keys.own.order)[-1]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._numbers(x, self._queries) if axis == -1 else self._queries.arrange(x)
+        return self._numbers(x, self._queries, self._queries) if axis == -1 else self._queries.arrange(x)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._numbers(x, self._keys) if axis == -1 else self._keys.arrange(x)
+        if axis == -1:
+            return self._of_keys(self._numbers(x, self._keys.own, self._keys))
+        return self._keys.arrange(x)
 
-    def _numbers(self, x, side):
-        return take_member_numbers(ops.broadcast_to(x, shape(self._queries.order)), side.positions)
+    def _numbers(self, x, tokens, slots):
+        return take_member_numbers(ops.broadcast_to(x, shape(tokens.order)), slots.positions)
+
+    def _of_keys(self, x):
+        return for_query_heads(x, self._queries.order.shape[1])
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._queries.restore(x)
@@ -124,10 +130,10 @@ class ChunkGrid(Arrangement):
         return self._queries.positions
 
     def key_positions(self) -> Tensor:
-        return self._keys.positions
+        return self._of_keys(self._keys.positions)
 
     def inside(self) -> Tensor:
-        return merge(self._queries.present[..., :, None], self._keys.present[..., None, :])
+        return merge(self._queries.present[..., :, None], self._of_keys(self._keys.present)[..., None, :])
 
 
 class ChunkedRounds:

@@ -63,7 +63,7 @@ class ClusterBlocks(NamedTuple):
         return ops.reshape(rows, (*shape(rows)[:2], num_blocks, -1, shape(rows)[-1]))
 
     def of_clusters(self, x: Tensor) -> Tensor:
-        """Returns what each block's cluster has: (B, N, C, ...) to (B, N, G, ...)."""
+        """Returns what each block's cluster has: (B, M, C, ...) to (B, N, G, ...)."""
         rows = take_rows(ops.reshape(x, (*shape(x)[:3], -1)), self.cluster_of_block)
         return ops.reshape(rows, (*shape(rows)[:3], *shape(x)[3:]))
 

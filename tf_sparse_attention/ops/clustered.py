@@ -9,6 +9,7 @@ from tf_sparse_attention.ops.attend import Attended, Dropout, attend, drop_weigh
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_members
+from tf_sparse_attention.ops.grouped_heads import attend_heads, matmul_heads
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.types import Tensor
 
@@ -29,8 +30,8 @@ def clustered_attention(
 
     Args:
         query: scaled queries (B, N, T, H).
-        key: keys (B, N, S, H).
-        value: values (B, N, S, Hv).
+        key: keys (B, M, S, H), of as many heads or of fewer that they share in groups.
+        value: values (B, M, S, Hv).
         clusters: int32 (B, N, T), in 0 .. C; C is padding, whose output is 0.
         num_clusters: C.
         key_mask: bool, broadcastable to (B, N, 1, S), False for keys that do not exist; or None.
@@ -41,7 +42,7 @@ def clustered_attention(
         An `Attended`: the output (B, N, T, Hv) and, if asked for, the weights (B, N, T, S).
     """
     means = mean_queries(query, clusters, num_clusters)
-    attended = attend(means, key, value, mask=key_mask, dropout=dropout, return_weights=return_weights)
+    attended = _attend_all(means, key, value, key_mask, dropout=dropout, return_weights=return_weights)
     weights = rows_of_clusters(attended.weights, clusters) if return_weights else None
     return Attended(rows_of_clusters(attended.output, clusters), weights)
 
@@ -74,7 +75,7 @@ def improved_clustered_attention(
         An `Attended`, as `clustered_attention`.
     """
     means = mean_queries(query, clusters, num_clusters)
-    weights = attend(means, key, value, mask=key_mask, return_weights=True).weights  # (B, N, C, S)
+    weights = _attend_all(means, key, value, key_mask, return_weights=True).weights  # (B, N, C, S)
     best = best_keys(weights, key_mask, top_k)
     is_best = dense_scores(ops.cast(best.valid, "float32"), best.positions, shape(key)[-2]) > 0
     far = ops.where(is_best, 0, weights)
@@ -88,12 +89,21 @@ def improved_clustered_attention(
         dropout=dropout,
         return_weights=return_weights,
     )
-    base = blocks.of_clusters(ops.matmul(drop_weights(far, dropout), value))[..., None, :]
+    base = blocks.of_clusters(matmul_heads(drop_weights(far, dropout), value))[..., None, :]
     output = blocks.restore(base + share * near.output)
     if not return_weights:
         return Attended(output)
     dense = dense_scores(near.weights, blocks.of_clusters(best.positions)[..., None, :], shape(key)[-2])
     return Attended(output, blocks.restore(blocks.of_clusters(far)[..., None, :] + share * dense))
+
+
+def _attend_all(query, key, value, mask, **options):
+    """Returns the `Attended` of (B, N, C, H) to keys (B, M, S, H), which heads may share, under a mask for all."""
+    if query.shape[1] == key.shape[1]:
+        return attend(query, key, value, mask=mask, **options)
+    query, key, value, mask = (None if x is None else x[:, :, None] for x in (query, key, value, mask))
+    attended = attend_heads(query, key, value, mask=mask, **options)
+    return Attended(*(None if x is None else x[:, :, 0] for x in attended))
 
 
 class TopKeys(NamedTuple):

@@ -1,6 +1,7 @@
 """Row gathers whose gradients are gathers too, which CPUs and TPUs do far faster than scatters."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
@@ -8,18 +9,27 @@ from tf_sparse_attention.types import Tensor
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Returns `x[b, n, index[b, n, i], :]`: one `ops.take` of whole rows on the flattened leading axes.
+    """Returns `x[b, m, index[b, n, i], :]`, m = n // (N / M): one `ops.take` of rows on the flattened leading axes.
 
     Args:
-        x: tensor (B, N, S, H).
-        index: int32 (B, N, I), in range.
+        x: tensor (B, M, S, H).
+        index: int32 (B, N, I), in range; N is M, or a multiple of it where heads in groups share rows.
 
     Returns:
         Tensor (B, N, I, H).
     """
     batch, heads, length, size = shape(x)
-    rows = index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
-    return _take(ops.reshape(x, (batch * heads * length, size)), rows)
+    return _take(ops.reshape(x, (batch * heads * length, size)), _flat(index, batch, heads, length))
+
+
+def _flat(index, batch, heads, length):
+    """Returns an index of rows for each head as one of the rows of all (B, M) heads."""
+    num_heads = index.shape[1]
+    if num_heads in (None, heads) or not isinstance(heads, int):
+        return index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
+    shared = np.arange(num_heads, dtype="int32") // (num_heads // heads)
+    rows = ops.arange(batch, dtype="int32")[:, None] * heads + shared
+    return index + rows[..., None] * length
 
 
 def _take(x, index):
@@ -37,11 +47,11 @@ def take_members(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def take_numbers(x: Tensor, index: Tensor) -> Tensor:
-    """Returns `x[b, n, index[b, n, i]]` of a tensor (B, N, S), without a gradient: for masks, groups and positions."""
+    """Returns `take_rows` of numbers (B, M, S), without a gradient: for masks, groups and positions."""
     dtype = x.dtype
     x = ops.cast(x, "int32") if keras.backend.standardize_dtype(dtype) == "bool" else x
     batch, heads, length = shape(x)
-    rows = index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
+    rows = _flat(index, batch, heads, length)
     return ops.cast(_take(ops.reshape(x, (batch * heads * length,)), rows), dtype)
 
 

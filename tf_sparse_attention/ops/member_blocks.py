@@ -45,16 +45,13 @@ class MemberBlocks(Arrangement):
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -2:
             return self._blocks.arrange(x)
-        return self._in_blocks(take_numbers(self._with_heads(x), self._blocks.tokens))
+        return self._in_blocks(take_numbers(_with_heads(x, self._blocks.tokens), self._blocks.tokens))
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -2:
             return self._blocks.of_clusters(take_members(x, self._members.positions))
-        return self._blocks.of_clusters(take_member_numbers(self._with_heads(x), self._members.positions))
-
-    def _with_heads(self, x):
-        """Returns numbers (B or 1, N or 1, T) as (B, N, T)."""
-        return ops.broadcast_to(x, (*shape(self._blocks.tokens)[:2], shape(x)[-1]))
+        positions = self._members.positions
+        return self._blocks.of_clusters(take_member_numbers(_with_heads(x, positions), positions))
 
     def _in_blocks(self, x):
         return ops.reshape(x, (*shape(self._blocks.cluster_of_block), -1))
@@ -78,3 +75,8 @@ class MemberBlocks(Arrangement):
         last = ops.sum(ops.cast(passed, "int32"), axis=-1, keepdims=True) - 1  # rank of the last key up to the query
         ranks = ops.arange(shape(apart)[-1], dtype="int32") - last
         return Distances(ranks=ranks, tokens=apart, pairs=self.pairs)
+
+
+def _with_heads(x, tokens):
+    """Returns numbers (B or 1, N or 1, T) for all heads of `tokens`, as (B, N, T)."""
+    return ops.broadcast_to(x, (*shape(tokens)[:2], shape(x)[-1]))

@@ -9,6 +9,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.blocks import pad_axis, shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.scores import dense_scores
@@ -156,7 +157,11 @@ class MemberGrid(Arrangement):
         return self._take(x, axis, self._members[0])
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._take(x, axis, self._members[1])
+        taken = self._take(x, axis, self._members[1])
+        return self._for_queries(taken) if axis == -1 else taken
+
+    def _for_queries(self, x):
+        return for_query_heads(x, self._members[0].positions.shape[1])
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return scatter_mean(x, self._members[0], self._num_queries, self._extra_count)
@@ -165,11 +170,11 @@ class MemberGrid(Arrangement):
         return self._members[0].positions
 
     def key_positions(self) -> Tensor:
-        return self._members[1].positions
+        return self._for_queries(self._members[1].positions)
 
     def inside(self) -> Tensor | None:
         valid = self._members[1].valid
-        return None if valid is None else valid[..., None, :]
+        return None if valid is None else self._for_queries(valid)[..., None, :]
 
     def order(self) -> tuple[Tensor, Tensor]:
         return self._ranks() if self._hide_by_rank else self.pairs()
@@ -197,7 +202,7 @@ def cluster_masks(
         hide_by_rank: as in `MemberGrid`.
     """
     own = membership(queries, query_length)[..., :, None]  # (B, N, K, T, 1)
-    other = membership(keys, key_length)[..., None, :]
+    other = for_query_heads(membership(keys, key_length), own.shape[1])[..., None, :]
     mask = ops.logical_and(own, other)
     if causal and hide_by_rank:
         rank = [ops.cumsum(ops.cast(x, "int32"), axis=axis) for x, axis in ((own, -2), (other, -1))]

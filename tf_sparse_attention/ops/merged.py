@@ -8,6 +8,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import join, larger, pad_axis, shape, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import window_grid
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import NO_GROUP, groups_of_keys
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
@@ -93,18 +94,18 @@ class KeyBlocks(NamedTuple):
         return split(x, self.block_size, axis, (self.num_slots + self.block_size - 1) // self.block_size)
 
     def rows(self, x: Tensor) -> Tensor:
-        """Returns the rows of sorted keys beside each block: (B, N, S, H) to (B, N, G, s, H), zeros outside."""
+        """Returns the rows of sorted keys beside each block: (B, M, S, H) to (B, N, G, s, H), zeros outside."""
         batch, heads, length, size = shape(x)
         num_blocks = (length + self.block_size - 1) // self.block_size
         x = split(x, self.block_size, -2, num_blocks + 1)  # the last block is empty: what lies outside is read there
         index = self._index()
         index = ops.where(ops.logical_and(index >= 0, index < num_blocks), index, num_blocks)
         x = ops.reshape(x, (batch, heads, num_blocks + 1, self.block_size * size))
-        x = take_rows(x, ops.reshape(index, (batch, heads, -1)))
+        x = take_rows(x, ops.reshape(index, (batch, self.first.shape[1], -1)))
         return ops.reshape(x, (*shape(self.first), self._width, size))
 
     def numbers(self, x: Tensor) -> Tensor:
-        """Returns int32 (B, N, S) of sorted keys beside each block, (B, N, G, s), zeros outside."""
+        """Returns int32 (B, M, S) of sorted keys beside each block, (B, N, G, s), zeros outside."""
         return self.rows(x[..., None])[..., 0]
 
     def ranks(self) -> Tensor:
@@ -129,7 +130,8 @@ class MergedGrid(Arrangement):
 
     Args:
         known: pair of dictionaries of what is known of queries and keys, with "group", int32 (B or 1, N, T) and
-            (B or 1, N, S) of `groups_of`.
+            (B or 1, M, S) of `groups_of`. Keys are sorted once for the query heads that share them, and each of these
+            has blocks of its own beside them.
         batch: B, an integer or a scalar tensor.
         band: keys of a group that a query sees on a side, counting the one at its position.
         causal: whether later keys are hidden.
@@ -141,12 +143,13 @@ class MergedGrid(Arrangement):
 
     def __init__(self, known: Numbers, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
         query_groups, key_groups = (x["group"] for x in known)
-        (_, heads, self._num_queries), num_keys = shape(query_groups), shape(key_groups)[-1]
+        (_, heads, self._num_queries), (_, key_heads, num_keys) = shape(query_groups), shape(key_groups)
         self._known = known
-        self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, heads, num_keys)}
+        self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, key_heads, num_keys)}
         query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
         key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
-        self._merged = merge_orders(query_groups, key_groups, queries_first=lead < 0)
+        merged = query_groups, for_query_heads(key_groups, heads)
+        self._merged = merge_orders(*merged, queries_first=lead < 0)
         self._blocks = KeyBlocks.around(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
         self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)

@@ -15,6 +15,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.products import matmul_last_axis
+from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.types import Tensor
 
@@ -139,19 +140,30 @@ class Relative(NoPosition):
 
 @dataclasses.dataclass(frozen=True)
 class Rotary(NoPosition):
-    """Rotary embedding (Su et al. 2021): pairs (x_c, x_{c + H/2}) turned by the angle position base^(-2c/H).
+    """Rotary embedding (Su et al. 2021): pairs (x_c, x_{c + H/2}) turned by an angle that grows with the position.
 
-    The score of two turned vectors depends on the distance of their positions. H must be even.
+    The score of two turned vectors depends on the distance of their positions. H must be even, or fewer channels turn.
+
+    Args:
+        settings: a `RotarySettings`; by default the angle is position 10000^(-2c/H).
     """
 
-    base: float = 10000.0
+    settings: RotarySettings = PLAIN
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        half = x.shape[-1] // 2
-        frequencies = self.base ** (-np.arange(half) / half)
+        size = x.shape[-1] if self.settings.dim is None else self.settings.dim
+        if size < x.shape[-1]:
+            turned, rest = ops.split(x, [size], axis=-1)
+            return ops.concatenate([self._turn(turned, positions), rest], axis=-1)
+        return self._turn(x, positions)
+
+    def _turn(self, x, positions):
+        frequencies = self.settings.frequencies(x.shape[-1])
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
         angles = ops.cast(positions, dtype)[..., None] * ops.cast(frequencies, dtype)  # (..., T, H / 2)
-        cosine, sine = ops.cast(ops.cos(angles), x.dtype), ops.cast(ops.sin(angles), x.dtype)
+        cosine, sine = (ops.cast(turn, x.dtype) for turn in (ops.cos(angles), ops.sin(angles)))
+        if self.settings.amplitude != 1:
+            cosine, sine = cosine * self.settings.amplitude, sine * self.settings.amplitude
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
@@ -185,13 +197,17 @@ class Alibi(NoPosition):
 
 
 def position_of(
-    kind: str | None, num_heads: int, key_table: Tensor | None = None, value_table: Tensor | None = None
+    kind: str | None,
+    num_heads: int,
+    key_table: Tensor | None = None,
+    value_table: Tensor | None = None,
+    rotary: RotarySettings = PLAIN,
 ) -> NoPosition:
     """Returns the positions of a layer's argument `position`: None, "relative" with its tables, "rotary" or "alibi"."""
     if kind == "relative":
         return Relative(key_table, value_table)
     if kind == "rotary":
-        return Rotary()
+        return Rotary(rotary)
     return Alibi(num_heads) if kind == "alibi" else NoPosition()
 
 

@@ -10,6 +10,7 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.images import Image
 from tf_sparse_attention.ops.positions import Distances, NoPosition, Rotary, skew
 from tf_sparse_attention.ops.products import matmul_last_axis
+from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings
 from tf_sparse_attention.types import Tensor
 
 
@@ -22,16 +23,16 @@ class Rotary2D(NoPosition):
     Args:
         image: the `Image` of the pixels.
         num_first: tokens before the first pixel.
-        base: as in `Rotary`.
+        settings: of each half, as in `Rotary`.
     """
 
     image: Image
     num_first: int = 0
-    base: float = 10000.0
+    settings: RotarySettings = PLAIN
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         row, column = self.image.coordinates(ops.maximum(positions - self.num_first, 0))
-        turn = Rotary(self.base)
+        turn = Rotary(self.settings)
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([turn.rotate(first, row), turn.rotate(second, column)], axis=-1)
 

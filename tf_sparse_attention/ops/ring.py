@@ -30,8 +30,12 @@ def ring_positions(size: Size, index: Tensor) -> Tensor:
 
 
 def take_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Returns the rows of tokens (B, N, T, H) at positions (B, N or 1, S), anything where they are outside."""
+    """Returns the rows of tokens (B, M, T, H) at positions (B, N or 1, S), anything where they are outside.
+
+    N is M, or a multiple of it where heads in groups share the tokens.
+    """
     batch, heads, length, _ = shape(x)
+    heads = heads if positions.shape[1] == 1 else positions.shape[1]
     positions = ops.broadcast_to(positions, (batch, heads, shape(positions)[-1]))
     return take_rows(x, in_range(positions, length))
 

@@ -12,6 +12,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import stable_order, take_members, take_numbers, take_rows
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.members import cluster_sets, membership, own_cluster_sets, set_names
@@ -124,7 +125,7 @@ class GroupRun(CrossCachePolicy):
         return {**rows, "order": order, "group": groups, "rank": inverse}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        groups = entry["group"]
+        groups = for_query_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # content decides
         earlier = ops.arange(shape(groups)[-1], dtype="int32") <= index[:, None, None]
         passed = ops.logical_or(groups < group, ops.logical_and(groups == group, earlier))
         last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
@@ -175,6 +176,6 @@ class ChosenRows(CrossCachePolicy):
 
 
 def _of_group(x, group):
-    """Returns what a group has, (B, n, K, w, ...) to (B, n, w, ...), of groups int32 (B, n, 1)."""
+    """Returns what a group has, (B, m, K, w, ...) to (B, n, w, ...), of groups int32 (B, n, 1)."""
     batch, heads, num_groups, *rest = shape(x)
-    return ops.reshape(take_rows(ops.reshape(x, (batch, heads, num_groups, -1)), group), (batch, heads, *rest))
+    return ops.reshape(take_rows(ops.reshape(x, (batch, heads, num_groups, -1)), group), (batch, group.shape[1], *rest))

@@ -10,6 +10,7 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import positions_of
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.patterns.caches import CachePolicy
@@ -168,7 +169,9 @@ class Pattern:
         if call.starts is not None and self.uses_starts:
             starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
         query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in sides[0].items()})
-        key = Place(keys[None, :], starts[1], {name: x[..., None, :] for name, x in sides[1].items()})
+        heads = max((x.shape[1] for x in sides[0].values()), default=None)
+        known_keys = {name: for_query_heads(x, heads)[..., None, :] for name, x in sides[1].items()}
+        key = Place(keys[None, :], starts[1], known_keys)
         past = key.position <= query.position if call.causal else None
         merged = merge(*rule_conditions(self, query, key), past)
         return np.ones((1, 1), bool) if merged is None else merged

@@ -85,6 +85,9 @@ class AllAttention(AttentionLayer):
             raise ValueError(f"`num_persistent` must be positive for variant={variant!r}. Received: num_persistent=0.")
         if variant == "head_split" and num_heads == 1:
             raise ValueError("`num_heads` must be at least 2 for variant='head_split'. Received: num_heads=1.")
+        alone = [x for x in ("use_sink", "logit_soft_cap", "attention_scale") if getattr(self.head_settings, x)]
+        if variant != "all" and alone:
+            raise ValueError(f"`{alone[0]}` must be left out unless `variant` is 'all'. Received: variant={variant!r}.")
         self.num_persistent = num_persistent
         self.window = window
         self.mask_self = mask_self
@@ -96,7 +99,7 @@ class AllAttention(AttentionLayer):
         return False
 
     @property
-    def num_key_heads(self) -> int:
+    def num_pattern_heads(self) -> int:
         """The heads that have a window; with "head_split" the others have no keys."""
         return (self.num_heads + 1) // 2 if self.variant == "head_split" else self.num_heads
 
@@ -111,10 +114,10 @@ class AllAttention(AttentionLayer):
         segment_ids_shape: Shape | None = None,
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
-        self.span = make_span(self, self.num_key_heads, first=1 if self.mask_self else 0)
+        self.span = make_span(self, self.num_pattern_heads, first=1 if self.mask_self else 0)
         heads, joined = self.num_heads, 1
         if self.variant == "head_split":
-            heads -= self.num_key_heads
+            heads -= self.num_pattern_heads
         elif self.variant == "single_head":
             heads, joined = 1, self.num_heads
         self.persistent = None
@@ -131,7 +134,7 @@ class AllAttention(AttentionLayer):
 
     @property
     def position_encoding(self) -> NoPosition:
-        return super().position_encoding.of_heads(slice(0, self.num_key_heads))
+        return super().position_encoding.of_heads(slice(0, self.num_pattern_heads))
 
     def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
         persistent = self.persistent if self.variant == "all" else None
@@ -153,7 +156,7 @@ class AllAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        query, masks = heads[0], masks.of_heads(slice(0, self.num_key_heads))
+        query, masks = heads[0], masks.of_heads(slice(0, self.num_pattern_heads))
         heads = self._of_window(query), *heads[1:]
         output, weights = super().compute_attention(heads, masks, causal, training, return_weights)
         return self._with_persistent(query, output, weights, dropout_of_call(self, training))
@@ -170,16 +173,16 @@ class AllAttention(AttentionLayer):
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         heads = self._of_window(heads[0]), *heads[1:]
-        seen = super().dense_mask(heads, masks.of_heads(slice(0, self.num_key_heads)), causal)
-        if self.num_key_heads == self.num_heads:
+        seen = super().dense_mask(heads, masks.of_heads(slice(0, self.num_pattern_heads)), causal)
+        if self.num_pattern_heads == self.num_heads:
             return seen
         batch, _, *lengths = shape(seen)
-        none = ops.zeros((batch, self.num_heads - self.num_key_heads, *lengths), dtype="bool")
+        none = ops.zeros((batch, self.num_heads - self.num_pattern_heads, *lengths), dtype="bool")
         return ops.concatenate([seen, none], axis=1)
 
     def _of_window(self, query: Tensor) -> Tensor:
         """Returns the queries of the heads that have a window."""
-        return slice_axis(query, -3, 0, self.num_key_heads)
+        return slice_axis(query, -3, 0, self.num_pattern_heads)
 
     def _with_persistent(
         self, query: Tensor, output: Tensor, weights: Tensor | None = None, dropout: Dropout | None = None
@@ -189,11 +192,11 @@ class AllAttention(AttentionLayer):
             return output, weights
         persistent = self.persistent.read()
         if self.variant == "split":
-            return output + attend_persistent(query * self.key_dim**-0.5, persistent, dropout), weights
+            return output + attend_persistent(query * self.score_scale, persistent, dropout), weights
         if self.variant == "single_head":
             joined = one_head(query) * (self.num_heads * self.key_dim) ** -0.5
             return output + split_head(attend_persistent(joined, persistent, dropout), self.num_heads), weights
-        others = slice_axis(query, -3, self.num_key_heads, self.num_heads) * self.key_dim**-0.5
+        others = slice_axis(query, -3, self.num_pattern_heads, self.num_heads) * self.score_scale
         output = ops.concatenate([output, attend_persistent(others, persistent, dropout)], axis=1)
         if weights is not None:
             nothing = ops.zeros((*shape(others)[:3], shape(weights)[-1]), weights.dtype)

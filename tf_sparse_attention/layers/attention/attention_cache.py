@@ -9,7 +9,6 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.cache_checks import check_cache, check_index, check_space
 from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
-from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.masks import token_masks
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
@@ -63,7 +62,7 @@ class AttentionCache(CrossAttentionCache):
         pattern, sizes = self.make_pattern(causal=True), (self.key_dim, self.value_dim)
         check_length(pattern, "max_length", max_length)
         length = max_length if memory is None else max_length + shape(memory)[1]
-        cache = empty_cache(pattern, batch_size, self.num_key_heads, sizes, length, self.compute_dtype)
+        cache = empty_cache(self.plan_heads(pattern), batch_size, sizes, length, self.compute_dtype)
         if memory is None:
             return cache
         return fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
@@ -84,12 +83,13 @@ class AttentionCache(CrossAttentionCache):
         """
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
         pattern = self.make_pattern(causal=True)
-        check_cache(x, cache, pattern, self.num_key_heads)
-        check_space("x", pattern, cache, self.num_key_heads, x.shape[1])
+        plans = self.plan_heads(pattern)
+        check_cache(x, cache, plans)
+        check_space("x", plans, cache, x.shape[1])
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         heads = self.project(x)
         output = self.attend(
-            *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
+            x, *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
         )
         batch, length = shape(x)[:2]
         lengths = ops.full((batch,), length, dtype="int32")
@@ -97,7 +97,7 @@ class AttentionCache(CrossAttentionCache):
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
         query, key, value = heads
         groups, key = describe_keys(self, pattern, query, key)
-        return output, fill_cache(pattern, cache, key, value, groups, lengths)
+        return output, fill_cache(plans, cache, key, value, groups, lengths)
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
         """Returns the result for the next token and the cache after it.
@@ -116,15 +116,15 @@ class AttentionCache(CrossAttentionCache):
                 and for a position beyond the `max_length` of a cache that cannot hold it.
         """
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
-        pattern = self.make_pattern(causal=True)
-        check_cache(x, cache, pattern, self.num_key_heads)
+        plans = self.plan_heads(self.make_pattern(causal=True))
+        check_cache(x, cache, plans)
         check_index(x, index)
         if not ops.is_tensor(index):
-            check_space("index", pattern, cache, self.num_key_heads, int(np.max(index)) + 1)
+            check_space("index", plans, cache, int(np.max(index)) + 1)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         query, key, value = self.project(x)
         output, cache = self.decode_attention(query, key, value, cache, index)
-        return projections.join_heads(self._attention_output, output), cache
+        return self.join_heads(x, output), cache
 
     def decode_attention(
         self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, index: Tensor
@@ -133,8 +133,8 @@ class AttentionCache(CrossAttentionCache):
 
         Args:
             query: float (B, N, 1, H), not scaled.
-            key: float (B, N, 1, H), or None where queries serve as keys.
-            value: float (B, N, 1, Hv).
+            key: float (B, M, 1, H), or None where queries serve as keys.
+            value: float (B, M, 1, Hv).
             cache: as before the token.
             index: int32 (B,), the position of the token.
         """
@@ -144,7 +144,8 @@ class AttentionCache(CrossAttentionCache):
         query, key = self.score_inputs(query, key)
         groups = list(zip(queries, keys, strict=True))
         options = self.attention_options(causal=True)
-        return decode_pattern(pattern, cache, query, query if key is None else key, value, groups, index, options)
+        key = query if key is None else key
+        return decode_pattern(self.plan_heads(pattern), cache, query, key, value, groups, index, options)
 
 
 def check_has_cache(layer: keras.layers.Layer) -> None:

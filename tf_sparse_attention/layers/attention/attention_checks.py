@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.types import Shape, Tensor
 
 # Of kinds of positions that need it, what `key_dim` has to be a multiple of.
@@ -23,7 +24,7 @@ HINTS = {
 
 def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a wrong argument of an `AttentionLayer`, all of them given by name."""
-    checks.check_keywords(layer, arguments["kwargs"])
+    checks.check_keywords(layer, arguments["kwargs"], HeadSettings.names())
     for name in ("num_heads", "key_dim"):
         checks.check_count(name, arguments[name])
     for name in ("value_dim", "max_distance"):

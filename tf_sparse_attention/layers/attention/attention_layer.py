@@ -1,6 +1,5 @@
 """What all attention layers share: arguments, projections, masks and the order of a call."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,14 +8,15 @@ from keras import ops
 
 from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.pattern_heads import PatternHeads, ProjectedHeads
+from tf_sparse_attention.layers.attention.head_projections import HeadProjections
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
+from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.ops import positions
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -27,7 +27,7 @@ from tf_sparse_attention.types import Config, Constraint, Initializer, Regulariz
     reason_against_cache="cache_unsupported_reason",
     reason_against_crossing="cross_cache_unsupported_reason",
 )
-class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
+class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
     A subclass gives `make_pattern`; the rest follows from the pattern. Projections have the names and shapes of
@@ -51,6 +51,18 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         kernel_initializer: of the projections and tables, as in Keras; so are `bias_initializer`,
             `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint`.
         seed: integer for dropout and random state. None: another one each time.
+        num_key_value_heads: M, heads of keys and values, each shared by N / M query heads beside each other (grouped
+            queries, Ainslie et al. 2023); centroids and hash axes are those of a key head. None: N.
+        attention_scale: factor of q . k. None: that of the pattern, mostly 1 / sqrt(key_dim).
+        logit_soft_cap: c of c tanh(q . k / c) in place of the scaled q . k, before what positions add. None: no cap.
+        use_sink: whether the softmax of each head has a learned logit without a value, as in gpt-oss. Default False.
+        use_query_key_norm: whether queries and keys are divided by their root mean square, with a learned scale for
+            each channel, before positions turn them; `query_key_norm_epsilon`, default 1e-6, is added to the square.
+        use_gate: whether attended heads are multiplied by a sigmoid of a projection of the query, as Keras's gate is
+            (Qiu et al. 2025, arXiv 2505.06708). Default False.
+        rotary_max_wavelength: base of the frequencies of position "rotary", default 10000. `rotary_type` "linear",
+            "dynamic", "yarn" or "llama3" and `rotary_scaling_factor` stretch them, `rotary_dim` is how many channels
+            of a head turn; these and the others are those of `ops.rotary.RotarySettings` with "rotary_" before.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -109,10 +121,12 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())
+        self.head_settings = HeadSettings.taken_from(kwargs)
         attention_checks.check_arguments(self, arguments)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
+        self.num_key_value_heads = self.head_settings.num_key_value_heads
         self.key_dim = key_dim
         self.value_dim = key_dim if value_dim is None else value_dim
         self.dropout = dropout
@@ -124,28 +138,6 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         self._output_sizes = attention_checks.checked_sizes(output_shape)
         self._objects = projections.get_keras_objects(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
-
-    def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Takes over the projections of a built `keras.layers.MultiHeadAttention`, or of a layer of this library.
-
-        Args:
-            attention: layer with the sublayers `query`, `key`, `value` and `attention_output`.
-            heads: slice of the heads of `attention` that are those of this layer. Default: all.
-
-        Raises:
-            ValueError: if the layer is not built, or a projection is missing or has other shapes.
-        """
-        projections.copy(attention, self, heads)
-
-    @property
-    def num_features(self) -> int:
-        """D, the channels of the query that the layer was built for."""
-        return self._query.kernel.shape[0]
-
-    @property
-    def has_relative_values(self) -> bool:
-        """Whether relative positions have a table for the values."""
-        return True
 
     def build(
         self,
@@ -160,27 +152,8 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
             sequence_shape(self, sizes) for sizes in (query_shape, value_shape, key_shape)
         )
         attention_checks.check_shapes(query_shape, value_shape, key_shape)
-        make = functools.partial(projections.input_projection, self, use_bias=self.use_bias, objects=self._objects)
-        self._query = make("query", query_shape, self.num_heads, self.key_dim)
-        self._key = None if self.share_qk else make("key", key_shape, self.num_key_heads, self.key_dim)
-        self._value = make("value", value_shape, self.num_key_heads, self.value_dim)
-        self._attention_output = projections.output_projection(
-            self,
-            "attention_output",
-            (*query_shape[:-1], self.num_heads, self.value_dim),
-            self._output_sizes or (query_shape[-1],),  # type: ignore[arg-type]  # features are known
-            self.use_output_bias,
-            self._objects,
-        )
-        if self.position == "relative":
-            num_rows = 2 * (self.max_distance or max(self.reach, 1)) + 1
-            self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
-
-    @property
-    def position_encoding(self) -> positions.NoPosition:
-        """The position object that `ops` functions take."""
-        tables = (self._relative_key, self._relative_value) if self.position == "relative" else ()
-        return positions.position_of(self.position, self.num_heads, *tables)
+        self.head_settings.check_for(self)
+        self.build_projections(query_shape, value_shape, key_shape)
 
     def __call__(
         self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
@@ -232,34 +205,29 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
         masks = self.add_extra_masks(masks, query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
-        return self.attend(heads, masks, use_causal_mask, bool(training), return_attention_scores)
+        return self.attend(query, heads, masks, use_causal_mask, bool(training), return_attention_scores)
 
     def attend(
-        self, heads: ProjectedHeads, masks: TokenMasks, causal: bool, training: bool, return_weights: bool
+        self,
+        query: Tensor,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool,
+        return_weights: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Returns what a call returns, of projected heads and `TokenMasks`."""
+        """Returns what a call returns, of the query (B, T, D), projected heads and `TokenMasks`."""
         output, weights = self.compute_attention(heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
             exists = masks.query_mask[:, None, :, None]
             output = ops.where(exists, output, 0)
             weights = None if weights is None else ops.where(exists, weights, 0)
-        output = projections.join_heads(self._attention_output, output)
+        output = self.join_heads(query, output)
         return (output, weights) if return_weights else output
 
     def add_extra_masks(self, masks: TokenMasks, query: Tensor) -> TokenMasks:
         """Returns the `TokenMasks` of a call with those of `extra_mask_names`, which come by name."""
         return masks
-
-    def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Returns the heads of queries, keys (None where queries serve) and values, heads first."""
-        attention_checks.check_sources(self, value, key)
-        value = query if value is None else value
-        keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
-        return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
-
-    def project_heads(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
-        """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens."""
-        return projections.heads_of(projection, x)
 
     def compute_output_shape(
         self,
@@ -291,5 +259,6 @@ class AttentionLayer(PatternHeads, AdaptableMixin, keras.layers.Layer):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "output_shape": self._output_sizes,
+            **self.head_settings.config(),
             **projections.config_of(self._objects),
         }

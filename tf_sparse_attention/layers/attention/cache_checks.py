@@ -7,9 +7,8 @@ import keras
 import numpy as np
 
 from tf_sparse_attention.layers.parts.integers import values_of
-from tf_sparse_attention.patterns.engine.plan import plan_heads
+from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name, holds
-from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -32,14 +31,14 @@ def check_entries(cache: Any, names: Iterable[str]) -> None:
         )
 
 
-def check_pattern_entries(cache: Any, pattern: Pattern, num_heads: int) -> None:
-    """Raises a `ValueError` for what is no cache of `pattern`."""
-    check_entries(cache, [entry_name(leaf) for plan in plan_heads(pattern, num_heads) for leaf in plan.leaves])
+def check_pattern_entries(cache: Any, plans: Iterable[HeadPlan]) -> None:
+    """Raises a `ValueError` for what is no cache of the pattern of some plans."""
+    check_entries(cache, [entry_name(leaf) for plan in plans for leaf in plan.leaves])
 
 
-def check_cache(x: Tensor, cache: Cache, pattern: Pattern, num_heads: int) -> None:
-    """Raises a `ValueError` for a cache that is not of `pattern`, or known to have another number of rows than `x`."""
-    check_pattern_entries(cache, pattern, num_heads)
+def check_cache(x: Tensor, cache: Cache, plans: Iterable[HeadPlan]) -> None:
+    """Raises a `ValueError` for a cache that is not of `plans`, or known to have another number of rows than `x`."""
+    check_pattern_entries(cache, plans)
     rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
         raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
@@ -75,17 +74,16 @@ def check_index(x: Tensor, index: Size) -> None:
         raise ValueError(f"`index` must be the number of tokens before, at least 0. Received: index={index}.")
 
 
-def check_space(name: str, pattern: Pattern, cache: Cache, num_heads: int, length: int | None) -> None:
+def check_space(name: str, plans: Iterable[HeadPlan], cache: Cache, length: int | None) -> None:
     """Raises a `ValueError` if a cache is known to be too small for a number of positions.
 
     Args:
         name: the argument that brings so many, as the message names it.
-        pattern: that of causal calls.
+        plans: of `plan_heads`, of the pattern of causal calls.
         cache: of `empty_cache`.
-        num_heads: N.
         length: positions from the first token on; None: not known.
     """
-    enough = True if length is None else values_of(holds(pattern, cache, num_heads, length))
+    enough = True if length is None else values_of(holds(plans, cache, length))
     if enough is not None and not np.all(enough):
         raise ValueError(
             f"`{name}` must stay below the `max_length` of the cache; make one by `init_cache` that is long enough. "

@@ -76,6 +76,11 @@ class ClusteredAttention(AttentionLayer):
             )
         if self.position not in (None, "rotary"):
             raise ValueError(f"`position` must be None or 'rotary'. Received: position={self.position!r}.")
+        refused = [name for name in ("use_sink", "logit_soft_cap") if getattr(self.head_settings, name)]
+        if refused:
+            raise ValueError(
+                f"`{refused[0]}` must be left out: queries of a cluster share one softmax. Received: {refused}."
+            )
         self.num_clusters = num_clusters
         self.num_bits = num_bits
         self.num_iterations = num_iterations
@@ -105,7 +110,7 @@ class ClusteredAttention(AttentionLayer):
         query, key = rotate_both(self.position_encoding, query, key)
         key_mask = None if masks.key_mask is None else masks.key_mask[:, None, None]
         clusters = self._clusters_of(query, masks.query_mask)
-        given = query * self.key_dim**-0.5, key, value, clusters, self.num_clusters
+        given = query * self.score_scale, key, value, clusters, self.num_clusters
         options: dict[str, Any] = {
             "key_mask": merge(key_mask, masks.attention_mask),
             "dropout": dropout_of_call(self, training),

@@ -72,7 +72,7 @@ class CrossAttentionCache:
         pattern = self.make_pattern(causal=False)
         check_length(pattern, "value", shape(value)[2])
         groups, key = describe_keys(self, pattern, key, key, mask)
-        return cross_cache(pattern, key, value, mask, groups)
+        return cross_cache(self.plan_heads(pattern), key, value, mask, groups)
 
     def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
         """Returns the result for one query a row.
@@ -88,18 +88,19 @@ class CrossAttentionCache:
         Raises:
             ValueError: for a cache of another layer, and for an index that is no integer or less than 0.
         """
-        check_pattern_entries(cache, self.make_pattern(causal=False), self.num_key_heads)
+        check_pattern_entries(cache, self.plan_heads(self.make_pattern(causal=False)))
         check_index(x, index)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
         heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
-        return projections.join_heads(self._attention_output, heads)
+        return self.join_heads(x, heads)
 
     def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
         """Returns attended heads (B, N, 1, Hv) of projected, unscaled ones (B, N, 1, H) at `index` int32 (B,)."""
         pattern = self.make_pattern(causal=False)
         groups = groups_of_leaves(self, pattern, query, index[:, None])
         query, _ = self.score_inputs(query, query)
-        return decode_cross_pattern(pattern, cache, query, groups, index, self.attention_options(causal=False))
+        plans, options = self.plan_heads(pattern), self.attention_options(causal=False)
+        return decode_cross_pattern(plans, cache, query, groups, index, options)
 
 
 def describe_keys(

@@ -113,11 +113,14 @@ class GlobalLocalAttention(LocalAttention):
         super().build(query_shape, value_shape, key_shape)
         self._global: list[keras.layers.Layer] = []
         if self.own_projections:
-            sizes = {"global_query": self.key_dim, "global_key": self.key_dim, "global_value": self.value_dim}
+            sizes = {
+                "global_query": (self.num_heads, self.key_dim),
+                "global_key": (self.num_key_heads, self.key_dim),
+                "global_value": (self.num_key_heads, self.value_dim),
+            }
             common: dict[str, Any] = {"use_bias": self.use_bias, "objects": self._objects}
             self._global = [
-                projections.input_projection(self, name, query_shape, self.num_heads, size, **common)
-                for name, size in sizes.items()
+                projections.input_projection(self, name, query_shape, *size, **common) for name, size in sizes.items()
             ]
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
@@ -200,17 +203,16 @@ class GlobalLocalAttention(LocalAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Returns what `compute_attention` does, under a pattern."""
         query, key, value = heads
+        options = super().attention_options(False)._replace(span=span, hide_self=None)
         attended = attend_pattern(
             pattern,
-            query * self.key_dim**-0.5,
-            key,
+            *self.score_inputs(query, key),
             value,
             masks=masks,
             known=known,
-            position=self.position_encoding,
-            span=span,
             dropout=dropout_of_call(self, training),
             return_weights=return_weights,
+            **options._asdict(),
         )
         return attended.output, attended.weights
 

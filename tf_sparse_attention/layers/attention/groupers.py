@@ -12,13 +12,14 @@ from keras import ops
 
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.grouped_heads import group_as_rows, rows_as_group
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.member_blocks import ChosenKeys
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.random_groups import random_groups
 from tf_sparse_attention.patterns.call import Known
-from tf_sparse_attention.patterns.engine.plan import plan_heads, take_heads
+from tf_sparse_attention.patterns.engine.plan import take_heads
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Tensor
 
@@ -82,7 +83,7 @@ def describe_tokens(
         layer: an `AttentionLayer`; its groupers learn in training.
         pattern: of the call.
         query: float (B, N, T, H).
-        key: float (B, N, S, H), or None where queries serve as keys.
+        key: float (B, M, S, H), or None where queries serve as keys.
         masks: a `TokenMasks`.
         training: boolean.
 
@@ -101,10 +102,11 @@ def describe_tokens(
     known: list[Known] = [None] * len(pattern.leaves())
     ranks = _documents_of_sides(masks)
     tokens, token_masks = zip(*sides_of(query, key, masks), strict=True)
-    for _, leaf, grouper, *own in leaves_with_groupers(layer, pattern, *tokens):
-        groups = [grouper.assign(x, ops.arange(shape(x)[2], dtype="int32")[None]) for x in own]
+    for plan, leaf, grouper, *own in leaves_with_groupers(layer, pattern, *tokens):
+        count = len(plan.key_heads)
+        groups = [assign_groups(grouper, x, ops.arange(shape(x)[2], dtype="int32")[None], count) for x in own]
         if training:
-            train_grouper(layer, grouper, list(zip(own, token_masks, groups, strict=True)))
+            train_grouper(layer, grouper, list(zip(own, token_masks, groups, strict=True)), count)
         if leaf.pattern.chooses_keys:
             members = leaf.pattern.choose_keys(grouper.scores(own[-1]), token_masks[-1])
             known[leaf.index] = ChosenKeys(groups[0], members, shape(own[-1])[2])
@@ -137,12 +139,53 @@ def _documents_of_sides(masks):
 
 
 def train_grouper(
-    layer: keras.layers.Layer, grouper: Grouper, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]
+    layer: keras.layers.Layer,
+    grouper: Grouper,
+    sides: Sequence[tuple[Tensor, Tensor | None, Tensor]],
+    num_key_heads: int,
 ) -> None:
-    """Lets a grouper of a trainable layer `learn`, if it does, and adds its loss to that of the layer."""
-    loss = grouper.learn(sides) if layer.trainable and hasattr(grouper, "learn") else None
+    """Lets a grouper of a trainable layer `learn`, if it does, and adds its loss to that of the layer.
+
+    Args:
+        layer: an `AttentionLayer`.
+        grouper: of `num_key_heads` heads.
+        sides: list of tokens (B, n, T, H), their mask (B, T) or None, and their groups (B, n, T).
+        num_key_heads: m, by which n is a multiple of it where heads share keys: all of a group count alike.
+    """
+    if not layer.trainable or not hasattr(grouper, "learn"):
+        return
+    loss = grouper.learn([_of_key_heads(*side, num_key_heads) for side in sides])
     if loss is not None:
         layer.add_loss(loss)
+
+
+def assign_groups(grouper: Grouper, heads: Tensor, positions: Tensor, num_key_heads: int) -> Tensor:
+    """Returns the groups that a grouper of `num_key_heads` assigns tokens of as many heads, or of some for each.
+
+    Args:
+        grouper: a `Grouper`.
+        heads: float (B, n, T, H).
+        positions: int32 (B or 1, T).
+        num_key_heads: m, which divides n.
+
+    Returns:
+        Int32 (B or 1, n, T).
+    """
+    count = heads.shape[1]
+    if count == num_key_heads:
+        return grouper.assign(heads, positions)
+    positions = ops.tile(positions, (1, count // num_key_heads))
+    return rows_as_group(grouper.assign(group_as_rows(heads, num_key_heads), positions), count)
+
+
+def _of_key_heads(heads, mask, groups, num_key_heads):
+    """Returns tokens, their mask and their groups with those of the heads that share keys as rows of one head."""
+    size = heads.shape[1] // num_key_heads
+    if size == 1:
+        return heads, mask, groups
+    mask = None if mask is None else ops.tile(mask, (1, size))
+    groups = group_as_rows(groups[..., None], num_key_heads)[..., 0]
+    return group_as_rows(heads, num_key_heads), mask, groups
 
 
 def groups_of_leaves(
@@ -157,8 +200,8 @@ def groups_of_leaves(
         positions: int32 (B or 1, T).
     """
     groups: list[Tensor | None] = [None] * len(pattern.leaves())
-    for _, leaf, grouper, own in leaves_with_groupers(layer, pattern, heads):
-        groups[leaf.index] = grouper.assign(own, positions)
+    for plan, leaf, grouper, own in leaves_with_groupers(layer, pattern, heads):
+        groups[leaf.index] = assign_groups(grouper, own, positions, len(plan.key_heads))
     return groups
 
 
@@ -186,14 +229,14 @@ def leaves_with_groupers(layer: keras.layers.Layer, pattern: Pattern, *tokens: T
     Args:
         layer: an `AttentionLayer`.
         pattern: of a call.
-        *tokens: float (B, N, T, H), queries, and keys where they are others.
+        *tokens: float (B, N, T, H) or (B, M, S, H), queries, and keys where they are others.
 
     Yields:
-        The numbers of the leaf's heads, a range, the `Leaf`, its grouper, and its heads of each of `tokens`, as the
-        grouper sees them.
+        The `HeadPlan`, the `Leaf`, its grouper, and its heads of each of `tokens`, as the grouper sees them.
     """
-    for plan in plan_heads(pattern, tokens[0].shape[1]) if pattern.by_content else ():
+    for plan in layer.plan_heads(pattern) if pattern.by_content else ():
         leaves = [leaf for leaf in plan.leaves if leaf.pattern.by_content]
-        own = [layer.group_inputs(take_heads(x, plan.heads)) for x in tokens] if leaves else []
+        numbers = [plan.heads if x.shape[1] == layer.num_pattern_heads else plan.key_heads for x in tokens]
+        own = [layer.group_inputs(take_heads(*x)) for x in zip(tokens, numbers, strict=True)] if leaves else []
         for leaf in leaves:
-            yield plan.heads, leaf, layer.groupers[leaf.index], *own
+            yield plan, leaf, layer.groupers[leaf.index], *own

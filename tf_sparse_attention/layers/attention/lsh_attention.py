@@ -110,7 +110,7 @@ class LSHAttention(AttentionLayer):
         segment_ids_shape: Shape | None = None,
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
-        sizes = self.num_rounds, self.num_heads, self.key_dim, self.num_buckets // 2
+        sizes = self.num_rounds, self.num_key_heads, self.key_dim, self.num_buckets // 2
         self.rotations = random_directions(self, "rotations", sizes)
 
     def make_pattern(self, causal: bool) -> Pattern:
@@ -129,7 +129,7 @@ class LSHAttention(AttentionLayer):
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         key = query if key is None else key
-        return query * self.key_dim**-0.5, ops.cast(lsh.unit(key), query.dtype)
+        return query * self.score_scale, ops.cast(lsh.unit(key), query.dtype)
 
     def compute_attention(
         self,

@@ -106,7 +106,7 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         return tuple(dict.fromkeys(name for part in self.parts for name in part.extra_mask_names))
 
     def copy_projections(self, attention: keras.layers.Layer) -> None:
-        """Takes over the projections of a built `keras.layers.MultiHeadAttention`, its heads in the order of the parts.
+        """Takes over the projections of a built attention of Keras, its heads in the order of the parts.
 
         Args:
             attention: layer with as many heads as all parts together.
@@ -114,10 +114,10 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         Raises:
             ValueError: if it is not built, or has another number of heads or other projections than the parts.
         """
-        if attention.num_heads != self.num_heads:
+        if projections.head_count(attention) != self.num_heads:
             raise ValueError(
                 f"`attention` must have the heads of all parts together, {self.num_heads}. "
-                f"Received: num_heads={attention.num_heads}."
+                f"Received: {projections.head_count(attention)} heads."
             )
         projections.build_for(attention, self)
         for part, heads in zip(self.parts, self._heads_of_parts(), strict=True):

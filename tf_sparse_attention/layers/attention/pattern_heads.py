@@ -16,6 +16,7 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.successors import Successors
@@ -36,6 +37,8 @@ class PatternHeads(AttentionCache):
     mask_self: bool | None = False
     # Whether a key has the value of the token after it, see `Successors`; also where a pattern says so by itself.
     use_successor_values = False
+    # M, where heads beside each other share keys and values; None: each has its own.
+    num_key_value_heads: int | None = None
     # For each leaf of a pattern that goes by content what assigns tokens to its groups.
     groupers: Sequence[Grouper | None] = ()
 
@@ -52,13 +55,24 @@ class PatternHeads(AttentionCache):
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns queries and keys, None where queries serve, as scores compare them, in the compute dtype."""
         if key is None:  # the same rows on both sides are arranged once, so each side has half of the scale
-            return query * self.key_dim**-0.25, None
-        return query * self.key_dim**-0.5, key
+            return query * self.score_scale**0.5, None
+        return query * self.score_scale, key
+
+    @property
+    def score_scale(self) -> float:
+        """The factor of q . k."""
+        scale = self.head_settings.attention_scale
+        return self.key_dim**-0.5 if scale is None else scale
 
     def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
         """Returns the `AttentionOptions` of a call; adds the losses that they have in training."""
         hides = self.share_qk if self.mask_self is None else self.mask_self
-        return AttentionOptions(self.position_encoding, hide_self="unless_alone" if hides else None)
+        return AttentionOptions(
+            self.position_encoding,
+            hide_self="unless_alone" if hides else None,
+            soft_cap=self.head_settings.logit_soft_cap,
+            sinks=None if self._sinks is None else ops.convert_to_tensor(self._sinks),
+        )
 
     def with_successors(self, pattern: Pattern) -> Pattern:
         """Returns a pattern, with the values of successors if the layer says so."""
@@ -92,9 +106,18 @@ class PatternHeads(AttentionCache):
         return self.make_pattern(causal=False).reach
 
     @property
-    def num_key_heads(self) -> int:
-        """The heads that have keys and values of the sequence: all of them, unless a subclass says otherwise."""
+    def num_pattern_heads(self) -> int:
+        """The heads that attend to the sequence: all of them, unless a subclass says otherwise."""
         return self.num_heads
+
+    @property
+    def num_key_heads(self) -> int:
+        """M, the heads that keys and values have."""
+        return self.num_key_value_heads or self.num_pattern_heads
+
+    def plan_heads(self, pattern: Pattern) -> list[HeadPlan]:
+        """Returns the `HeadPlan` of each set of heads of a pattern of this layer."""
+        return plan_heads(pattern, self.num_pattern_heads, self.num_key_heads)
 
     def compute_attention(
         self,
@@ -107,8 +130,8 @@ class PatternHeads(AttentionCache):
         """Computes attention of projected heads.
 
         Args:
-            heads: what `project` returns: queries (B, N, T, H), not scaled, keys (B, N, S, H) or None where queries
-                serve as keys, and values (B, N, S, Hv).
+            heads: what `project` returns: queries (B, N, T, H), not scaled, keys (B, M, S, H) or None where queries
+                serve as keys, and values (B, M, S, Hv).
             masks: `TokenMasks`; the caller applies `query_mask` to the result.
             causal: boolean, as are `training` and `return_weights`.
 

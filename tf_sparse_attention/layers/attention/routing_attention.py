@@ -13,11 +13,12 @@ from tf_sparse_attention.layers.attention.groupers import Grouper, RandomGroups,
 from tf_sparse_attention.layers.attention.lookahead import refuse_causal_mask, warn_of_causal_mask
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.attention.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
-from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.masks import mask_of_tokens
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.grouped_heads import group_as_rows
 from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
@@ -155,9 +156,10 @@ class RoutingAttention(AttentionLayer):
         if not self.built:
             self.build(inputs.shape)
         mask = mask_of_tokens("mask", mask, inputs)
+        query = super().project_heads(self._query, ops.cast(inputs, self.compute_dtype))
+        query = group_as_rows(query, self.num_key_heads)
         if mask is not None:
-            mask = ops.broadcast_to(mask, inputs.shape[:2])
-        query = projections.heads_of(self._query, ops.cast(inputs, self.compute_dtype))
+            mask = ops.tile(ops.broadcast_to(mask, inputs.shape[:2]), (1, self.num_heads // self.num_key_heads))
         self._clusters.start_from_data(query, mask, seed)  # type: ignore[union-attr]  # checked above
 
     def build(
@@ -170,11 +172,11 @@ class RoutingAttention(AttentionLayer):
         super().build(query_shape, value_shape, key_shape)
         self._clusters = None if self.selection in WITHOUT_CENTROIDS else self._make_centroids()
         if self.selection == "hash":
-            sizes = self.num_heads, self.num_clusters.bit_length() - 1, self.key_dim
+            sizes = self.num_key_heads, self.num_clusters.bit_length() - 1, self.key_dim
             self.planes = random_directions(self, "planes", sizes)
 
     def _make_centroids(self) -> Centroids:
-        sizes = self.num_heads, self.num_clusters, self.key_dim
+        sizes = self.num_key_heads, self.num_clusters, self.key_dim
         # The published code counts the commitment of shared queries twice, as queries and as keys.
         twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
         loss = twice * self.commitment_loss
@@ -216,6 +218,9 @@ class RoutingAttention(AttentionLayer):
         return kmeans.normalize(super().project_heads(projection, x))
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        scale = self.head_settings.attention_scale  # LN(q) . LN(k) has none by itself
+        if scale is not None:
+            query = query * (scale**0.5 if key is None else scale)
         return ops.cast(query, self.compute_dtype), None if key is None else ops.cast(key, self.compute_dtype)
 
     def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
@@ -243,17 +248,23 @@ class RoutingAttention(AttentionLayer):
         if not isinstance(pattern, BestOfCluster):
             return super().describe_tokens(pattern, query, key, masks, training)
         sides = sides_of(query, key, masks)
-        if self.selection == "hash":
-            scores = [hash_scores(x, ops.convert_to_tensor(self.planes)) for x, _ in sides]
-        else:
-            centroids = self._clusters.read()  # type: ignore[union-attr]  # all but "hash" have them here
-            scores = [kmeans.scores(x, centroids) for x, _ in sides]
+        scores = [self._scores(x) for x, _ in sides]
         choose = strided_members if self.selection == "strided" else best_members
         members = [choose(x, self.cluster_size, mask) for x, (_, mask) in zip(scores, sides, strict=True)]
         if training and self._clusters is not None:
             groups = [best_group(x) for x in scores]
-            train_grouper(self, self._clusters, [(*side, own) for side, own in zip(sides, groups, strict=True)])
+            known = [(*side, own) for side, own in zip(sides, groups, strict=True)]
+            train_grouper(self, self._clusters, known, self.num_key_heads)
         return [(members[0], members[-1])]
+
+    def _scores(self, heads: Tensor) -> Tensor:
+        """Returns the scores of queries (B, N, T, H) or keys for each cluster of their key head, (B, N, T, K)."""
+        rows = group_as_rows(heads, self.num_key_heads)
+        if self.selection == "hash":
+            scores = hash_scores(rows, ops.convert_to_tensor(self.planes))
+        else:
+            scores = kmeans.scores(rows, self._clusters.read())  # type: ignore[union-attr]  # all but "hash" have them
+        return ops.reshape(scores, (*shape(heads)[:3], shape(scores)[-1]))
 
     @property
     def cache_unsupported_reason(self) -> str | None:

@@ -14,7 +14,7 @@ from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.patterns.engine.plan import Leaf, plan_heads
+from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.groups import CentroidPattern
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -69,7 +69,7 @@ class SparseAttention(AttentionLayer):
         if isinstance(pattern, dict):
             pattern = keras.saving.deserialize_keras_object(pattern)
         self.pattern = _checked_pattern(pattern)
-        plan_heads(self.pattern, num_heads)  # refuses another number of heads
+        self.plan_heads(self.pattern)  # refuses another number of heads
         self.share_qk = share_qk
         self.mask_self = mask_self
         if self.pattern.by_content:
@@ -94,8 +94,8 @@ class SparseAttention(AttentionLayer):
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
         made = {
-            leaf.index: self._make_grouper(leaf, len(plan.heads))
-            for plan in plan_heads(self.pattern, self.num_heads)
+            leaf.index: self._make_grouper(leaf, len(plan.key_heads))
+            for plan in self.plan_heads(self.pattern)
             for leaf in plan.leaves
             if leaf.pattern.by_content
         }
@@ -139,7 +139,7 @@ class SparseAttention(AttentionLayer):
         if not isinstance(position, Relative):
             return position
         if self.share_qk:  # queries that serve as keys come with half of the scale, the table with the other half
-            position = dataclasses.replace(position, key_table=position.key_table * self.key_dim**-0.25)
+            position = dataclasses.replace(position, key_table=position.key_table * self.score_scale**0.5)
         return position.by_tokens() if self.pattern.by_content else position
 
     def get_config(self) -> Config:

@@ -193,7 +193,8 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
         attention_mask=with_heads(_near_part(attention_mask, rows)),
         num_memory=before,
     )
-    return attention.attend((queries, keys, values), masks, causal=True, training=False, return_weights=False), cache
+    heads = queries, keys, values
+    return attention.attend(query, heads, masks, causal=True, training=False, return_weights=False), cache
 
 
 def _near_part(mask, rows):

@@ -12,7 +12,7 @@ from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
 from tf_sparse_attention.ops.blocks import at_least_zero, pad_axis, shape, slice_axis
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
-NAMES = ("query", "key", "value", "attention_output")
+NAMES = ("query", "key", "value", "gate", "attention_output")
 OBJECTS = {
     "kernel_initializer": keras.initializers,
     "bias_initializer": keras.initializers,
@@ -156,7 +156,7 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
     """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
 
     Args:
-        source: layer with the sublayers `query`, `key`, `value` and `attention_output`.
+        source: layer with the sublayers `query`, `key`, `value`, `attention_output` and perhaps `gate`.
         target: attention layer of this library; it gets built for the sizes of `source`.
         heads: slice of the heads of `source` that are those of `target`.
 
@@ -165,7 +165,7 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
     """
     build_for(source, target)
     copy_low_rank(_projections(source), _projections(target))
-    theirs = {name: _of_heads(name, weight, heads) for name, weight in _weights_by_name(source).items()}
+    theirs = {name: _of_heads(name, weight, heads, source) for name, weight in _weights_by_name(source).items()}
     own = _weights_by_name(target)
     if "key/bias" in own and "query/bias" in theirs:
         # Where keys alone have no bias, zeros are the same: a bias of keys adds one number to all scores of a query.
@@ -202,11 +202,19 @@ def _differences(theirs, own):
     return "; ".join(found)
 
 
-def _of_heads(name, weight, heads):
-    """Returns the part of a projection's weight that belongs to some of the heads."""
+def head_count(attention: keras.layers.Layer) -> int:
+    """Returns the number of query heads of an attention layer, Keras's with shared keys too."""
+    return getattr(attention, "num_query_heads", None) or attention.num_heads
+
+
+def _of_heads(name, weight, heads, attention):
+    """Returns the part of a projection's weight that belongs to some of the query heads of an attention."""
     projection, weight_name = name.split("/")
     if heads == slice(None) or name == "attention_output/bias" or weight_name == "lora_kernel_b":
         return weight
+    if projection in ("key", "value"):
+        size = head_count(attention) // (getattr(attention, "num_key_value_heads", None) or head_count(attention))
+        heads = slice(heads.start // size, -(-heads.stop // size))
     return weight[heads] if projection == "attention_output" or weight_name == "bias" else weight[:, heads]
 
 

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.attend import Attended, Dropout, attend, attend_shared_keys, combine_attended, score_dtype
+from tf_sparse_attention.ops.attend import (
+    Attended,
+    Dropout,
+    attend_shared_keys,
+    combine_attended,
+    score_dtype,
+    with_sinks,
+)
+from tf_sparse_attention.ops.grouped_heads import attend_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
@@ -33,6 +41,8 @@ def attend_pattern(
     hide_self: str | None = None,
     dropout: Dropout | None = None,
     persistent: tuple[Tensor, Tensor] | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
     return_weights: bool = False,
     return_log_sum_exp: bool = False,
 ) -> Attended:
@@ -41,20 +51,16 @@ def attend_pattern(
     Args:
         pattern: a `Pattern`.
         query: scaled queries (B, N, T, H).
-        key: keys (B, N, S, H), of which the first `masks.num_memory` come before the first query. None: the queries
-            serve as keys.
-        value: values (B, N, S, Hv).
+        key: keys (B, M, S, H), of which the first `masks.num_memory` come before the first query; M is N, or divides it
+            where N / M heads beside each other share keys and values. None: the queries serve as keys.
+        value: values (B, M, S, Hv).
         causal: whether keys at later positions are hidden.
         masks: a `TokenMasks`; its `query_mask` is not used here.
         known: for each of `pattern.leaves()` a pair of dictionaries of what is known of queries and of keys beside
-            their positions, by name, int (B or 1, n, T) and (B or 1, n, S), n the heads of the leaf; None of a leaf
+            their positions, by name, int (B or 1, n, T) and (B or 1, m, S), n and m the heads of the leaf; None of one
             that goes by positions. None: no leaf goes by content.
-        position: a position object of `ops.positions`.
-        span: an `ops.span.Span`, or None.
-        hide_self: "unless_alone": a query sees the key of its own position only if it sees no other, in any part of the
-            pattern; "always": never; None: as it sees others.
+        position: of `AttentionOptions`; so are `span`, `hide_self`, `persistent`, `soft_cap` and `sinks`.
         dropout: an `attend.Dropout`, or None.
-        persistent: pair of keys (N, M, H) and values (N, M, Hv) that every query sees, without positions; or None.
         return_weights: whether to return dense weights as well.
         return_log_sum_exp: whether to return the log-sum-exp as well.
 
@@ -69,16 +75,19 @@ def attend_pattern(
         turned, keys = rotate_both(position, query, key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
     known = [None] * len(pattern.leaves()) if known is None else known
-    inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self))
-    returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or persistent is not None}
-    plans = plan_heads(pattern, query.shape[1])
+    inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self, soft_cap=soft_cap))
+    parts_follow = persistent is not None or sinks is not None
+    returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or parts_follow}
+    plans = plan_heads(pattern, query.shape[1], value.shape[1])
     results = [
         _attend_heads(plan.leaves, own, call, dropout, returns)
         for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
     ]
     attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if persistent is not None:
-        attended = _with_persistent(attended, query, persistent, dropout)
+        attended = _with_persistent(attended, query, persistent, dropout, soft_cap)
+    if sinks is not None:
+        attended = with_sinks(attended, sinks)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
@@ -128,7 +137,7 @@ def attend_arranged(
     if leaf.pattern.reads_successors:
         distances = distances.moved(arrangement.lead)
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
-    masks, (position, span, hide_self, _) = inputs.masks, inputs.options
+    masks, (position, span, hide_self, *_) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
     if hide_self == "unless_alone":
         bias = with_self_bias(bias, arrangement.own_key())
@@ -141,7 +150,7 @@ def attend_arranged(
     row_has_key = None
     if masks.attention_mask is None and not leaf.excluded and hide_self != "always":
         row_has_key = arrangement.row_has_key()
-    attended = attend(
+    attended = attend_heads(
         query,
         arrangement.keys(inputs.key),
         arrangement.keys(inputs.value),
@@ -150,6 +159,7 @@ def attend_arranged(
         value_bias=position.value_bias(distances),
         span=None if span is None else span.factor(distances),
         row_has_key=row_has_key,
+        soft_cap=inputs.options.soft_cap,
         dropout=dropout,
         **returns,
     )
@@ -170,15 +180,19 @@ def _join_runs(runs: Sequence[Attended]) -> Attended:
 
 
 def _with_persistent(
-    attended: Attended, query: Tensor, persistent: tuple[Tensor, Tensor], dropout: Dropout | None
+    attended: Attended,
+    query: Tensor,
+    persistent: tuple[Tensor, Tensor],
+    dropout: Dropout | None,
+    soft_cap: float | None,
 ) -> Attended:
     """Returns attention to keys and persistent vectors together, merged by their log-sum-exp.
 
     Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.
     """
     dropout = None if dropout is None else dropout.of_persistent()
-    others = attend_shared_fused(query, *persistent, dropout)
+    others = attend_shared_fused(query, *persistent, dropout) if soft_cap is None else None
     if others is None:
-        others = attend_shared_keys(query, *persistent, dropout=dropout, return_log_sum_exp=True)
+        others = attend_shared_keys(query, *persistent, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=True)
     weights = None if attended.weights is None else ops.zeros_like(attended.weights)  # theirs are not returned
     return combine_attended([attended, others._replace(weights=weights)])

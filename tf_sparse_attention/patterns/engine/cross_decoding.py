@@ -3,33 +3,36 @@
 The cache is a dictionary with an entry for each leaf of the pattern, see `patterns.cross_caches`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.engine.decoding import CachedKeys, attend_cached
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.engine.plan import Leaf, leaves_with_heads, plan_heads
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name
-from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
 
 def cross_cache(
-    pattern: Pattern, key: Tensor, value: Tensor, mask: Tensor | None, groups: Sequence[Tensor | Members | None]
+    plans: Iterable[HeadPlan],
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    groups: Sequence[Tensor | Members | None],
 ) -> Cache:
     """Returns the cache of a sequence.
 
     Args:
-        pattern: a `Pattern`.
-        key: (B, N, S, H), turned by positions.
-        value: (B, N, S, Hv).
+        plans: of `plan_heads`.
+        key: (B, M, S, H), turned by positions.
+        value: (B, M, S, Hv).
         mask: bool (B, S), False for keys that no query may see; or None.
         groups: for each leaf the groups of the keys, int32 (B, n, S) in 0 .. K - 1, or their `Members` where the groups
             choose keys; None of one that goes by positions.
     """
-    leaves = leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value)
+    leaves = leaves_with_heads(plans, key, value)
     return {
         entry_name(leaf): leaf.pattern.cross_cache().entry(own_key, own_value, mask, groups[leaf.index])
         for leaf, own_key, own_value in leaves
@@ -37,7 +40,7 @@ def cross_cache(
 
 
 def decode_cross_pattern(
-    pattern: Pattern,
+    plans: Sequence[HeadPlan],
     cache: Cache,
     query: Tensor,
     groups: Sequence[Tensor | None],
@@ -47,7 +50,7 @@ def decode_cross_pattern(
     """Returns attention of one query a row to the other sequence, (B, N, 1, Hv).
 
     Args:
-        pattern: a `Pattern`.
+        plans: of `plan_heads`.
         cache: of `cross_cache`.
         query: scaled queries (B, N, 1, H), not turned.
         groups: for each leaf the groups of the queries, int32 (B, n, 1), None of one that goes by positions.
@@ -55,7 +58,6 @@ def decode_cross_pattern(
         options: an `AttentionOptions`.
     """
     turned = options.position.rotate(query, index[:, None, None])
-    plans = plan_heads(pattern, query.shape[1])
 
     def read(leaf):
         places = {

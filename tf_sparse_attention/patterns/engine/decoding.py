@@ -1,13 +1,14 @@
 """Decoding token by token under any pattern: attention of one query to what a cache keeps, see `engine.slots`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, attend, attend_shared_keys, combine_attended
+from tf_sparse_attention.ops.attend import Attended, attend_shared_keys, combine_attended, with_sinks
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_numbers
+from tf_sparse_attention.ops.grouped_heads import attend_heads, for_query_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
@@ -18,7 +19,6 @@ from tf_sparse_attention.patterns.engine.plan import (
     Leaf,
     join_heads,
     leaves_with_heads,
-    plan_heads,
     take_heads,
 )
 from tf_sparse_attention.patterns.engine.slots import (
@@ -30,7 +30,7 @@ from tf_sparse_attention.patterns.engine.slots import (
     group_columns,
     holds,
 )
-from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
+from tf_sparse_attention.patterns.pattern import rule_conditions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
@@ -39,8 +39,8 @@ class CachedKeys(NamedTuple):
     """The keys that a query reads from a cache.
 
     Attributes:
-        key: (B, n, s, H), turned by positions.
-        value: (B, n, s, Hv).
+        key: (B, m, s, H), turned by positions, m the heads of queries or of keys.
+        value: (B, m, s, Hv).
         places: for each leaf whose rule is asked of them the `Place` of the keys, (B, 1 or n, s), by its index.
         exists: bool (B, 1 or n, s), where a slot holds a key.
     """
@@ -50,9 +50,21 @@ class CachedKeys(NamedTuple):
     places: Mapping[int, Place]
     exists: Tensor
 
+    def for_query_heads(self, num_heads: int) -> Self:
+        """Returns these keys with places for each of the query heads, which may share them in groups."""
+        if self.key.shape[1] == num_heads:
+            return self
+
+        def spread(place):
+            known = {name: for_query_heads(x, num_heads) for name, x in place.known.items()}
+            return place._replace(position=for_query_heads(place.position, num_heads), known=known)
+
+        places = {index: spread(place) for index, place in self.places.items()}
+        return self._replace(places=places, exists=for_query_heads(self.exists, num_heads))
+
 
 def decode_pattern(
-    pattern: Pattern,
+    plans: Sequence[HeadPlan],
     cache: Cache,
     query: Tensor,
     key: Tensor,
@@ -64,13 +76,13 @@ def decode_pattern(
     """Returns attention of the next token to what the cache keeps and to itself, and the cache after it.
 
     Args:
-        pattern: a `Pattern`.
+        plans: of `plan_heads`.
         cache: of `empty_cache`, `fill_cache` or this function.
         query: scaled queries (B, N, 1, H), not turned by positions.
-        key: keys (B, N, 1, H), not turned.
-        value: values (B, N, 1, Hv).
-        groups: for each leaf a pair of the groups of query and key, int32 (B, n, 1), None of one that goes by
-            positions.
+        key: keys (B, M, 1, H), not turned.
+        value: values (B, M, 1, Hv).
+        groups: for each leaf a pair of the groups of query and key, int32 (B, n, 1) and (B, m, 1), None of one that
+            goes by positions.
         index: int32 (B,), the position of the token.
         options: an `AttentionOptions`.
 
@@ -78,11 +90,11 @@ def decode_pattern(
         Pair of the output (B, N, 1, Hv) and the cache. Where the cache has no slots for `index`, the output is NaN and
         nothing is kept.
     """
-    at, held, kept = index[:, None, None], holds(pattern, cache, query.shape[1], index + 1), None
+    at, held, kept = index[:, None, None], holds(plans, cache, index + 1), None
     if held is not True:  # rows that have ended may have -1, or the largest integer, whose successor is negative
         kept = ops.logical_and(held, index + 1 > 0)[:, None]
     turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
-    plans, cache, queries, keys = plan_heads(pattern, query.shape[1]), dict(cache), {}, {}
+    cache, queries, keys = dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, (query_groups, key_groups), is_kept = cache[entry_name(leaf)], groups[leaf.index], kept
         if leaf.pattern.reads_successors:  # the key of the token before comes with the value of this one
@@ -129,9 +141,9 @@ def attend_cached(
         results.append(combine_attended([_attend_leaf(leaf, asking, *read(leaf), own, causal) for leaf in plan.leaves]))
     attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if options.persistent is not None:
-        others = attend_shared_keys(query, *options.persistent, return_log_sum_exp=True)
+        others = attend_shared_keys(query, *options.persistent, soft_cap=options.soft_cap, return_log_sum_exp=True)
         attended = combine_attended([attended, others])
-    return attended.output
+    return (attended if options.sinks is None else with_sinks(attended, options.sinks)).output
 
 
 def _attend_leaf(
@@ -143,7 +155,8 @@ def _attend_leaf(
     causal: bool,
 ) -> Attended:
     """Returns the `Attended` of one query a row (B, n, 1, H) to the `CachedKeys` of a leaf."""
-    batch, heads, size = shape(cached.key)[:3]
+    batch, heads, size = *shape(query)[:2], shape(cached.key)[2]
+    cached = cached.for_query_heads(heads)
 
     def of_pairs(x):
         return ops.broadcast_to(x[:, :, None, None], (batch, heads, 1, 1, size))
@@ -167,11 +180,12 @@ def _attend_leaf(
     bias = options.position.score_bias(query, distances)
     if hide_self == "unless_alone":
         bias = with_self_bias(bias, distances.tokens == 0)
-    attended = attend(
+    attended = attend_heads(
         query,
         cached.key[:, :, None],
         cached.value[:, :, None],
         mask=of_pairs(merge(*conditions)),
+        soft_cap=options.soft_cap,
         bias=bias,
         span=None if span is None else span.factor(distances),
         value_bias=options.position.value_bias(distances),
@@ -189,7 +203,7 @@ def _rule(leaf: Leaf, places: Mapping[int, Place], cached: CachedKeys) -> Tensor
 
 
 def _count(count, query_groups, key_groups, kept):
-    """Returns group and rank of a token's query and of its key, dictionaries of (B, n), and the counts after it."""
+    """Returns group and rank of a token's query and of its key, dictionaries of (B, n or m), and the counts after."""
     ranks = take_numbers(count, key_groups)[..., 0]
     count = write_slot(count, ranks + 1, key_groups[..., 0], kept)
     last = take_numbers(count, query_groups)[..., 0] - 1

@@ -144,6 +144,8 @@ def _asks_for_a_kernel(kernel, leaf, inputs, call, dropout, returns):
         and not returns["return_weights"]
         and not _drops(dropout)
         and not options.position.has_bias
+        and options.soft_cap is None
+        and heads == inputs.value.shape[1]
         and masks.attention_mask is None
         and not any(each.pattern.uses_starts and call.starts is not None for each in (leaf, *leaf.excluded))
     )

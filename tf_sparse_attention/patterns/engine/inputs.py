@@ -13,12 +13,24 @@ from tf_sparse_attention.types import Tensor
 
 
 class AttentionOptions(NamedTuple):
-    """What a layer adds to its pattern, by the names of `attend_pattern`."""
+    """What a layer adds to its pattern.
+
+    Attributes:
+        position: a position object of `ops.positions`.
+        span: an `ops.span.Span`, or None.
+        hide_self: "unless_alone": a query sees the key of its own position only if it sees no other, in any part of the
+            pattern; "always": never; None: as it sees others.
+        persistent: pair of keys (N, M, H) and values (N, M, Hv) that every query sees, without positions; or None.
+        soft_cap: c of c tanh(q . k / c) in place of the products q . k; or None.
+        sinks: float (N,), a logit of each head without a value; or None.
+    """
 
     position: NoPosition = NoPosition()
     span: Span | None = None
     hide_self: str | None = None
     persistent: tuple[Tensor, Tensor] | None = None
+    soft_cap: float | None = None
+    sinks: Tensor | None = None
 
     def of_heads(self, heads: range) -> Self:
         """Returns the options of the heads that a range says."""
@@ -32,8 +44,8 @@ class Inputs(NamedTuple):
 
     Attributes:
         query: (B, n, T, H), turned by positions.
-        key: (B, n, S, H), likewise; the query itself where queries serve as keys.
-        value: (B, n, S, Hv).
+        key: (B, m, S, H), likewise, of as many heads or fewer; the query itself where queries serve as keys.
+        value: (B, m, S, Hv).
         known: for each leaf of the pattern what is known beside positions, see `attend_pattern`.
         masks: a `TokenMasks`.
         options: an `AttentionOptions`.
@@ -50,10 +62,11 @@ class Inputs(NamedTuple):
         """Returns the inputs of each of the plans; `known` is by leaf and stays."""
         if len(plans) == 1:
             return [self]
-        queries = split_heads(self.query, plans)
-        keys = queries if self.key is self.query else split_heads(self.key, plans)
+        heads, key_heads = [plan.heads for plan in plans], [plan.key_heads for plan in plans]
+        queries = split_heads(self.query, heads)
+        keys = queries if self.key is self.query else split_heads(self.key, key_heads)
         parts = []
-        for plan, query, key, value in zip(plans, queries, keys, split_heads(self.value, plans), strict=True):
+        for plan, query, key, value in zip(plans, queries, keys, split_heads(self.value, key_heads), strict=True):
             masks = self.masks.of_heads(as_slice(plan.heads))
             parts.append(Inputs(query, key, value, self.known, masks, self.options.of_heads(plan.heads)))
         return parts

@@ -30,24 +30,50 @@ class HeadPlan(NamedTuple):
     Attributes:
         heads: range of the numbers of the heads.
         leaves: tuple of `Leaf`.
+        key_heads: range of the numbers of the heads of keys and values that they read, each by as many.
     """
 
     heads: range
     leaves: tuple[Leaf, ...]
+    key_heads: range
 
 
-def plan_heads(pattern: Pattern, num_heads: int) -> list[HeadPlan]:
+def plan_heads(pattern: Pattern, num_heads: int, num_key_heads: int | None = None) -> list[HeadPlan]:
     """Returns the `HeadPlan` of each set of heads, in the order of the leaves.
 
+    Args:
+        pattern: a `Pattern`.
+        num_heads: N, of queries.
+        num_key_heads: M, of keys and values, which N / M heads beside each other share. None: N.
+
     Raises:
-        ValueError: if the pattern is made for another number of heads.
+        ValueError: if the pattern is made for another number of heads, and if heads of one pattern do not each share
+            their keys with as many others of it.
     """
-    return _plan(pattern, range(num_heads), first_leaf=0)
+    size = num_heads // (num_heads if num_key_heads is None else num_key_heads)
+    plans = _plan(pattern, range(num_heads), first_leaf=0)
+    return [plan._replace(key_heads=_key_heads(plan.heads, size)) for plan in plans]
+
+
+def _key_heads(heads, size):
+    """Returns the range of the key heads that a range of heads reads, of groups of `size`."""
+    if size == 1:
+        return heads
+    read = [head // size for head in heads]
+    found = sorted(set(read))
+    step = found[1] - found[0] if len(found) > 1 else 1
+    every = range(found[0], found[-1] + 1, step)
+    if sorted([*every] * (len(read) // len(found))) != read:
+        raise ValueError(
+            "`num_key_value_heads` must give the heads of each part of the pattern keys that as many of them share. "
+            f"Received: heads {list(heads)} of one part with the key heads {read}."
+        )
+    return every
 
 
 def _plan(pattern, heads, first_leaf):
     if not pattern.parts or isinstance(pattern, Union):
-        return [HeadPlan(heads, _leaves(pattern, first_leaf, ()))]
+        return [HeadPlan(heads, _leaves(pattern, first_leaf, ()), heads)]
     plans = []
     for part, own in zip(pattern.parts, pattern.slices(len(heads)), strict=True):
         plans += _plan(part, heads[own], first_leaf)
@@ -98,21 +124,21 @@ def take_heads(x: Tensor, heads: range) -> Tensor:
 
 
 def leaves_with_heads(plans: Iterable[HeadPlan], key: Tensor, value: Tensor) -> Iterator[tuple[Leaf, Tensor, Tensor]]:
-    """Iterates over the leaves of plans, each with its heads of keys and values (B, N, ...)."""
+    """Iterates over the leaves of plans, each with its heads of keys and values (B, M, ...)."""
     for plan in plans:
-        own = take_heads(key, plan.heads), take_heads(value, plan.heads)
+        own = take_heads(key, plan.key_heads), take_heads(value, plan.key_heads)
         for leaf in plan.leaves:
             yield leaf, *own
 
 
-def split_heads(x: Tensor, plans: Sequence[HeadPlan]) -> list[Tensor]:
-    """Returns the heads of (B, N, ...) that each plan has, a list; see `take_heads`."""
-    counts = [len(plan.heads) for plan in plans]
+def split_heads(x: Tensor, heads: Sequence[range]) -> list[Tensor]:
+    """Returns the heads of (B, N, ...) that each of some ranges says, a list; see `take_heads`."""
+    counts = [len(own) for own in heads]
     ends = [sum(counts[: i + 1]) for i in range(len(counts))]
-    in_order = [plan.heads for plan in plans] == [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
-    if len(plans) > 1 and in_order and x.shape[1] == ends[-1]:
+    in_order = list(heads) == [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
+    if len(heads) > 1 and in_order and x.shape[1] == ends[-1]:
         return ops.split(x, ends[:-1], axis=1)  # its gradient joins the parts, where slices would be padded and added
-    return [take_heads(x, plan.heads) for plan in plans]
+    return [take_heads(x, own) for own in heads]
 
 
 def join_heads(parts: Sequence[Tensor | None], plans: Sequence[HeadPlan]) -> Tensor | None:

@@ -1,14 +1,14 @@
 """The slots in which decoding keeps keys and values, empty and filled with a prompt.
 
-A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1" ..: "key" (B, n, S, H), turned by
-positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`, and where content decides "count"
-int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in the groups of leaf i.
-Where values are those of successors a key is at the position of its value; "last_key" (B, n, 1, H) and "last_group"
-(B, n, 1) are of the last token, whose successor is the next one.
+A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1" ..: "key" (B, n, S, H) of its n
+heads of keys, turned by positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`, and where
+content decides "count" int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in
+the groups of leaf i. Where values are those of successors a key is at the position of its value; "last_key" (B, n, 1,
+H) and "last_group" (B, n, 1) are of the last token, whose successor is the next one.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 from keras import ops
@@ -17,8 +17,7 @@ from tf_sparse_attention.ops.blocks import shape, shift_forward
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
-from tf_sparse_attention.patterns.engine.plan import Leaf, leaves_with_heads, plan_heads
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import DType, Size, Tensor
 
@@ -46,21 +45,20 @@ def content_leaves(leaf: Leaf) -> list[Leaf]:
 
 
 def empty_cache(
-    pattern: Pattern, batch_size: Size, num_heads: int, sizes: tuple[int, int], max_length: Size, dtype: DType
+    plans: Sequence[HeadPlan], batch_size: Size, sizes: tuple[int, int], max_length: Size, dtype: DType
 ) -> Cache:
     """Returns the cache before the first token.
 
     Args:
-        pattern: a `Pattern` that can decode.
+        plans: of `plan_heads`, for a pattern that can decode.
         batch_size: B, an integer or a scalar tensor.
-        num_heads: N.
         sizes: pair (H, Hv) of the channels of keys and values.
         max_length: the most tokens a sequence can have, an integer or a scalar tensor.
         dtype: of keys and values.
     """
     cache = {}
-    for plan in plan_heads(pattern, num_heads):
-        heads = len(plan.heads)
+    for plan in plans:
+        heads = len(plan.key_heads)
         for leaf in plan.leaves:
             slots = cache_policy(leaf).num_slots(max_length)
             by_content = content_leaves(leaf)
@@ -83,20 +81,19 @@ def empty_cache(
     return cache
 
 
-def holds(pattern: Pattern, cache: Cache, num_heads: int, length: Size) -> bool | Tensor:
+def holds(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tensor:
     """Returns whether a cache has the slots that so many positions need.
 
     Args:
-        pattern: a `Pattern`.
+        plans: of `plan_heads`.
         cache: of `empty_cache`.
-        num_heads: N.
         length: positions from the first token on, an integer, or int32 (B,).
 
     Returns:
         A boolean, or a tensor bool (B,) where `length` is one or a memory came before; True where it cannot be known.
     """
     results = []
-    for plan in plan_heads(pattern, num_heads):
+    for plan in plans:
         for leaf in plan.leaves:
             entry = cache[entry_name(leaf)]
             results.append(cache_policy(leaf).holds(length + _remembered(entry), shape(entry["key"])[2]))
@@ -114,22 +111,27 @@ def _remembered(entry):
 
 
 def fill_cache(
-    pattern: Pattern, cache: Cache, key: Tensor, value: Tensor, groups: Sequence[Tensor | None], lengths: Tensor
+    plans: Iterable[HeadPlan],
+    cache: Cache,
+    key: Tensor,
+    value: Tensor,
+    groups: Sequence[Tensor | None],
+    lengths: Tensor,
 ) -> Cache:
     """Returns the cache after a prompt.
 
     Args:
-        pattern: a `Pattern`.
+        plans: of `plan_heads`.
         cache: of `empty_cache`, perhaps with a memory.
-        key: (B, N, T, H), turned by positions.
-        value: (B, N, T, Hv).
+        key: (B, M, T, H), turned by positions.
+        value: (B, M, T, Hv).
         groups: for each leaf the groups of the keys, int32 (B, n, T) in 0 .. K - 1, None of one that goes by positions.
         lengths: int32 (B,), tokens of each row.
     """
     tokens = ops.arange(shape(key)[2], dtype="int32")[None, None]
     exists = tokens < lengths[:, None, None]
     cache, known = dict(cache), {}
-    for leaf, own_key, own_value in leaves_with_heads(plan_heads(pattern, key.shape[1]), key, value):
+    for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, own_groups = cache[entry_name(leaf)], groups[leaf.index]
         if leaf.pattern.reads_successors:
             entry = {**entry, **_last_of(own_key, own_groups, lengths, entry["key"].dtype)}

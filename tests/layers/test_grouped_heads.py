@@ -1,0 +1,244 @@
+"""Heads that share keys and values: as heads of their own with copies of them, Keras's layer, memory, and errors."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import assert_close, normal, to_numpy
+from tf_sparse_attention.layers import (
+    AllAttention,
+    ClusteredAttention,
+    FixedAttention,
+    GlobalLocalAttention,
+    LocalAttention,
+    LSHAttention,
+    MixedAttention,
+    RoutingAttention,
+    SparseAttention,
+    StridedAttention,
+)
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.patterns import Heads, InTurn, Nearest, Window
+
+SIZE, LENGTH = 12, 26
+ROUTED = {"num_clusters": 3, "cluster_size": 5, "share_qk": False, "seed": 1}
+HASHED = {"num_buckets": 4, "bucket_size": 5, "share_qk": False, "seed": 1}
+# By name the class, its arguments, and whether its calls are causal.
+LAYERS = {
+    "window": (LocalAttention, {"window": 6, "position": "relative"}, True),
+    "blocks": (LocalAttention, {"block_size": 5, "position": "alibi"}, True),
+    "span": (LocalAttention, {"window": 9, "adaptive_span": {"initial": 0.3, "ramp": 4}}, True),
+    "strided": (StridedAttention, {"stride": 4, "position": "rotary"}, True),
+    "fixed": (FixedAttention, {"block_size": 6, "num_summary": 2}, True),
+    "all": (AllAttention, {"num_persistent": 3, "window": 6}, True),
+    "head_split": (AllAttention, {"num_persistent": 3, "window": 6, "variant": "head_split"}, True),
+    "nearest": (RoutingAttention, {**ROUTED, "position": "alibi"}, True),
+    "top_k": (RoutingAttention, {**ROUTED, "selection": "top_k", "position": "relative"}, False),
+    "top_keys": (RoutingAttention, {**ROUTED, "selection": "top_keys", "position": "relative"}, False),
+    "hash": (RoutingAttention, {**ROUTED, "num_clusters": 4, "selection": "hash"}, False),
+    "lsh": (LSHAttention, {**HASHED, "num_rounds": 2}, True),
+    "chunks": (LSHAttention, {**HASHED, "num_rounds": 2, "selection": "chunks", "position": "alibi"}, False),
+    "clustered": (ClusteredAttention, {"num_clusters": 4, "seed": 1}, False),
+    "improved_clustered": (ClusteredAttention, {"num_clusters": 4, "top_k": 5, "seed": 1}, False),
+    "union": (SparseAttention, {"pattern": Window(5) | Nearest(3, 5), "seed": 1, "position": "rotary"}, True),
+    "heads": (SparseAttention, {"pattern": Heads([(2, Window(5)), (2, Nearest(3, 5))]), "seed": 1}, True),
+    "in_turn": (SparseAttention, {"pattern": InTurn((Window(5), Nearest(3, 5))), "seed": 1}, True),
+    "global": (GlobalLocalAttention, {"window": 4, "num_first_global": 2}, False),
+}
+OFTEN = ("window", "nearest", "chunks", "heads")
+
+
+def pair(name, num_key_value_heads=2):
+    """Returns a layer whose heads share keys, and one whose heads have copies of them."""
+    cls, arguments, causal = LAYERS[name]
+    layers = cls(4, 4, num_key_value_heads=num_key_value_heads, **arguments), cls(4, 4, **arguments)
+    for layer in layers:
+        layer.build((2, LENGTH, SIZE))
+    for own, other in zip(layers[0].weights, layers[1].weights, strict=True):
+        value = to_numpy(own)
+        for axis, (size, wanted) in enumerate(zip(own.shape, other.shape, strict=True)):
+            value = np.repeat(value, wanted // size, axis)
+        other.assign(value)
+    return *layers, causal
+
+
+def masks_of(name):
+    rng = np.random.default_rng(2)
+    masks = {"query_mask": np.arange(LENGTH) < np.array([[LENGTH], [17]])}
+    if name in ("clustered", "improved_clustered"):
+        return masks
+    masks["attention_mask"] = rng.random((2, 4, LENGTH, LENGTH)) < 0.7
+    return masks if name in ("top_keys", "global") else {**masks, "segment_ids": np.arange(LENGTH)[None] // [[9], [20]]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=() if x in OFTEN else pytest.mark.full) for x in LAYERS])
+@pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
+def test_heads_that_share_keys_are_heads_with_copies_of_them(name):
+    shared, copies, causal = pair(name)
+    x = normal(2, LENGTH, SIZE)
+    for masks in ({}, masks_of(name)):
+        results = [
+            layer(x, use_causal_mask=causal, return_attention_scores=True, **masks) for layer in (shared, copies)
+        ]
+        for own, other in zip(*results, strict=True):
+            assert_close(own, other)
+        patterns = [to_numpy(layer.attention_pattern(x, **masks)) for layer in (shared, copies)]
+        np.testing.assert_array_equal(*patterns)
+
+
+@pytest.mark.parametrize("name", ["nearest", "union", "in_turn", pytest.param("lsh", marks=pytest.mark.full)])
+def test_decoding_keeps_the_heads_of_keys_alone(name):
+    shared, _, _ = pair(name)
+    x = normal(2, LENGTH, SIZE)
+    output, cache = shared.prefill(x[:, :20], shared.init_cache(2, LENGTH))
+    outputs = [output]
+    for index in range(20, LENGTH):
+        output, cache = shared.decode(x[:, index : index + 1], cache, index)
+        outputs.append(output)
+    assert_close(np.concatenate([to_numpy(y) for y in outputs], 1), shared(x, use_causal_mask=True))
+    assert {entry["key"].shape[1] for entry in cache.values()} <= {1, 2}
+
+
+def test_centroids_follow_the_tokens_of_all_heads_that_share_them():
+    shared, copies, _ = pair("nearest", num_key_value_heads=1)
+    x = normal(2, LENGTH, SIZE)
+    before = to_numpy(shared.centroids)
+    for layer in (shared, copies):
+        layer(x, use_causal_mask=True, training=True)
+    assert shared.centroids.shape == (1, 3, 4)
+    assert np.abs(to_numpy(shared.centroids) - before).max() > 1e-5
+    counted = 2 * LENGTH * (4 + 1)  # queries of four heads and keys of one
+    assert_close(to_numpy(shared._clusters.counts).sum(), 0.999 * 3 + 0.001 * counted, 1e-4)
+    assert_close(to_numpy(copies._clusters.counts).sum(), 4 * (0.999 * 3 + 0.001 * 4 * LENGTH), 1e-4)
+
+
+@pytest.mark.parametrize("num_key_value_heads", [1, 2, 4])
+@pytest.mark.parametrize("use_gate", [False, True])
+def test_a_full_window_is_the_layer_of_keras(num_key_value_heads, use_gate):
+    dense = keras.layers.GroupQueryAttention(6, 4, num_key_value_heads, use_gate=use_gate)
+    x, y = normal(2, LENGTH, SIZE), normal(2, LENGTH, SIZE, seed=1)
+    dense.build(x.shape, y.shape)
+    layer = LocalAttention(4, 6, window=LENGTH, num_key_value_heads=num_key_value_heads, use_gate=use_gate)
+    layer.copy_projections(dense)
+    exists = np.arange(LENGTH) < np.array([[LENGTH], [19]])
+    seen = np.random.default_rng(0).random((2, LENGTH, LENGTH)) < 0.7
+    seen |= np.eye(LENGTH, dtype=bool)
+    for inputs, masks in (
+        ((x, x), {"use_causal_mask": True}),
+        ((x, y), {"value_mask": exists, "attention_mask": seen}),
+    ):
+        assert_close(layer(*inputs, **masks), dense(*inputs, **masks), 1e-5)
+
+
+def test_parts_take_their_share_of_the_heads_of_keras():
+    dense = keras.layers.GroupQueryAttention(6, 4, 2)
+    x = normal(2, LENGTH, SIZE)
+    dense.build(x.shape, x.shape)
+    parts = [LocalAttention(2, 6, window=LENGTH, num_key_value_heads=1) for _ in range(2)]
+    mixed = MixedAttention(parts)
+    mixed.copy_projections(dense)
+    assert_close(mixed(x, use_causal_mask=True), dense(x, x, use_causal_mask=True), 1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads the graph of TensorFlow")
+@pytest.mark.parametrize("name", ["window", "strided"])
+def test_no_array_of_the_graph_repeats_the_keys(name):
+    import tensorflow as tf
+
+    cls, arguments, _ = LAYERS[name]
+    layer, length = cls(16, 4, num_key_value_heads=2, **{**arguments, "position": None}), 96
+    layer.build((1, length, SIZE))
+    heads = [tf.TensorSpec((1, number, length, 4)) for number in (16, 2, 2)]
+
+    @tf.function(input_signature=heads)
+    def attend(query, key, value):
+        return layer.compute_attention((query, key, value), TokenMasks(), True)[0]
+
+    graph = attend.get_concrete_function().graph
+    products = [node for node in graph.get_operations() if node.type == "BatchMatMulV2"]
+    assert products
+    for node in products:  # of the 16 query heads on one side, of the heads of keys on the other
+        assert node.inputs[1].shape[:2].num_elements() <= 2
+
+
+def test_a_sink_takes_its_share_of_every_softmax():
+    layer = LocalAttention(2, 4, window=LENGTH, use_sink=True)
+    plain = LocalAttention(2, 4, window=LENGTH)
+    x = normal(1, LENGTH, SIZE)
+    for each in (layer, plain):
+        each.build(x.shape)
+    plain.set_weights([w for w in layer.get_weights() if w.shape != (2,)])
+    layer._sinks.assign([-1e4, 1.0])
+    weights, whole = (
+        to_numpy(each(x, use_causal_mask=True, return_attention_scores=True)[1]) for each in (layer, plain)
+    )
+    np.testing.assert_allclose(weights[:, 0], whole[:, 0], atol=1e-6)
+    assert (weights[:, 1].sum(-1) < 1).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_key_value_heads": 3}, "`num_key_value_heads` must divide the 4 heads"),
+        ({"num_key_value_heads": 0}, "`num_key_value_heads` must be a positive integer"),
+        ({"logit_soft_cap": 0}, "`logit_soft_cap` must be a positive number"),
+        ({"attention_scale": -1.0}, "`attention_scale` must be a positive number"),
+        ({"use_sink": 1}, "`use_sink` must be True or False"),
+        ({"rotary_max_wavelength": 100.0}, "`position` must be 'rotary' with settings of rotary positions"),
+        ({"position": "rotary", "rotary_dim": 6}, "`rotary_dim` must be at most `key_dim`"),
+        ({"position": "rotary", "rotary_type": "other"}, "`rotary_type` must be one of"),
+        ({"num_key_value_head": 2}, "Did you mean `num_key_value_heads`"),
+    ],
+)
+def test_settings_that_fit_no_heads_are_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LocalAttention(4, 4, window=4, **arguments)(normal(1, 5, SIZE))
+
+
+def test_fewer_heads_of_keys_need_keys_of_their_own():
+    with pytest.raises(ValueError, match="Pass share_qk=False to RoutingAttention"):
+        RoutingAttention(4, 4, 2, 4, num_key_value_heads=2)(normal(1, 5, SIZE))
+    with pytest.raises(ValueError, match="must give the heads of each part of the pattern keys"):
+        SparseAttention(4, 4, Heads([(1, Window(2)), (3, Window(3))]), num_key_value_heads=2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_wavelength": 5e5, "scaling_factor": 4.0},
+        {"scaling_factor": 3.0, "rope_type": "dynamic"},
+        {"max_wavelength": 1.5e5, "scaling_factor": 32.0, "rope_type": "yarn", "truncate": False},
+        {"scaling_factor": 8.0, "rope_type": "yarn", "original_max_position_embeddings": 1024},
+    ],
+)
+def test_rotary_positions_are_those_of_keras_hub(settings):
+    keras_hub = pytest.importorskip("keras_hub")
+    from tf_sparse_attention.ops.positions import Rotary
+    from tf_sparse_attention.ops.rotary import RotarySettings
+
+    theirs = keras_hub.layers.RotaryEmbedding(**settings)
+    own = Rotary(RotarySettings(**{"type" if name == "rope_type" else name: x for name, x in settings.items()}))
+    for positions, atol in ((np.arange(64), 2e-5), (np.arange(0, 8192, 97), 2e-3)):
+        x = normal(1, len(positions), 2, 16)
+        wanted = theirs(x, positions=positions)
+        turned = own.rotate(ops.transpose(x, (0, 2, 1, 3)), positions)
+        assert_close(ops.transpose(turned, (0, 2, 1, 3)), wanted, atol)
+
+
+def test_frequencies_of_llama_3_are_those_of_keras_hub():
+    pytest.importorskip("keras_hub")
+    from keras_hub.src.models.llama.llama_rotary_embedding import LlamaRotaryEmbedding
+
+    from tf_sparse_attention.ops.rotary import RotarySettings
+
+    theirs = LlamaRotaryEmbedding(
+        max_wavelength=5e5,
+        frequency_adjustment_factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        pretraining_sequence_length=8192,
+    )
+    own = RotarySettings(5e5, 8.0, "llama3", original_max_position_embeddings=8192)
+    np.testing.assert_allclose(own.frequencies(64), to_numpy(theirs._get_inverse_freq(64)), rtol=1e-5)

@@ -1,0 +1,102 @@
+"""What the heads of today's models have beside a pattern: shared keys, sinks, caps, norms, gates, rotary settings."""
+
+import dataclasses
+from typing import Any, Self
+
+import keras
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings
+from tf_sparse_attention.types import Config
+
+ROTARY = "rotary_"
+SWITCHES = ("use_sink", "use_query_key_norm", "use_gate")
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSettings:
+    """Arguments of an attention layer that concern its heads and not its pattern; see `AttentionLayer`.
+
+    Those of rotary positions are those of `RotarySettings`, with "rotary_" before.
+    """
+
+    num_key_value_heads: int | None = None
+    attention_scale: float | None = None
+    logit_soft_cap: float | None = None
+    use_sink: bool = False
+    use_query_key_norm: bool = False
+    query_key_norm_epsilon: float = 1e-6
+    use_gate: bool = False
+    rotary: RotarySettings = PLAIN
+
+    @classmethod
+    def taken_from(cls, arguments: dict[str, Any]) -> Self:
+        """Returns the settings that keyword arguments name, which they lose.
+
+        Raises:
+            ValueError: for a wrong one.
+        """
+        own = [field.name for field in dataclasses.fields(cls) if field.name != "rotary"]
+        turns = [field.name for field in dataclasses.fields(RotarySettings)]
+        turned = {name: arguments.pop(ROTARY + name) for name in turns if ROTARY + name in arguments}
+        given = {name: arguments.pop(name) for name in own if name in arguments}
+        settings = cls(**given, rotary=RotarySettings(**turned))
+        _check(settings)
+        return settings
+
+    def config(self) -> Config:
+        """Returns the arguments by name, as `taken_from` takes them."""
+        config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del config["rotary"]
+        return config | {ROTARY + name: value for name, value in dataclasses.asdict(self.rotary).items()}
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Returns the names of the arguments."""
+        return list(cls().config())
+
+    def check_for(self, layer: keras.layers.Layer) -> None:
+        """Raises a `ValueError` for what does not fit the other arguments of an attention layer."""
+        heads, keys = layer.num_pattern_heads, self.num_key_value_heads
+        if keys is not None and heads % keys:
+            raise ValueError(
+                f"`num_key_value_heads` must divide the {heads} heads that have keys. "
+                f"Received: num_key_value_heads={keys}, num_heads={layer.num_heads}."
+            )
+        if keys not in (None, heads) and layer.share_qk:
+            raise ValueError(
+                "`num_key_value_heads` must be None where queries serve as keys, each of which has its own. Pass "
+                f"share_qk=False to {type(layer).__name__}. Received: num_key_value_heads={keys}, num_heads={heads}."
+            )
+        dim = self.rotary.dim
+        if self.rotary != PLAIN and layer.position != "rotary":
+            changed = [name for name in HeadSettings.names() if self.config()[name] != HeadSettings().config()[name]]
+            raise ValueError(
+                "`position` must be 'rotary' with settings of rotary positions. "
+                f"Received: position={layer.position!r}, {[name for name in changed if name.startswith(ROTARY)]}."
+            )
+        if dim is not None and dim > layer.key_dim:
+            raise ValueError(
+                f"`rotary_dim` must be at most `key_dim`. Received: rotary_dim={dim}, key_dim={layer.key_dim}."
+            )
+
+
+def _check(settings: HeadSettings) -> None:
+    checks.check_optional_count("num_key_value_heads", settings.num_key_value_heads)
+    for name in SWITCHES:
+        checks.check_switch(name, getattr(settings, name))
+    for name in ("attention_scale", "logit_soft_cap"):
+        if getattr(settings, name) is not None:
+            checks.check_positive(name, getattr(settings, name))
+    checks.check_positive("query_key_norm_epsilon", settings.query_key_norm_epsilon)
+    rotary = settings.rotary
+    checks.check_choice("rotary_type", rotary.type, ("linear", "dynamic", "yarn", "llama3"))
+    for name in ("max_wavelength", "scaling_factor", "beta_fast", "beta_slow", "original_max_position_embeddings"):
+        checks.check_positive(ROTARY + name, getattr(rotary, name))
+    checks.check_positive("rotary_low_freq_factor", rotary.low_freq_factor)
+    checks.check_positive("rotary_high_freq_factor", rotary.high_freq_factor)
+    checks.check_switch("rotary_truncate", rotary.truncate)
+    checks.check_optional_count("rotary_dim", rotary.dim)
+    checks.check_optional_count("rotary_denominator_dim", rotary.denominator_dim)
+    if rotary.dim is not None and rotary.dim % 2:
+        raise ValueError(f"`rotary_dim` must be even. Received: rotary_dim={rotary.dim}.")
