@@ -14,7 +14,7 @@ from tf_sparse_attention.analysis.causality.inputs import AuditInputs
 from tf_sparse_attention.analysis.causality.locate import find_distance, find_source
 from tf_sparse_attention.analysis.causality.report import Leak
 from tf_sparse_attention.analysis.causality.target import AuditTarget
-from tf_sparse_attention.analysis.gradients import vector_jacobian_product
+from tf_sparse_attention.analysis.gradients import vector_jacobian_product, without_gradients
 
 _LOOKED_AT = 16  # positions up to the first that looks ahead whose values are kept of each layer, for long sequences
 
@@ -170,7 +170,7 @@ def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
     Raises:
         ValueError: If an output has another shape or holds NaN.
     """
-    outputs = _arrays(subject(inputs.pack(inputs.arrays)))
+    outputs = _arrays_of(subject, inputs, inputs.arrays)
     shapes = [output.shape for output in outputs]
     if not outputs or any(shape[:2] != inputs.batch_and_length for shape in shapes):
         raise ValueError(
@@ -182,19 +182,20 @@ def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
     return outputs
 
 
-def _arrays(outputs):
-    return [keras.ops.convert_to_numpy(output) for output in outputs]
+def _arrays_of(subject, inputs, arrays):
+    with without_gradients():
+        return [keras.ops.convert_to_numpy(output) for output in subject(inputs.pack(arrays))]
 
 
 def _changes(subject, inputs, base, arrays):
     """How much each position of the outputs changes with other inputs, (T,)."""
-    outputs = _arrays(subject(inputs.pack(arrays)))
+    outputs = _arrays_of(subject, inputs, arrays)
     return np.max([change(old, new) for old, new in zip(base, outputs, strict=True)], axis=0)
 
 
 def _changes_of_prefix(subject, inputs, base, cut):
     """How much the outputs of a sequence that ends before `cut` differ from those of the whole, (cut,)."""
-    outputs = _arrays(subject(inputs.pack(inputs.prefix(cut))))
+    outputs = _arrays_of(subject, inputs, inputs.prefix(cut))
     if any(new.shape[:2] != (old.shape[0], cut) for old, new in zip(base, outputs, strict=True)):
         raise ValueError(
             "`target` must return outputs of shape (batch_size, sequence_length, ...). "
