@@ -22,6 +22,12 @@ assert report.max_gradient == 0 and [leak.layer for leak in report.leaks] == ["b
 tracker = keras.Sequential([Tracker(), Ahead(strength=1e-8)])
 assert [leak.check for leak in audit(tracker, training=True).leaks] == ["gradient"]
 assert int(tracker.layers[0].calls) == 0
+from tests.analysis.causality import test_zoo
+names = {}
+for block in test_zoo.blocks(test_zoo.TEXT, "python"):
+    exec(block, names)
+for row in test_zoo.ROWS:
+    test_zoo.test_the_audit_says_what_the_page_says(row, names)
 print(keras.backend.backend())
 """
 

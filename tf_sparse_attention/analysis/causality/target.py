@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.analysis.causality.comparison import to_numpy
+from tf_sparse_attention.analysis.gradients import without_gradients
 from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.types import Tensor
 
@@ -139,7 +140,8 @@ class AuditTarget:
                 recorded.append(LayerCall(layer, per_position(arguments), per_position(outputs)))
             return outputs
 
-        self(inputs, record)
+        with without_gradients():
+            self(inputs, record)
         return recorded
 
     def _embeds(self, layer, ids, vectors, batch_and_length):
