@@ -147,7 +147,7 @@ def _parser():
     add = parser.add_argument
     add("model", metavar="MODEL", help="see below")
     add("--length", type=int, default=512, help="positions of the input, more than windows and clusters have (512)")
-    add("--quick", action="store_true", help="forward passes alone: a large model in seconds, and no leak in gradients")
+    add("--quick", action="store_true", help="forward passes alone, for large models: sees no leak in gradients")
     add("--training", action="store_true", help="audit with dropout and batch statistics")
     add("--json", action="store_true", help="print the report as JSON")
     add("--batch_size", type=int, default=2, help="sequences (2)")

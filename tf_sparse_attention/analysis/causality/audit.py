@@ -146,7 +146,7 @@ def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> 
         num_draws: replacements a cut in check 2; every second one repeats one token, which crowds selections of a
             fixed size. Defaults to 2.
         gradients: False leaves check 1 out, for targets that have no gradient. Defaults to True.
-        quick: True for forward passes alone, of a large model in seconds: the outputs of the whole against those of
+        quick: True for forward passes alone, for large models: the outputs of the whole against those of
             the sequence cut off at each cut (check "prefix"; cuts too short for `target` are left out), and one
             replacement at the middle cut. Where `target` has one fixed length, and with `training`, one replacement at
             each cut instead. It keeps two outputs at once, whatever the number of cuts, and few positions of each
