@@ -33,6 +33,7 @@ RANKS = {
     "analysis": 7,
     "convert": 7,
     "export": 7,
+    "audit": 8,
     LIBRARY: 8,  # the whole of it, `import tf_sparse_attention as tsa`
     "trainers": 9,
 }

@@ -13,14 +13,10 @@ Examples:
 """
 
 import sys
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from trainers.shared import console
-
-if TYPE_CHECKING:
-    from tf_sparse_attention.analysis import CausalityReport
 
 MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a model or a layer.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, in place of --model.")
@@ -39,20 +35,8 @@ def main() -> None:
     else:
         model = loading.load_model("--model", MODEL.value)  # type: ignore[arg-type]  # one of the two is given
     report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)
-    print(as_text(report), flush=True)
+    print(report.to_text(), flush=True)
     sys.exit(0 if report.is_causal else console.LOOKS_AHEAD)
-
-
-def as_text(report: "CausalityReport") -> str:
-    """Returns what an audit found as lines of text."""
-    lines = [
-        f"largest gradient by a later input: {report.max_gradient:.3g} (0 passes)",
-        f"largest change by later inputs:    {report.max_change:.3g} ({report.atol:.0e} passes, which is rounding)",
-        *(f"looks ahead: {leak}" for leak in report.leaks),
-        *(f"nothing was checked by the {check} check: no output depends on an input" for check in report.powerless),
-        "causal" if report.is_causal else "NOT CAUSAL",
-    ]
-    return "\n".join(lines)
 
 
 def run() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.analysis.attention_layers import attention_layers
-from tf_sparse_attention.analysis.causality.target import to_numpy
+from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.layers import AttentionLayer, MixedAttention

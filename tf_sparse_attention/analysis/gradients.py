@@ -1,7 +1,8 @@
-"""Gradients on TensorFlow and JAX, which `keras.ops` does not have."""
+"""Gradients on TensorFlow, JAX and torch, which `keras.ops` does not have."""
 
+import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import keras
 
@@ -24,12 +25,12 @@ def vector_jacobian_product(
         one gradient for each source; it is zero where no output depends on the source.
 
     Raises:
-        ValueError: If the Keras backend is neither TensorFlow nor JAX.
+        ValueError: If the Keras backend is none of TensorFlow, JAX and torch.
     """
     backend = keras.backend.backend()
     if backend not in _ROUTES:
         raise ValueError(
-            "Gradients need the TensorFlow or the JAX backend; without them `gradients=False` still compares outputs. "
+            "Gradients need TensorFlow, JAX or torch as the backend; `gradients=False` still compares outputs. "
             f"Received: backend={backend!r}."
         )
     # By name: the backend is already loaded by Keras, and this file must not import the ones that are not in use.
@@ -54,4 +55,33 @@ def _jax(jax, function, sources):
     return outputs, lambda cotangents: pull_back(cotangents)[0]
 
 
-_ROUTES = {"tensorflow": _tensorflow, "jax": _jax}
+def _torch(torch, function, sources):
+    sources = [source.detach().requires_grad_(True) for source in sources]
+    with torch.enable_grad():
+        outputs = function(sources)
+
+    def pull_back(cotangents):
+        pairs = [pair for pair in zip(outputs, cotangents, strict=True) if pair[0].requires_grad]
+        if not pairs:  # nothing depends on a source, of which torch makes an error
+            return [torch.zeros_like(source) for source in sources]
+        differentiable, weights = zip(*pairs, strict=True)
+        gradients = torch.autograd.grad(differentiable, sources, weights, retain_graph=True, allow_unused=True)
+        return [
+            torch.zeros_like(source) if gradient is None else gradient
+            for source, gradient in zip(sources, gradients, strict=True)
+        ]
+
+    return outputs, pull_back
+
+
+_ROUTES = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+
+
+@contextlib.contextmanager
+def without_gradients() -> Iterator[None]:
+    """Context of forward passes alone: torch keeps what a backward pass needs of each, the other backends do not."""
+    if keras.backend.backend() != "torch":
+        yield
+        return
+    with importlib.import_module("torch").no_grad():
+        yield

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.analysis.attention_rows import AttentionCall, record_attentions
-from tf_sparse_attention.analysis.causality.target import to_numpy
+from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.health_advice import advise
 from tf_sparse_attention.layers.attention.groupers import assign_groups, leaves_with_groupers, sides_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in

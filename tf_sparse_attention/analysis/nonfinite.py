@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.analysis.causality.target import AuditTarget, to_numpy
+from tf_sparse_attention.analysis.causality.comparison import to_numpy
+from tf_sparse_attention.analysis.causality.target import AuditTarget
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_rows import record_attentions
-from tf_sparse_attention.analysis.causality.target import to_numpy
+from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers import RoutingAttention

@@ -1,4 +1,4 @@
-"""The two checks of the causality audit: gradients must be exactly zero, and replacing later inputs must not show."""
+"""The checks of the causality audit: gradients are exactly zero, and neither other later inputs nor none show."""
 
 import bisect
 import functools
@@ -9,10 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.analysis.causality.comparison import change, has_nan, largest_by_position, to_numpy
 from tf_sparse_attention.analysis.causality.inputs import AuditInputs
+from tf_sparse_attention.analysis.causality.locate import find_distance, find_source
 from tf_sparse_attention.analysis.causality.report import Leak
-from tf_sparse_attention.analysis.causality.target import AuditTarget, to_numpy
-from tf_sparse_attention.analysis.gradients import vector_jacobian_product
+from tf_sparse_attention.analysis.causality.target import AuditTarget
+from tf_sparse_attention.analysis.gradients import vector_jacobian_product, without_gradients
+
+_LOOKED_AT = 16  # positions up to the first that looks ahead whose values are kept of each layer, for long sequences
 
 
 class Finding(NamedTuple):
@@ -52,8 +56,9 @@ def gradient_check(
             ends = range(1, cut + 1)
             leaks = functools.partial(_leaks, largest, cut)
             position = bisect.bisect_left(ends, True, key=leaks)
-            layer = _leaking_layer(subject, inputs, inputs.replace_from(cut, rng), cut, atol)
-            leak = Leak("gradient", cut, position, size, layer)
+            source = find_source(subject, inputs, inputs.replace_from(cut, rng), cut, atol)
+            distance = int(np.flatnonzero(largest(position + 1, position)).max()) - position
+            leak = Leak("gradient", cut, position, size, source.layer, distance, source.heads)
     return Finding(worst, leak, has_power), embeddings
 
 
@@ -70,6 +75,7 @@ def perturbation_check(
     num_draws: int,
     atol: float,
     rng: np.random.Generator,
+    sparing: bool = False,
 ) -> Finding:
     """Replaces the inputs from each cut on, `num_draws` times, and compares the outputs before it.
 
@@ -81,6 +87,8 @@ def perturbation_check(
         num_draws: replacements for each cut; every second one repeats one token.
         atol: largest change that passes, in units of the output's scale.
         rng: NumPy generator.
+        sparing: whether the leaking layer is looked for at few positions, in memory that does not grow with the length.
+            Default: False, all positions.
 
     Returns:
         `Finding`.
@@ -89,39 +97,122 @@ def perturbation_check(
     for cut in cuts:
         for draw in range(num_draws):
             arrays = inputs.replace_from(cut, rng, repeat=draw % 2 == 1)
-            outputs = subject(inputs.pack(arrays))
-            changes = [_change(old, to_numpy(new)) for old, new in zip(base, outputs, strict=True)]
-            change = np.max(changes, axis=0)
-            size = float(change[:cut].max())
-            worst, has_power = max(worst, size), has_power or bool(change[cut:].any())
+            changes = _changes(subject, inputs, base, arrays)
+            size = float(changes[:cut].max())
+            worst, has_power = max(worst, size), has_power or bool(changes[cut:].any())
             if size > atol and not leak:
-                position = int(np.argmax(change > atol))
-                leak = Leak("perturbation", cut, position, size, _leaking_layer(subject, inputs, arrays, cut, atol))
+                position = int(np.argmax(changes > atol))
+                source = find_source(
+                    subject, inputs, arrays, cut, atol, _looked_at(position) if sparing else slice(None)
+                )
+
+                def depends(later, arrays=arrays, position=position):
+                    return _changes(subject, inputs, base, inputs.join(arrays, later))[position] > atol
+
+                distance = find_distance(position, cut, inputs.batch_and_length[1], depends)
+                leak = Leak("perturbation", cut, position, size, source.layer, distance, source.heads)
     return Finding(worst, leak, has_power)
 
 
+def prefix_check(
+    subject: AuditTarget,
+    inputs: AuditInputs,
+    base: Sequence[np.ndarray],
+    cuts: Sequence[int],
+    atol: float,
+) -> Finding:
+    """Cuts the inputs off at each cut, and compares the outputs with those before it of the whole.
+
+    Args:
+        subject: `AuditTarget`.
+        inputs: `AuditInputs`.
+        base: what `outputs_of(subject, inputs)` returned.
+        cuts: ascending positions.
+        atol: largest change that passes, in units of the output's scale.
+
+    Returns:
+        `Finding`. Outputs after a cut are not there to show whether they depend on inputs, so that it always counts as
+        able to fail.
+
+    Raises:
+        ValueError: If the target takes inputs of none of these lengths.
+    """
+    worst, leak = 0.0, None
+    failed: dict[int, Exception] = {}
+    for cut in cuts:
+        try:
+            changes = _changes_of_prefix(subject, inputs, base, cut)
+        except Exception as error:  # such as the best k of fewer; each backend has its own
+            failed[cut] = error
+            continue
+        size = float(changes.max())
+        worst = max(worst, size)
+        if size > atol and not leak:
+            position = int(np.argmax(changes > atol))
+            source = find_source(subject, inputs, inputs.prefix(cut), cut, atol, _looked_at(position))
+
+            def depends(later, position=position):
+                return _changes_of_prefix(subject, inputs, base, later)[position] > atol
+
+            distance = find_distance(position, cut, inputs.batch_and_length[1], depends)
+            leak = Leak("prefix", cut, position, size, source.layer, distance, source.heads)
+    if len(failed) == len(cuts):
+        raise ValueError(
+            "`quick` compares the whole with shorter sequences, which `target` must take; `quick=False` does without. "
+            f"Received: {type(failed[cuts[-1]]).__name__} at {cuts[-1]} of {inputs.batch_and_length[1]} positions."
+        ) from failed[cuts[-1]]
+    return Finding(worst, leak, True)
+
+
 def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
-    """Returns the outputs as arrays (B, T, ...), each a figure for every position.
+    """Returns the outputs as arrays (B, T, ...) of their own dtypes, each a figure for every position.
 
     Raises:
         ValueError: If an output has another shape or holds NaN.
     """
-    outputs = [to_numpy(output) for output in subject(inputs.pack(inputs.arrays))]
+    outputs = _arrays_of(subject, inputs, inputs.arrays)
     shapes = [output.shape for output in outputs]
     if not outputs or any(shape[:2] != inputs.batch_and_length for shape in shapes):
         raise ValueError(
             "`target` must return outputs of shape (batch_size, sequence_length, ...). "
             f"Received: shapes {shapes} for batch_size and sequence_length {inputs.batch_and_length}."
         )
-    if any(np.isnan(output).any() for output in outputs):
+    if any(has_nan(output) for output in outputs):
         raise ValueError("`target` must return numbers. Received: NaN, which equals nothing and would prove nothing.")
     return outputs
+
+
+def _arrays_of(subject, inputs, arrays):
+    with without_gradients():
+        return [keras.ops.convert_to_numpy(output) for output in subject(inputs.pack(arrays))]
+
+
+def _changes(subject, inputs, base, arrays):
+    """How much each position of the outputs changes with other inputs, (T,)."""
+    outputs = _arrays_of(subject, inputs, arrays)
+    return np.max([change(old, new) for old, new in zip(base, outputs, strict=True)], axis=0)
+
+
+def _changes_of_prefix(subject, inputs, base, cut):
+    """How much the outputs of a sequence that ends before `cut` differ from those of the whole, (cut,)."""
+    outputs = _arrays_of(subject, inputs, inputs.prefix(cut))
+    if any(new.shape[:2] != (old.shape[0], cut) for old, new in zip(base, outputs, strict=True)):
+        raise ValueError(
+            "`target` must return outputs of shape (batch_size, sequence_length, ...). "
+            f"Received: shapes {[output.shape for output in outputs]} for {cut} positions."
+        )
+    return np.max([change(old, new) for old, new in zip(base, outputs, strict=True)], axis=0)
+
+
+def _looked_at(position):
+    return slice(max(0, position + 1 - _LOOKED_AT), position + 1)
 
 
 def _differentiate(subject, inputs, rng):
     """Returns a function of a position and the embeddings' names.
 
-    The function gives, for the outputs before the position, the largest gradient with respect to each input position.
+    The function gives, for the outputs before the position, and from another one on if that is given, the largest
+    gradient with respect to each input position.
     """
     shape = inputs.batch_and_length
     vectors = [ops.convert_to_tensor(array) for array in inputs.vectors]
@@ -142,9 +233,9 @@ def _differentiate(subject, inputs, rng):
     outputs, pull_back = vector_jacobian_product(floating_outputs, sources)
     weights = [rng.standard_normal(output.shape, dtype="float32") for output in outputs]
 
-    def largest(end):
-        gradients = pull_back([_cotangent(*pair, end) for pair in zip(weights, outputs, strict=True)])
-        gradient = np.max([_largest_by_position(to_numpy(array)) for array in gradients], axis=0)
+    def largest(end, begin=0):
+        gradients = pull_back([_cotangent(*pair, begin, end) for pair in zip(weights, outputs, strict=True)])
+        gradient = np.max([largest_by_position(to_numpy(array)) for array in gradients], axis=0)
         if not np.isfinite(gradient).all():
             raise ValueError(f"`target` must have finite gradients. Received: {gradient[~np.isfinite(gradient)][0]}.")
         return gradient
@@ -152,44 +243,10 @@ def _differentiate(subject, inputs, rng):
     return largest, tuple(name for name, _ in embeddings)
 
 
-def _cotangent(weight, output, end):
+def _cotangent(weight, output, begin, end):
     weight = weight.copy()
-    weight[:, end:] = 0
+    weight[:, :begin], weight[:, end:] = 0, 0
     return ops.cast(ops.convert_to_tensor(weight), output.dtype)
-
-
-def _change(old, new):
-    """How much each position changed, (T,), in units of the largest finite magnitude of `old`."""
-    finite = np.abs(old[np.isfinite(old)])
-    scale = finite.max(initial=0) or 1
-    with np.errstate(invalid="ignore"):
-        # An infinity that stays is no change; NaN that comes is an infinite one.
-        change = np.where(old == new, 0, np.abs(old - new) / scale)
-    return _largest_by_position(np.where(np.isnan(change), np.inf, change))
-
-
-def _largest_by_position(array):
-    """(B, T, ...) -> (T,), the largest magnitude at each position."""
-    return np.abs(array).max(axis=(0, *range(2, array.ndim)))
-
-
-def _leaking_layer(subject, inputs, replaced, cut, atol):
-    """Path of the first layer, inner ones first, that carries a change from `cut` on to positions before it."""
-    shape = inputs.batch_and_length
-
-    def changes(olds, news):
-        return any(
-            old.shape != new.shape or _change(old, new)[:cut].max() > atol for old, new in zip(olds, news, strict=False)
-        )
-
-    before = subject.layer_calls(inputs.pack(inputs.arrays), shape)
-    after = subject.layer_calls(inputs.pack(replaced), shape)
-    # The shorter one ends the comparison: other inputs may take another way through the layers.
-    for (path, old_inputs, old_outputs), (_, new_inputs, new_outputs) in zip(before, after, strict=False):
-        # A layer whose inputs are not recorded is not named; the layer around it is.
-        if old_inputs and not changes(old_inputs, new_inputs) and changes(old_outputs, new_outputs):
-            return path
-    return None
 
 
 def _is_floating(tensor):

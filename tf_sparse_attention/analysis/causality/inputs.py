@@ -81,6 +81,26 @@ class AuditInputs:
             arrays.append(array)
         return arrays
 
+    def join(self, arrays: Sequence[np.ndarray], cut: int) -> list[np.ndarray]:
+        """Returns the arrays with their own positions before `cut` and those of `arrays` from it on."""
+        varies = [tokens or vectors for tokens, vectors in zip(self.is_tokens, self.is_vectors, strict=True)]
+        return [
+            np.concatenate([old[:, :cut], new[:, cut:]], axis=1) if take else old
+            for old, new, take in zip(self.arrays, arrays, varies, strict=True)
+        ]
+
+    def prefix(self, length: int) -> list[np.ndarray]:
+        """Returns the arrays cut off after `length` positions; masks of pairs (B, T, T) on both axes."""
+        rows, whole = self.batch_and_length
+        prefixes = []
+        for array, tokens, vectors in zip(self.arrays, self.is_tokens, self.is_vectors, strict=True):
+            if tokens or vectors:
+                array = array[:, :length]
+            elif array.ndim > 1 and array.shape[0] in (1, rows):
+                array = array[(slice(None), *(slice(length if size == whole else None) for size in array.shape[1:]))]
+            prefixes.append(array)
+        return prefixes
+
     def _draw(self, old, is_tokens, rng):
         if not is_tokens:
             return rng.standard_normal(old.shape)
@@ -156,6 +176,13 @@ def find_vocabulary_size(target: Any, layers: Sequence[keras.Layer]) -> int | No
     own = getattr(target, "vocabulary_size", None)
     tables = [layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)]
     return own or min(tables, default=None)
+
+
+def has_fixed_length(target: Any) -> bool:
+    """Returns whether the inputs that `target` declares have one sequence length."""
+    if not isinstance(target, keras.Model) or not getattr(target, "inputs", None):
+        return False
+    return any(len(spec.shape) > 1 and spec.shape[1] is not None for spec in target.inputs)
 
 
 def _is_fixed(name):

@@ -4,14 +4,29 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.analysis.causality.comparison import to_numpy
+from tf_sparse_attention.analysis.gradients import without_gradients
 from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.types import Tensor
+
+
+class LayerCall(NamedTuple):
+    """A call of a layer: its inputs and outputs of shape (B, T, ...), as arrays."""
+
+    layer: keras.Layer
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+
+    @property
+    def path(self) -> str:
+        """What the layer is called in reports."""
+        return self.layer.path or self.layer.name
 
 
 class AuditTarget:
@@ -27,7 +42,7 @@ class AuditTarget:
 
     def __init__(self, target: Any, training: bool) -> None:
         self.roots = [target] if isinstance(target, keras.Layer) else _layers_in_scope(target)
-        self.layers = list({id(layer): layer for root in self.roots for layer in root._flatten_layers()}.values())
+        self.layers = _layers_of(self.roots)
         self._training = training
         self._call = _caller(target)
 
@@ -42,6 +57,7 @@ class AuditTarget:
             self._call(_tensors(inputs), training)
             for variable, value in before:
                 variable.assign(value)
+            self.layers = _layers_of(self.roots)  # some make sublayers as they are built
 
     def __call__(
         self,
@@ -99,11 +115,14 @@ class AuditTarget:
         return self(inputs, add)
 
     def layer_calls(
-        self, inputs: Any, batch_and_length: tuple[int, int]
-    ) -> list[tuple[str, list[np.ndarray], list[np.ndarray]]]:
-        """Returns (layer path, inputs, outputs) of every call of a layer, in the order in which the calls end.
+        self, inputs: Any, batch_and_length: tuple[int, int], positions: slice = slice(None)
+    ) -> list[LayerCall]:
+        """Returns every call of a layer, in the order in which the calls end.
 
-        Inputs and outputs are lists of arrays, those of shape (B, T, ...) alone.
+        Args:
+            inputs: what the target is called with.
+            batch_and_length: (B, T) of the inputs; tensors of other shapes are left out.
+            positions: those of which values are kept. Default: all.
         """
         recorded = []
 
@@ -113,15 +132,16 @@ class AuditTarget:
                 for tensor in keras.tree.flatten(structure)
                 if tuple(getattr(tensor, "shape", ()))[:2] == batch_and_length
             ]
-            return [to_numpy(tensor) for tensor in tensors]
+            return [to_numpy(tensor[:, positions]) for tensor in tensors]
 
         def record(layer, arguments, outputs):
             # Inside a compiled loop there are no values to look at.
             with contextlib.suppress(TypeError, NotImplementedError):
-                recorded.append((layer.path or layer.name, per_position(arguments), per_position(outputs)))
+                recorded.append(LayerCall(layer, per_position(arguments), per_position(outputs)))
             return outputs
 
-        self(inputs, record)
+        with without_gradients():
+            self(inputs, record)
         return recorded
 
     def _embeds(self, layer, ids, vectors, batch_and_length):
@@ -140,11 +160,8 @@ class AuditTarget:
         return is_leaf and keras.backend.is_int_dtype(_dtype(ids))
 
 
-def to_numpy(tensor: Tensor) -> np.ndarray:
-    """Returns a tensor as a float32 or float64 array, whichever holds its values exactly."""
-    array = keras.ops.convert_to_numpy(tensor)
-    half = str(array.dtype) in ("float16", "bfloat16")
-    return array.astype("float32" if half else np.result_type(array.dtype, "float32"))
+def _layers_of(roots):
+    return list({id(layer): layer for root in roots for layer in root._flatten_layers()}.values())
 
 
 def _tensors(structure):

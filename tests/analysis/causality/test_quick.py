@@ -1,0 +1,131 @@
+"""The quick audit: forward passes alone, of the whole and of its prefixes."""
+
+import json
+
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from tests.analysis.causality.audited_layers import (
+    CAUSAL,
+    LOOKING_AHEAD,
+    Ahead,
+    attention,
+    dictionary_model,
+    language_model,
+)
+from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
+from tf_sparse_attention.analysis.causality import comparison
+from tf_sparse_attention.analysis.causality.inputs import AuditInputs
+from tf_sparse_attention.layers import LocalAttention, MixedAttention
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_target_passes(name):
+    report = assert_causal(CAUSAL[name](), sequence_length=12, hidden_dim=6, num_cuts=4, quick=True)
+    assert report.is_causal and report.max_gradient is None
+    assert report.checks == (("perturbation",) if name == "fixed_length" else ("perturbation", "prefix"))
+
+
+@pytest.mark.parametrize("name", LOOKING_AHEAD)
+def test_a_look_ahead_fails(name):
+    report = causality_report(LOOKING_AHEAD[name](), sequence_length=12, hidden_dim=6, num_cuts=4, quick=True)
+    assert "prefix" in [leak.check for leak in report.leaks]
+
+
+def test_a_leak_below_rounding_passes_as_documented():
+    assert_causal(Ahead(strength=1e-8), quick=True)
+
+
+def test_what_depends_on_the_length_alone_fails_only_the_prefix_check():
+    def target(x):
+        return x / x.shape[1]
+
+    assert_causal(target)
+    assert [leak.check for leak in causality_report(target, quick=True).leaks] == ["prefix"]
+
+
+def test_a_target_that_takes_one_length_and_does_not_say_so_is_refused():
+    with pytest.raises(ValueError, match=r"`quick` compares the whole with shorter.*Received: \w+ at 5 of 6 positions"):
+        assert_causal(lambda x: ops.reshape(x, (2, 6, 4)), sequence_length=6, hidden_dim=4, quick=True)
+
+
+def test_masks_of_pairs_are_cut_on_both_axes():
+    ids, pairs = np.ones((2, 5), "int32"), np.ones((2, 5, 5), bool)
+    prefix = AuditInputs({"ids": ids, "mask": pairs, "sizes_mask": np.ones(3, bool)}, 9).prefix(2)
+    assert [array.shape for array in prefix] == [(2, 2), (2, 2, 2), (3,)]
+
+
+def test_a_model_with_a_padding_mask_takes_prefixes():
+    assert assert_causal(dictionary_model(), sequence_length=8, quick=True).checks[-1] == "prefix"
+
+
+def test_outputs_are_compared_in_parts(monkeypatch):
+    old, new = np.random.default_rng(0).standard_normal((2, 3, 7, 5)).astype("float32")
+    new[0, 2, 1] = np.nan
+    whole = comparison.change(old, new)
+    monkeypatch.setattr(comparison, "_PART", 20)
+    np.testing.assert_array_equal(comparison.change(old, new), whole)
+    assert np.isinf(whole[2]) and whole[3] == np.abs(old - new)[:, 3].max() / np.abs(old).max()
+
+
+@pytest.mark.parametrize("options", [{}, {"quick": True}])
+def test_the_distance_of_a_look_ahead_is_measured(options):
+    report = causality_report(Ahead(distance=5), sequence_length=12, num_cuts=11, **options)
+    assert {leak.distance for leak in report.leaks} == {5}
+    assert "up to 5 ahead" in str(report.leaks[0])
+
+
+def half_ahead(layer):
+    """A layer whose heads see the future where a mask of (1, N, T, T) lets them: the last one, of two, here."""
+
+    def call(x):
+        length = x.shape[1]
+        past = np.tril(np.ones((length, length), bool))
+        mask = np.stack([past, np.ones_like(past)])[None]
+        return layer(x, x, attention_mask=np.repeat(mask, x.shape[0], axis=0))
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: layers.MultiHeadAttention(2, 4, name="it"),
+        lambda: layers.GroupQueryAttention(4, 2, 1, name="it"),
+        lambda: LocalAttention(2, 4, window=7, name="it"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"quick": True}])
+def test_the_head_that_looks_ahead_is_named(make, options):
+    layer = make()
+    report = causality_report(half_ahead(layer), sequence_length=9, hidden_dim=8, num_cuts=3, **options)
+    assert {(leak.layer.rpartition("/")[-1], leak.heads) for leak in report.leaks} == {("it", (1,))}
+    assert "in its heads 1" in str(report.leaks[0])
+
+
+def test_the_part_of_a_mixed_layer_is_named():
+    layer = MixedAttention([LocalAttention(1, 4, window=3, name="near"), LocalAttention(2, 4, window=5, name="far")])
+
+    def target(x):
+        return layer(x, use_causal_mask=False)
+
+    (first, *_) = causality_report(target, sequence_length=9, hidden_dim=8, num_cuts=3, quick=True).leaks
+    assert first.layer.endswith("far") and first.heads == (0, 1)  # 4 ahead, beyond the reach of the other
+
+
+def test_a_report_is_read_from_json():
+    model = language_model(attention(causal=False, name="bad"))
+    with pytest.raises(CausalityError) as caught:
+        assert_causal(model, sequence_length=8, num_cuts=2, quick=True)
+    report = json.loads(caught.value.report.to_json())
+    assert report["is_causal"] is False and report["max_gradient"] is None
+    assert report["leaks"][0]["layer"] == "bad" and report["leaks"][0]["heads"] == [0, 1]
+    inputs = np.ones((1, 4, 2), "float32")
+    infinite = causality_report(lambda x: x + 0 * ops.log(ops.min(x)), inputs=inputs, gradients=False)
+    assert json.loads(infinite.to_json())["max_change"] == "inf"
+
+
+def test_an_audit_in_training_draws_the_same_dropout():
+    report = assert_causal(language_model(attention(), dropout=0.5), sequence_length=12, training=True, quick=True)
+    assert report.checks == ("perturbation",)  # prefixes would draw others

@@ -1,0 +1,64 @@
+"""How much outputs differ, position by position, read in parts so that large ones are never copied as a whole."""
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from tf_sparse_attention.types import Tensor
+
+_PART = 2**22  # numbers of an output that are compared at once
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """Returns a tensor as a float32 or float64 array, whichever holds its values exactly."""
+    array = keras.ops.convert_to_numpy(tensor)
+    half = str(array.dtype) in ("float16", "bfloat16")
+    return array.astype("float32" if half else np.result_type(array.dtype, "float32"))
+
+
+def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Returns how much each position changed, in units of the largest finite magnitude of `old`.
+
+    Args:
+        old: array (B, T, ...).
+        new: array (B, t, ...), t at most T: that of a shorter sequence is compared as far as it goes.
+
+    Returns:
+        Array (t,). An infinity that stays is no change; NaN that comes is an infinite one.
+    """
+    scale = max((_scale(part) for _, part in _parts(old)), default=0) or 1
+    changes = np.zeros(new.shape[1])
+    with np.errstate(invalid="ignore"):
+        for positions, part in _parts(new):
+            before = to_numpy(old[:, positions])
+            difference = np.where(before == part, 0, np.abs(before - part) / scale)
+            changes[positions] = largest_by_position(np.where(np.isnan(difference), np.inf, difference))
+    return changes
+
+
+def change_by_head(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Returns how much each head changed: (B, T, N, H) -> (N,), in units of the largest magnitude of `old`."""
+    return change(np.swapaxes(old, 1, 2), np.swapaxes(new, 1, 2))
+
+
+def has_nan(array: np.ndarray) -> bool:
+    """Returns whether an array (B, T, ...) holds NaN."""
+    return any(np.isnan(part).any() for _, part in _parts(array))
+
+
+def largest_by_position(array: np.ndarray) -> np.ndarray:
+    """(B, T, ...) -> (T,), the largest magnitude at each position."""
+    return np.abs(array).max(axis=(0, *range(2, array.ndim)))
+
+
+def _scale(part):
+    return np.abs(part[np.isfinite(part)]).max(initial=0)
+
+
+def _parts(array: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yields positions and their floating-point numbers, so many positions at once as `_PART` allows."""
+    size = max(1, _PART * array.shape[1] // max(array.size, 1))
+    for begin in range(0, array.shape[1], size):
+        positions = slice(begin, min(begin + size, array.shape[1]))
+        yield positions, to_numpy(array[:, positions])

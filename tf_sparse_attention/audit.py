@@ -1,0 +1,168 @@
+"""Audits whether a Keras model looks ahead, on TensorFlow, JAX or torch (variable KERAS_BACKEND).
+
+MODEL is one of
+  NAME.keras           a file with a model or layer; --custom names a file with the code of its own layers
+  FILE.py:NAME         a model, layer or function of one argument, or a function without arguments that makes one
+  keras_hub:PRESET     a causal language model of KerasHub, by the name or the folder of its preset
+
+Examples:
+  python -m tf_sparse_attention.audit model.keras --length 1024
+  python -m tf_sparse_attention.audit train.py:make_model --length 256 --training --json
+  python -m tf_sparse_attention.audit keras_hub:gpt2_base_en --length 512 --quick --random_weights
+
+Exit status: 0 causal, 1 looks ahead, 2 nothing can be concluded, with the reason in one line.
+"""
+
+import argparse
+import importlib.util
+import inspect
+import pathlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import keras
+
+from tf_sparse_attention.analysis import causality_report
+
+CAUSAL, LOOKS_AHEAD, FAILED = 0, 1, 2
+_KERAS_HUB = "keras_hub:"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program.
+
+    Args:
+        arguments: of the command line. Default: None, those of the process.
+
+    Returns:
+        The exit status.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        target = load_target(options.model, options.custom, options.random_weights)
+        report = causality_report(
+            target,
+            options.length,
+            options.hidden_dim,
+            options.batch_size,
+            options.seed,
+            options.atol,
+            vocabulary_size=options.vocabulary_size,
+            training=options.training,
+            dtype=options.dtype,
+            num_cuts=options.num_cuts,
+            gradients=not options.no_gradients,
+            quick=options.quick,
+        )
+    except Exception as error:  # of the code that is audited, whatever it raises
+        if options.debug:
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        print(f"error: {kind}{lines[0]} (--debug shows where)", file=sys.stderr)
+        return FAILED
+    print(report.to_json() if options.json else report.to_text(), flush=True)
+    return CAUSAL if report.is_causal else LOOKS_AHEAD if report.leaks else FAILED
+
+
+def load_target(name: str, custom: str | None = None, random_weights: bool = False) -> Any:
+    """Returns what the command line calls MODEL.
+
+    Args:
+        name: NAME.keras, FILE.py:NAME or keras_hub:PRESET.
+        custom: a file of Python with the layers of NAME.keras, registered with Keras or by their own names.
+            Default: None.
+        random_weights: whether a preset's weights are drawn instead of loaded. Default: False.
+
+    Returns:
+        A layer, a model or a function.
+
+    Raises:
+        ValueError: If there is no such file, name or preset.
+    """
+    if name.startswith(_KERAS_HUB):
+        return _from_keras_hub(name.removeprefix(_KERAS_HUB), random_weights)
+    file, _, attribute = name.rpartition(":")
+    if file.endswith(".py"):
+        return _from_code(file, attribute)
+    if not name.endswith(".keras") or not pathlib.Path(name).is_file():
+        raise ValueError(f"`MODEL` must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: {name}.")
+    classes = {} if custom is None else vars(_execute(custom))
+    layers = {key: value for key, value in classes.items() if inspect.isclass(value) and issubclass(value, keras.Layer)}
+    return keras.models.load_model(name, custom_objects=layers, compile=False)
+
+
+def _from_code(file, attribute):
+    found = getattr(_execute(file), attribute, None)
+    if not callable(found):
+        raise ValueError(f"`MODEL` must name a model or function in {file}. Received: {attribute}.")
+    if isinstance(found, keras.Layer):
+        return found
+    parameters = inspect.signature(found).parameters.values()
+    needs_inputs = any(
+        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
+    )
+    made = found if needs_inputs else found()
+    if not callable(made):
+        raise ValueError(f"`{attribute}` of {file} must return a model. Received: {type(made).__name__}.")
+    return made
+
+
+def _execute(file: str) -> ModuleType:
+    path = pathlib.Path(file)
+    if not path.is_file():
+        raise ValueError(f"`MODEL` and `--custom` must name files that exist. Received: {file}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"`MODEL` and `--custom` must name files of Python. Received: {file}.")
+    module = importlib.util.module_from_spec(spec)
+    # As Python does for a program: what lies beside the file can be imported, and classes find their module.
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _from_keras_hub(preset, random_weights):
+    try:
+        import keras_hub
+    except ImportError as error:
+        raise ValueError(f"`MODEL` needs KerasHub: pip install keras-hub. Received: keras_hub:{preset}.") from error
+    return keras_hub.models.CausalLM.from_preset(preset, preprocessor=None, load_weights=not random_weights)
+
+
+def _parser():
+    description, _, rest = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m tf_sparse_attention.audit",
+        description=description,
+        epilog=rest,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="see below")
+    add("--length", type=int, default=512, help="positions of the input, more than windows and clusters have (512)")
+    add("--quick", action="store_true", help="forward passes alone, for large models: sees no leak in gradients")
+    add("--training", action="store_true", help="audit with dropout and batch statistics")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--batch_size", type=int, default=2, help="sequences (2)")
+    add("--hidden_dim", type=int, default=32, help="channels of vectors, where the model leaves them open (32)")
+    add("--vocabulary_size", type=int, help="token ids to draw from (those of the embedding)")
+    add("--num_cuts", type=int, default=8, help="positions that are tried as the beginning of the future (8)")
+    add("--seed", type=int, default=0, help="of inputs and cuts (0)")
+    add("--atol", type=float, help="largest change that passes (by dtype, 1e-5 in float32)")
+    add("--dtype", choices=("float32", "float64"), help="audit a copy that computes in it")
+    add("--no_gradients", action="store_true", help="leave the gradient check out")
+    add("--custom", metavar="FILE.py", help="code of the layers in NAME.keras")
+    add("--random_weights", action="store_true", help="of a preset: draw the weights instead of loading them")
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
