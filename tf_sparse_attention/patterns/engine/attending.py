@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import Arrangement, Together
 from tf_sparse_attention.ops.attend import Attended, Dropout, attend, attend_shared_keys, combine_attended, score_dtype
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -12,6 +12,7 @@ from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_ke
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
@@ -68,7 +69,7 @@ def attend_pattern(
     else:
         turned, keys = rotate_both(position, query, key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
-    known = [None] * len(pattern.leaves()) if known is None else known
+    known = with_choices(pattern, known, turned, keys, masks)
     inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self))
     returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or persistent is not None}
     plans = plan_heads(pattern, query.shape[1])
@@ -101,6 +102,10 @@ def _attend_leaf(
     inputs = inputs.of_next() if leaf.pattern.reads_successors else inputs
     if isinstance(arrangements, Arrangement):
         return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
+    if isinstance(arrangements, Together):
+        returns = {**returns, "return_log_sum_exp": True}
+        parts = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements.arrangements]
+        return arrangements.merge(parts)
     runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
     return runs[0] if len(runs) == 1 else _join_runs(runs)
 
