@@ -1,0 +1,26 @@
+"""Softmax together with the logarithm of its sum."""
+
+from keras import ops
+
+from tf_sparse_attention.types import Tensor
+
+
+@ops.custom_gradient
+def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the softmax over the last axis and the log-sum-exp, of scores (..., s): (..., s) and (...).
+
+    The largest weight is 1 over the sum, which tells it without a second look at exponentials. The gradient is that of
+    both at once, p (dp - sum p dp + dl): half of what the derivative of each step would go over.
+    """
+    if scores.shape[-1] == 1:  # of which Keras warns, though it is right for a sequence of one token
+        weights = ops.exp(scores - scores)
+    else:
+        weights = ops.softmax(scores, axis=-1)
+    log_sum_exp = ops.max(scores, axis=-1) - ops.log(ops.max(weights, axis=-1))
+
+    def grad(*args, upstream=None):
+        of_weights, of_sum = args if upstream is None else upstream
+        mean = ops.sum(weights * of_weights, axis=-1, keepdims=True)
+        return weights * (of_weights + (of_sum[..., None] - mean))
+
+    return (weights, log_sum_exp), grad
