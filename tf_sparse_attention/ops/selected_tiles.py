@@ -7,9 +7,9 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Together
-from tf_sparse_attention.ops.attend import Attended, combine_attended, lowest
-from tf_sparse_attention.ops.blocks import are_known, in_range, shape, split
-from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.attend import Attended, lowest
+from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
+from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import Grid
 from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.ops.selected_blocks import blocks_in
@@ -53,7 +53,7 @@ class SelectedTiles(Arrangement):
         tiles = (counts + size - 1) // size
         first_tile, first = ops.cumsum(tiles, axis=-1) - tiles, first[..., :-1]
         pairs = shape(blocks)[-1]
-        number = ops.arange((pairs + (size - 1) * self._num_blocks) // size, dtype="int32")
+        number = ops.arange(self._most_tiles(size), dtype="int32")
         # The last block that begins at or before a tile; an empty one begins where the next one does.
         begun = ops.cast(first_tile[..., None, :] <= number[:, None], "int32")
         self._block_of_tile = ops.sum(begun, axis=-1) - 1  # (B, N, tiles)
@@ -67,6 +67,15 @@ class SelectedTiles(Arrangement):
         slots = ranks + take_numbers(first_tile * size - first, in_range(blocks, self._num_blocks))
         self._slots = ops.where(self.found, slots, 0)  # of each pair
         self._tokens = self._pairs % self._query_length
+
+    def _most_tiles(self, size):
+        """Returns how many tiles of so many queries are enough whatever is chosen."""
+        length, blocks, pairs = self._query_length, self._num_blocks, self._query_length * self._choices
+        if are_known(length, blocks):  # the first blocks have fewer before them than choices
+            in_block = [min(self._block_size, length - begin) for begin in range(0, length, self._block_size)]
+            pairs = sum(min(before, self._choices) * number for before, number in enumerate(in_block))
+            blocks = max(blocks - 1, 1)  # no query is after the last one
+        return larger((pairs + (size - 1) * blocks) // size, 1)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
@@ -85,8 +94,7 @@ class SelectedTiles(Arrangement):
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         rows = ops.reshape(x, (*shape(x)[:2], -1, shape(x)[-1]))
-        rows = pick_rows(rows, self._slots, self._pairs, self._held)
-        return ops.where(self.found[..., None], rows, 0)
+        return _take_once(rows, self._slots, self.found, self._pairs, self._held)
 
     def query_positions(self) -> Tensor:
         return ops.reshape(self._tokens, self._tiled)
@@ -97,12 +105,12 @@ class SelectedTiles(Arrangement):
     def past(self) -> Tensor:
         return np.ones((1, 1), bool)  # of a chosen block, which is before the query's own
 
-    def of_choices(self, attended: Attended) -> list[Attended]:
-        """Returns the result of each choice, (B, N, T, ..), of what `restore` made of all."""
+    def by_choice(self, attended: Attended) -> Attended:
+        """Returns the results of each choice, (B, N, R, T, ..), of what `restore` made of all."""
         log_sum_exp = cast(Tensor, attended.log_sum_exp)  # as asked for
         parts = attended._replace(log_sum_exp=ops.where(self.found, log_sum_exp, lowest(log_sum_exp.dtype)))
-        each = ([None] * self._choices if x is None else ops.split(x, self._choices, axis=2) for x in parts)
-        return [Attended(*own) for own in zip(*each, strict=True)]
+        sizes = *self._tiled[:2], self._choices, self._query_length
+        return Attended(*(None if x is None else ops.reshape(x, (*sizes, *shape(x)[3:])) for x in parts))
 
 
 class OwnAndSelected(Together):
@@ -117,8 +125,20 @@ class OwnAndSelected(Together):
         self.arrangements = own, selected
 
     def merge(self, results: Sequence[Attended]) -> Attended:
-        own, selected = results
-        return combine_attended([own, *self.arrangements[1].of_choices(selected)])
+        own, selected = results[0], self.arrangements[1].by_choice(results[1])
+        first = ops.expand_dims(own.log_sum_exp, axis=2)
+        sums = ops.concatenate([first, selected.log_sum_exp], axis=2)  # (B, N, 1 + R, T)
+        shares = ops.softmax(sums, axis=2)[..., None]
+
+        def merged(one, others):
+            if one is None:
+                return None
+            factors = ops.cast(shares, one.dtype)
+            return one * factors[:, :, 0] + ops.sum(others * factors[:, :, 1:], axis=2)
+
+        return Attended(
+            merged(own.output, selected.output), merged(own.weights, selected.weights), ops.logsumexp(sums, axis=2)
+        )
 
 
 def _sort_by_block(blocks, num_blocks):
@@ -148,6 +168,21 @@ def _first_ranks(in_order, num_blocks):
         less = ops.logical_and(take_numbers(in_order, in_range(middle, pairs)) < wanted, low < high)
         low, high = ops.where(less, middle + 1, low), ops.where(less, high, middle)
     return low
+
+
+@ops.custom_gradient
+def _take_once(x, slots, found, pairs, held):
+    """Returns rows (B, N, I, X) at `slots` (B, N, P), zeros where not `found`; row i is `pairs[i]` of them if `held`.
+
+    One function, since the gradient need not be masked on both sides.
+    """
+
+    def grad(*args, upstream=None):
+        if upstream is None:
+            (upstream,) = args
+        return ops.where(held[..., None], take_rows(upstream, pairs), 0), None, None, None, None
+
+    return ops.where(found[..., None], take_rows(x, slots), 0), grad
 
 
 @ops.custom_gradient

@@ -14,9 +14,9 @@ from tf_sparse_attention.types import Config
 class BlockSelectedAttention(AttentionLayer):
     """Multi-head attention to the query's own block and to the earlier blocks whose mean key it likes best.
 
-    Softmax of q . k / sqrt(key_dim) over the keys of `tsa.patterns.SelectedBlocks`, which says how blocks are chosen, of
-    padding and packed documents too, and what it costs: O(T num_blocks block_size), and to choose O(T^2 / block_size).
-    Exactly: however many queries choose a block, none is dropped. Nothing is learned but the projections.
+    Softmax of q . k / sqrt(key_dim) over the keys of `tsa.patterns.SelectedBlocks`, which says how blocks are chosen,
+    with padding and packed documents too, and what it costs: O(T num_blocks block_size), and O(T^2 / block_size) to
+    choose. Exactly: however many queries choose a block, none is dropped. Nothing is learned but the projections.
 
     For causal self-attention alone: call it with `use_causal_mask=True` and without `value`.
 
