@@ -84,8 +84,7 @@ def best_blocks(query: Tensor, means: Tensor, allowed: Tensor, count: int) -> li
     heads, key_heads, least = query.shape[1], means.shape[1], lowest("float32")
     means = means if heads == key_heads else ops.repeat(means, heads // key_heads, axis=1)
     scores = ops.matmul(ops.cast(query, "float32"), ops.swapaxes(means, -1, -2))  # (B, N, T, G)
-    # Sums, which cost half of a choice of numbers.
-    scores = scores + ops.where(allowed, 0.0, least / 4)
+    scores = ops.where(allowed, scores, least)  # and not a sum, in which no number of a later block would stay one
     number = ops.sum(ops.cast(allowed, "int32"), axis=-1)  # (B or 1, 1, T)
     blocks, chosen = ops.arange(shape(means)[2], dtype="int32"), []
     last = ops.max(ops.where(allowed, blocks, NO_BLOCK), axis=-1)  # (B or 1, 1, T)
@@ -94,7 +93,7 @@ def best_blocks(query: Tensor, means: Tensor, allowed: Tensor, count: int) -> li
         # Whatever scores are, no later block is taken, nor one that is not there.
         chosen.append(ops.where(ops.logical_and(number > taken, best <= last), best, NO_BLOCK))
         if taken + 1 < count:
-            scores = scores + ops.where(blocks == best[..., None], least / 4, 0.0)
+            scores = scores + ops.where(blocks == best[..., None], least / 4, 0.0)  # half the time of a choice
     return chosen
 
 

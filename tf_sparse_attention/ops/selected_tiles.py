@@ -16,6 +16,7 @@ from tf_sparse_attention.ops.selected_blocks import blocks_in
 from tf_sparse_attention.types import Size, Tensor
 
 LARGEST_TILE, SMALLEST_TILE = 64, 16  # queries of a tile
+LARGEST_NUMBER = 2**31  # one more than an int32 holds
 
 
 class OwnBlocks(Grid):
@@ -147,7 +148,7 @@ def _sort_by_block(blocks, num_blocks):
     Block and pair are one number while it has 31 bits: up to 370,000 positions, two choices each, of blocks of 128.
     """
     pairs = shape(blocks)[-1]
-    if not are_known(pairs, num_blocks) or (num_blocks + 1) * pairs < 2**31:
+    if not are_known(pairs, num_blocks) or (num_blocks + 1) * pairs < LARGEST_NUMBER:
         packed = ops.sort(blocks * pairs + ops.arange(pairs, dtype="int32"), axis=-1)
         order, in_order = packed % pairs, packed // pairs
         ranks = ops.cast(ops.argsort(order, axis=-1), "int32")

@@ -12,10 +12,8 @@ def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     The largest weight is 1 over the sum, which tells it without a second look at exponentials. The gradient is that of
     both at once, p (dp - sum p dp + dl): half of what the derivative of each step would go over.
     """
-    if scores.shape[-1] == 1:  # of which Keras warns, though it is right for a sequence of one token
-        weights = ops.exp(scores - scores)
-    else:
-        weights = ops.softmax(scores, axis=-1)
+    # Keras warns of a softmax over one slot, which is right for a sequence of one token.
+    weights = ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
     log_sum_exp = ops.max(scores, axis=-1) - ops.log(ops.max(weights, axis=-1))
 
     def grad(*args, upstream=None):
