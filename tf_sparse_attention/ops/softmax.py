@@ -17,7 +17,8 @@ def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     log_sum_exp = ops.max(scores, axis=-1) - ops.log(ops.max(weights, axis=-1))
 
     def grad(*args, upstream=None):
-        of_weights, of_sum = args if upstream is None else upstream
+        given = args if upstream is None else upstream
+        of_weights, of_sum = given[0] if len(given) == 1 else given  # JAX passes both as one
         mean = ops.sum(weights * of_weights, axis=-1, keepdims=True)
         return weights * (of_weights + (of_sum[..., None] - mean))
 
