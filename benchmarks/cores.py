@@ -15,6 +15,7 @@ from tf_sparse_attention.patterns import (
     Heads,
     ImageBlocks,
     Nearest,
+    SelectedBlocks,
     Stride,
     Successors,
     Summary,
@@ -90,6 +91,10 @@ def top_k(query, key, value, extras, span):
     return causal(pattern, _as(value, query), None, value, known=[(members, members)])
 
 
+def selected(query, key, value, extras, span):
+    return causal(SelectedBlocks(), scaled(query), key, value)
+
+
 def strided(query, key, value, extras, span):
     half = query.shape[1] // 2
     return causal(Heads(((half, Window(STRIDE)), (half, Stride(STRIDE)))), scaled(query), key, value)
@@ -134,6 +139,7 @@ CORES = {
     "successors": successors,
     "top_k": top_k,
     "lsh": hashed,
+    "selected": selected,
     "strided": strided,
     "fixed": fixed,
     "all-attention": all_attention,

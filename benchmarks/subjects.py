@@ -145,6 +145,8 @@ def layer_of(name, sizes, seed=0):
         return layers.RoutingAttention(use_successor_values=True, **clusters, **heads)
     if name == "top_k":
         return layers.RoutingAttention(selection="top_k", **clusters, **heads)
+    if name == "selected":
+        return layers.BlockSelectedAttention(**heads)
     if name == "strided":
         return layers.StridedAttention(stride=STRIDE, **heads)
     if name == "fixed":

@@ -11,6 +11,7 @@ import pytest
 
 from tf_sparse_attention.layers import (
     AllAttention,
+    BlockSelectedAttention,
     ClusteredAttention,
     DenseAttention,
     FixedAttention,
@@ -31,6 +32,7 @@ from tf_sparse_attention.patterns import (
     Heads,
     ImageBlocks,
     Nearest,
+    SelectedBlocks,
     Stride,
     Successors,
     Summary,
@@ -97,6 +99,10 @@ def clustered(**own):
 def lsh(**own):
     options = {"num_buckets": 4, "bucket_size": 3, **own}
     return lambda **common: LSHAttention(2, 4, **options, **{"seed": 5, **common})
+
+
+def selected(**own):
+    return lambda **common: BlockSelectedAttention(2, 4, **own, **common)
 
 
 def routing(**own):
@@ -237,6 +243,11 @@ CASES = {
     "successors_of_two_kinds": Case(
         sparse(Successors(Window(3)) | Successors(Nearest(3, 4)) | Successors(Hashed(4, 3)), position="rotary")
     ),
+    "selected": Case(selected(block_size=3, num_blocks=3, position="rotary"), packs=False),
+    "selected_relative": Case(selected(block_size=2, num_blocks=4, position="relative"), packs=False),
+    "selected_beside": Case(
+        sparse(Nearest(3, 3) | SelectedBlocks(4, 2) | Window(3), share_qk=True, position="alibi"), packs=False
+    ),
     "random": Case(routing(selection="random", position="alibi"), packs=False),
     "top_k": Case(routing(position="relative"), causal=False, packs=False),
     "top_k_separate": Case(routing(share_qk=False, selection="top_k", position="alibi"), **SEPARATE),
@@ -300,6 +311,7 @@ OF_EACH_CLASS = (
     "nearest_separate",
     "top_k_separate",
     "lsh",
+    "selected",
     "mixed",
 )
 # And one of each way to arrange tokens, for what is quick.

@@ -14,6 +14,7 @@ from tf_sparse_attention.patterns import (
     Heads,
     ImageBlocks,
     Nearest,
+    SelectedBlocks,
     Stride,
     Successors,
     Summary,
@@ -158,6 +159,12 @@ def chunks():
 
 
 @st.composite
+def selected(draw):
+    own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
+    return layers.BlockSelectedAttention, common(draw) | own
+
+
+@st.composite
 def clustered(draw):
     own = {"num_clusters": draw(st.integers(1, 9)), "num_bits": draw(st.integers(8, 40))}
     own |= {"num_iterations": draw(st.integers(1, 5)), "top_k": draw(st.sampled_from([None, 1, 3, 8]))}
@@ -177,6 +184,7 @@ def leaves(draw):
         lambda: Dilated(small, draw(st.integers(1, 6))),
         lambda: ImageBlocks(draw(st.integers(2, 9)), (2, 3), (1, 1), (1, 0)),
         lambda: Nearest(small, size),
+        lambda: SelectedBlocks(size, small),
         lambda: Hashed(2 * draw(st.integers(1, 3)), size),
         lambda: Successors(draw(st.sampled_from([Window(size), Nearest(small, size), Hashed(2 * small, size)]))),
     ]
@@ -187,7 +195,7 @@ def leaves(draw):
 def never_causal_leaves(draw):
     """Patterns that are no compositions, among them one that is never causal, and none that has to be."""
     chosen = st.builds(TopKeys, st.integers(1, 5) | st.integers(30, 40), st.integers(1, 20))
-    return draw(chosen | leaves().filter(lambda leaf: not leaf.reads_successors))
+    return draw(chosen | leaves().filter(lambda leaf: not leaf.must_be_causal))
 
 
 @st.composite
@@ -230,6 +238,7 @@ KINDS = {
     "lsh": lsh,
     "chunks": chunks,
     "clustered": clustered,
+    "selected": selected,
     "sparse": sparse,
     "sparse_top_keys": sparse_top_keys,
 }

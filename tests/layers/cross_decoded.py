@@ -25,12 +25,12 @@ from tests.programs import as_program, compiled_on_jax
 
 
 def crossing(kind, **changes):
-    """Draws layers of a kind that take another sequence, which those with the values of successors do not."""
-    return kind().filter(lambda made: not _reads_successors(**made[1])).map(lambda made: (made[0], made[1] | changes))
+    """Draws layers of a kind that take another sequence, which those for causal self-attention alone do not."""
+    return kind().filter(lambda made: not _must_be_causal(**made[1])).map(lambda made: (made[0], made[1] | changes))
 
 
-def _reads_successors(pattern=None, use_successor_values=False, **others):
-    return use_successor_values or (pattern is not None and any(leaf.reads_successors for leaf in pattern.leaves()))
+def _must_be_causal(pattern=None, use_successor_values=False, **others):
+    return use_successor_values or (pattern is not None and any(leaf.must_be_causal for leaf in pattern.leaves()))
 
 
 KINDS = {

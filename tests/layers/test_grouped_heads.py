@@ -8,6 +8,7 @@ from keras import ops
 from tests.contracts import assert_close, normal, to_numpy
 from tf_sparse_attention.layers import (
     AllAttention,
+    BlockSelectedAttention,
     ClusteredAttention,
     FixedAttention,
     GlobalLocalAttention,
@@ -41,12 +42,13 @@ LAYERS = {
     "chunks": (LSHAttention, {**HASHED, "num_rounds": 2, "selection": "chunks", "position": "alibi"}, False),
     "clustered": (ClusteredAttention, {"num_clusters": 4, "seed": 1}, False),
     "improved_clustered": (ClusteredAttention, {"num_clusters": 4, "top_k": 5, "seed": 1}, False),
+    "selected": (BlockSelectedAttention, {"block_size": 4, "num_blocks": 2, "position": "rotary"}, True),
     "union": (SparseAttention, {"pattern": Window(5) | Nearest(3, 5), "seed": 1, "position": "rotary"}, True),
     "heads": (SparseAttention, {"pattern": Heads([(2, Window(5)), (2, Nearest(3, 5))]), "seed": 1}, True),
     "in_turn": (SparseAttention, {"pattern": InTurn((Window(5), Nearest(3, 5))), "seed": 1}, True),
     "global": (GlobalLocalAttention, {"window": 4, "num_first_global": 2}, False),
 }
-OFTEN = ("window", "nearest", "chunks", "heads")
+OFTEN = ("window", "nearest", "chunks", "heads", "selected")
 
 
 def pair(name, num_key_value_heads=2):
@@ -87,7 +89,9 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(name):
         np.testing.assert_array_equal(*patterns)
 
 
-@pytest.mark.parametrize("name", ["nearest", "union", "in_turn", pytest.param("lsh", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name", ["nearest", "union", "in_turn", "selected", pytest.param("lsh", marks=pytest.mark.full)]
+)
 def test_decoding_keeps_the_heads_of_keys_alone(name):
     shared, _, _ = pair(name)
     x = normal(2, LENGTH, SIZE)

@@ -10,6 +10,7 @@ from tf_sparse_attention.patterns import (
     Heads,
     ImageBlocks,
     Nearest,
+    SelectedBlocks,
     Stride,
     Successors,
     Summary,
@@ -44,7 +45,8 @@ def visible(pattern, lengths, causal, groups, segments, successors=False):
         lengths: pair (T, S).
         causal: bool.
         groups: for each leaf the groups of queries and of keys, with None for tokens that do not exist and another
-            group for each document; of `TopKeys` the cluster of each query and the keys of each cluster.
+            group for each document; of `TopKeys` the cluster of each query and the keys of each cluster, of
+            `SelectedBlocks` what a query sees.
         segments: int (T,), the document of each token; None where nothing is packed.
         successors: which of the two.
     """
@@ -65,6 +67,8 @@ def _leaf(leaf, lengths, causal, groups, segments):
     if isinstance(leaf, Blocks):
         after = leaf.before if leaf.after is None else leaf.after
         return definitions.local_blocks(*lengths, leaf.size, leaf.before, after, causal)
+    if isinstance(leaf, SelectedBlocks):  # what the queries chose
+        return groups
     if isinstance(leaf, Stride):
         return definitions.strided(*lengths, leaf.stride, "far", causal)
     if isinstance(leaf, Summary):

@@ -213,6 +213,33 @@ def _cut(groups, size):
     return [[i for _, i in tokens[start : start + size]] for start in range(0, max(len(tokens), 1), size)]
 
 
+def selected_blocks(query, key, block_size, num_blocks, exists, segments):
+    """Returns a query's own block and the earlier blocks of the largest product with their mean key, bool (T, S).
+
+    Args:
+        query: float (T, H).
+        key: float (T, H).
+        block_size: positions of a block.
+        num_blocks: blocks that a query sees, with its own.
+        exists: bool (T,), where keys exist.
+        segments: int (T,), the document of each token; None where nothing is packed.
+    """
+    length = len(query)
+    documents = np.zeros(length, int) if segments is None else segments
+    allowed = np.zeros((length, length), bool)
+    for i in range(length):
+        found = []
+        for begin in range(0, i // block_size * block_size, block_size):
+            block = range(begin, begin + block_size)
+            kept = [j for j in block if exists[j] and documents[j] == documents[block[-1]]]
+            if kept and documents[block[-1]] == documents[i]:
+                found.append((-(query[i] @ np.mean(key[kept], axis=0)), begin))
+        for _, begin in sorted(found)[: num_blocks - 1]:
+            allowed[i, begin : begin + block_size] = True
+        allowed[i, i // block_size * block_size : i + 1] = True
+    return allowed
+
+
 def best_members(scores, size, exists):
     """Returns, for each cluster, the positions of its `size` best tokens in ascending order.
 

@@ -14,6 +14,7 @@ from tests.oracle import attention, compositions, definitions
 from tests.oracle.clustered import clustered
 from tf_sparse_attention.layers import (
     AllAttention,
+    BlockSelectedAttention,
     ClusteredAttention,
     DenseAttention,
     FixedAttention,
@@ -27,7 +28,7 @@ from tf_sparse_attention.layers import (
     StridedAttention,
 )
 from tf_sparse_attention.ops.random_groups import random_groups
-from tf_sparse_attention.patterns import Hashed, TopKeys
+from tf_sparse_attention.patterns import Hashed, SelectedBlocks, TopKeys
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 # Names of parents of weights whose own name says too little.
@@ -443,6 +444,8 @@ def _sparse(head):
 
 def _groups_of_leaf(head, leaf, number, index):
     """Returns the groups of queries and of keys, or None for a pattern of positions alone; `index` is the head's."""
+    if isinstance(leaf, SelectedBlocks):
+        return _selected_blocks(head, leaf)
     if not leaf.by_content:
         return None
     sides = [(_normalize(x), exists) for x, exists in _sides(head)]
@@ -456,10 +459,23 @@ def _groups_of_leaf(head, leaf, number, index):
     return [_named(head, np.argmax(x @ centroids.T, axis=1), exists) for x, exists in sides]
 
 
+def _block_selected(head):
+    return _by_positions(head, _selected_blocks(head, head.layer))
+
+
+def _selected_blocks(head, sizes):
+    """Returns what the queries of a head see by block selection, bool (T, S); `sizes` has those of the pattern."""
+    query, key = head.query, head.key
+    if head.layer.position == "rotary":
+        query, key = (attention.rotate(x, np.arange(len(x))) for x in (query, key))
+    return definitions.selected_blocks(query, key, sizes.block_size, sizes.num_blocks, head.key_exists, head.segments)
+
+
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
 CASES = {
     ClusteredAttention: clustered,
     AllAttention: _all,
+    BlockSelectedAttention: _block_selected,
     DenseAttention: _dense,
     FixedAttention: _fixed,
     GlobalLocalAttention: _global_local,

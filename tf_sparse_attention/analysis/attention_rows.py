@@ -108,7 +108,7 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
 
     Args:
         model: Keras model or layer with attention layers of this library. An attention layer itself is called with a
-            causal mask if it has the values of successors.
+            causal mask if it is for causal calls alone.
         batch: what it is called with.
 
     Raises:
@@ -117,8 +117,8 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
     """
     alone = isinstance(model, AttentionLayer | MixedAttention)
     _check_batch(batch, [batch] if alone else keras.tree.flatten(batch))
-    reads_successors = alone and any(part.reads_successors for part in attention_layers(model))
-    causal = {"use_causal_mask": True} if reads_successors else {}
+    must_be_causal = alone and any(part.must_be_causal for part in attention_layers(model))
+    causal = {"use_causal_mask": True} if must_be_causal else {}
     if not model.built:  # Keras would build it by a symbolic call, whose tensors are of no use afterwards
         model(batch, training=False, **causal)
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()

@@ -2,6 +2,7 @@
 
 from tf_sparse_attention.layers.attention.all_attention import AllAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.block_selected_attention import BlockSelectedAttention
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.attention.dense_attention import DenseAttention
 from tf_sparse_attention.layers.attention.fixed_attention import FixedAttention
@@ -28,6 +29,7 @@ __all__ = [
     "AdaptiveSoftmax",
     "AllAttention",
     "AttentionLayer",
+    "BlockSelectedAttention",
     "ClusteredAttention",
     "DenseAttention",
     "FeedForward",

@@ -1,11 +1,12 @@
 """What every arrangement offers: queries and keys side by side in groups, and what each slot of a group holds."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.ops.attend import Attended, combine_attended
 from tf_sparse_attention.ops.blocks import no_more_than, shape, slice_axis
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.positions import Distances
@@ -148,6 +149,20 @@ class Arrangement:
     def from_order(self, x: Tensor) -> Tensor:
         """Returns rows in the order of the sequence, (B, N, T', X) to (B, N, T, X)."""
         return x
+
+
+class Together:
+    """Several arrangements of the same queries whose results are one softmax.
+
+    Attributes:
+        arrangements: the `Arrangement`s.
+    """
+
+    arrangements: tuple[Any, ...]
+
+    def merge(self, results: Sequence[Attended]) -> Attended:
+        """Returns the result of all, an `Attended`, of those of each, which have log-sum-exps."""
+        return combine_attended(results)
 
 
 class OneGroup(Arrangement):

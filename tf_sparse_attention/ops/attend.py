@@ -11,9 +11,8 @@ from keras import ops
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.random_bits import pair_uniform
+from tf_sparse_attention.ops.softmax import softmax, softmax_with_sum
 from tf_sparse_attention.types import DType, Seed, Tensor
-
-MOST_AXES = 5  # of TensorFlow's softmax
 
 
 class Dropout(NamedTuple):
@@ -129,7 +128,7 @@ def attend(
     if mask is not None:
         scores = ops.where(mask, scores, lowest(dtype))
     if span is None and not return_log_sum_exp:
-        weights, log_sum_exp = _softmax(scores), None
+        weights, log_sum_exp = softmax(scores), None
     else:
         weights, log_sum_exp = _softmax_with_sum(scores, span)
     weights = ops.cast(weights, value.dtype)
@@ -173,29 +172,18 @@ def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
     return ops.where(kept, weights / (1 - dropout.rate), 0)
 
 
-def _softmax(scores):
-    if scores.shape[-1] == 1:  # Keras warns of it, which is right for a sequence of one token
-        return ops.exp(scores - scores)
-    if len(scores.shape) <= MOST_AXES:
-        return ops.softmax(scores, axis=-1)
-    sizes = shape(scores)
-    return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
-
-
 def _softmax_with_sum(scores, span):
     """Returns softmax weights under a span, zero where it silences a whole row, and their log-sum-exp."""
-    dtype = keras.backend.standardize_dtype(scores.dtype)
     if span is None:
-        highest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-        exponentials = ops.exp(scores - highest)
-    else:
-        span = ops.cast(span, dtype)
-        # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
-        # exponential, since the gradient of a span that is 0 is not 0, up to where that would overflow.
-        live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
-        highest = ops.max(live, axis=-1, keepdims=True)
-        highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below it in any row
-        exponentials = ops.exp(ops.minimum(scores - highest, 60)) * span
+        return softmax_with_sum(scores)
+    dtype = keras.backend.standardize_dtype(scores.dtype)
+    span = ops.cast(span, dtype)
+    # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
+    # exponential, since the gradient of a span that is 0 is not 0, up to where that would overflow.
+    live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
+    highest = ops.max(live, axis=-1, keepdims=True)
+    highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below it in any row
+    exponentials = ops.exp(ops.minimum(scores - highest, 60)) * span
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     some = total > 0
     total = ops.where(some, total, 1)

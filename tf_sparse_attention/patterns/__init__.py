@@ -16,6 +16,7 @@ from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Pattern, Union
 from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.selected import SelectedBlocks
 from tf_sparse_attention.patterns.stride import Dilated, Stride
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import First, Summary
@@ -40,6 +41,7 @@ __all__ = [
     "PhaseRings",
     "Place",
     "Ring",
+    "SelectedBlocks",
     "Stride",
     "Successors",
     "Summary",

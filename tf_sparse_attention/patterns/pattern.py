@@ -8,10 +8,10 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
+from tf_sparse_attention.ops.arrangement import Arrangement, Numbers, Together
 from tf_sparse_attention.ops.blocks import positions_of
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
-from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.call import Call, Known
@@ -37,6 +37,8 @@ class Pattern:
         by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
         num_groups: how many groups there are; only patterns that sort tokens into groups have it.
         chooses_keys: whether each group chooses its keys among all, by `choose_keys`, rather than each key its group.
+        queries_choose: whether each query chooses keys by itself, by `choose`; its choices are what is known of it.
+        must_be_causal: whether it is for causal self-attention alone.
         in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
         can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
         takes_memory: whether keys of earlier text may come before the sequence.
@@ -76,6 +78,8 @@ class Pattern:
     in_span = True
     can_join = True
     chooses_keys = False
+    queries_choose = False
+    must_be_causal = False
     takes_successors = False
     reads_successors = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
@@ -123,7 +127,7 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement | Sequence[Arrangement]:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement | Together | Sequence[Arrangement]:
         """Returns how to bring side by side what can be visible.
 
         Args:
@@ -132,7 +136,7 @@ class Pattern:
                 a pattern that is `by_content`, else None.
 
         Returns:
-            An `ops.arrangement.Arrangement`, or a list of them for consecutive runs of queries.
+            An `ops.arrangement.Arrangement`, a list of them for consecutive runs of queries, or a `Together`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
 
@@ -144,6 +148,10 @@ class Pattern:
             key_mask: bool (B, S), False for keys that are not there; or None.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `choose_keys`.")
+
+    def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
+        """Returns what queries (B, n, T, H) chose of keys (B, n, S, H), turned by positions, if `queries_choose`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `choose`.")
 
     def describe(self, known: Known) -> Numbers | None:
         """Returns what `visible` reads beside positions, for pairs that its own arrangement does not bring together.

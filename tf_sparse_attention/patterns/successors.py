@@ -41,6 +41,7 @@ class Successors(Pattern):
     pattern: Pattern
 
     reads_successors = True
+    must_be_causal = True
 
     def __post_init__(self) -> None:
         if not getattr(self.pattern, "takes_successors", False):

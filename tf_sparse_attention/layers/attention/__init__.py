@@ -2,6 +2,7 @@
 
 from tf_sparse_attention.layers.attention.all_attention import AllAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.block_selected_attention import BlockSelectedAttention
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.attention.fixed_attention import FixedAttention
 from tf_sparse_attention.layers.attention.global_local_attention import GlobalLocalAttention
@@ -17,6 +18,7 @@ from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttent
 __all__ = [
     "AllAttention",
     "AttentionLayer",
+    "BlockSelectedAttention",
     "ClusteredAttention",
     "FixedAttention",
     "GlobalLocalAttention",

@@ -75,10 +75,10 @@ def check_sources(layer: Any, value: Tensor | None, key: Tensor | None) -> None:
     """Raises a `ValueError` for a key without a value, and for a value that a layer does not take."""
     if key is not None and value is None:
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
-    if value is not None and layer.reads_successors:
+    if value is not None and layer.must_be_causal:
         raise ValueError(
-            "`value` and `key` must be None, or `query` itself, with the values of successors, which are for "
-            "self-attention alone. Received: a value other than the query."
+            "`value` and `key` must be None, or `query` itself, with the values of successors and with selected "
+            "blocks, which are for self-attention alone. Received: a value other than the query."
         )
     if value is not None and layer.share_qk:
         raise ValueError(

@@ -13,8 +13,10 @@ from tf_sparse_attention.layers.parts.masks import normalize_self_attention, tok
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.positions import rotate_both
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
@@ -84,6 +86,11 @@ class PatternHeads(AttentionCache):
     def reads_successors(self) -> bool:
         """Whether a part of the pattern has the values of successors: causal self-attention alone."""
         return self.can_be_causal and any(leaf.reads_successors for leaf in self.make_pattern(causal=True).leaves())
+
+    @property
+    def must_be_causal(self) -> bool:
+        """Whether a part of the pattern is for causal self-attention alone."""
+        return self.can_be_causal and any(leaf.must_be_causal for leaf in self.make_pattern(causal=True).leaves())
 
     @property
     def can_be_causal(self) -> bool:
@@ -202,4 +209,8 @@ class PatternHeads(AttentionCache):
         (query, key), pattern = heads[:2], self.make_pattern(causal)
         known = self.describe_tokens(pattern, query, key, masks)
         call = Call.of(pattern, query, query if key is None else key, causal, masks)
+        if any(leaf.queries_choose for leaf in pattern.leaves()):
+            query, key = self.score_inputs(query, key)
+            turned = rotate_both(self.position_encoding, query, query if key is None else key)
+            known = with_choices(pattern, known, *turned, masks)
         return dense_pattern(pattern, call, query.shape[1], masks, known, self.attention_options(causal))

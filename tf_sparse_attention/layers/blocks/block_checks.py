@@ -31,10 +31,10 @@ def check_sublayers(attention: Any, feed_forward: Any, cross_attention: Any) -> 
 def check_causal(attention: Attention, cross_attention: Attention | None, causal: bool) -> None:
     """Raises a `ValueError` for attentions of which one needs a causal block, or one that is not."""
     parts = parts_of(attention)
-    if not causal and any(part.reads_successors for part in parts):
+    if not causal and any(part.must_be_causal for part in parts):
         raise ValueError(
             "`causal` must be True where `attention` has the values of successors, which would show a token what comes "
-            "after it. Received: causal=False."
+            "after it, or selected blocks, which come before it. Received: causal=False."
         )
     never = [part for part in parts if not part.can_be_causal]
     if causal and never:
@@ -43,9 +43,9 @@ def check_causal(attention: Attention, cross_attention: Attention | None, causal
             "positions. Received: causal=True."
         )
     across = parts_of(cross_attention)
-    if any(part.reads_successors for part in across):
+    if any(part.must_be_causal for part in across):
         raise ValueError(
-            "`cross_attention` must not have the values of successors, which are for self-attention alone. "
+            "`cross_attention` must not have the values of successors or selected blocks, for self-attention alone. "
             f"Received: cross_attention={cross_attention!r}."
         )
     others = [part for part in across if part.cross_cache_unsupported_reason and not _is_published(part)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
+from tf_sparse_attention.ops.arrangement import Arrangement, Together
 from tf_sparse_attention.ops.attend import (
     Attended,
     Dropout,
@@ -20,6 +20,7 @@ from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_ke
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
@@ -74,7 +75,7 @@ def attend_pattern(
     else:
         turned, keys = rotate_both(position, query, key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
-    known = [None] * len(pattern.leaves()) if known is None else known
+    known = with_choices(pattern, known, turned, keys, masks)
     inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self, soft_cap=soft_cap))
     parts_follow = persistent is not None or sinks is not None
     returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or parts_follow}
@@ -110,6 +111,10 @@ def _attend_leaf(
     inputs = inputs.of_next() if leaf.pattern.reads_successors else inputs
     if isinstance(arrangements, Arrangement):
         return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
+    if isinstance(arrangements, Together):
+        returns = {**returns, "return_log_sum_exp": True}
+        parts = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements.arrangements]
+        return arrangements.merge(parts)
     runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
     return runs[0] if len(runs) == 1 else _join_runs(runs)
 

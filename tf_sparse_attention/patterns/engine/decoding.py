@@ -13,6 +13,7 @@ from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
+from tf_sparse_attention.patterns.engine.choices import choices_of_next
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import (
     HeadPlan,
@@ -105,6 +106,8 @@ def decode_pattern(
             queries[leaf.index], keys[leaf.index], count = _count(entry["count"], query_groups, key_groups, is_kept)
             entry = {**entry, "count": count}
         cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, is_kept)
+
+    queries |= choices_of_next(plans, cache, turned, index)
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
@@ -221,12 +224,14 @@ def _write(
 ) -> Entry:
     """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,), in rows `kept` (B, 1)."""
     place, num_slots = Place(index[:, None], 0, known.get(leaf.index, {})), shape(entry["key"])[2]
-    at, kept_slot = cache_policy(leaf).slot(place, num_slots)
+    policy = cache_policy(leaf)
+    at, kept_slot = policy.slot(place, num_slots)
     if kept is not None:  # a slot that does not exist would be one of the next head
         at = in_range(at, num_slots)
     kept = merge(kept_slot, kept)
     new = {"key": key, "value": value, "position": index[:, None] - EMPTY, **group_columns(leaf, known)}
-    return {**entry, **{name: write_slot(entry[name], x, at, kept) for name, x in new.items()}}
+    new = {name: write_slot(entry[name], x, at, kept) for name, x in new.items()}
+    return {**entry, **new, **policy.digest_of_next(entry, key, place, kept)}
 
 
 def _query_places(leaf: Leaf, known: Mapping[int, Mapping[str, Tensor]], index: Tensor) -> dict[int, Place]:

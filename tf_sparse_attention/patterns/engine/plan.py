@@ -92,12 +92,16 @@ def _leaves(pattern, first_leaf, excluded):
         first_leaf += len(part.leaves())
     leaves = ()
     # Rules of positions are cheap to ask in any arrangement, so they come first and are what others leave out.
-    for part, first in sorted(numbered, key=lambda pair: pair[0].by_content):
+    for part, first in sorted(numbered, key=lambda pair: not _goes_by_positions(pair[0])):
         own = _leaves(part, first, excluded)
         leaves += own
         if not pattern.count_each:
             excluded += own
     return leaves
+
+
+def _goes_by_positions(pattern):
+    return not any(leaf.by_content or leaf.queries_choose for leaf in pattern.leaves())
 
 
 def as_slice(heads: range) -> slice:

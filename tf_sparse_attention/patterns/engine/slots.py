@@ -3,8 +3,9 @@
 A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1" ..: "key" (B, n, S, H) of its n
 heads of keys, turned by positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`, and where
 content decides "count" int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in
-the groups of leaf i. Where values are those of successors a key is at the position of its value; "last_key" (B, n, 1,
-H) and "last_group" (B, n, 1) are of the last token, whose successor is the next one.
+the groups of leaf i. A policy may keep more in it: a digest of its keys, by which queries choose among them. Where
+values are those of successors a key is at the position of its value; "last_key" (B, n, 1, H) and "last_group" (B, n, 1)
+are of the last token, whose successor is the next one.
 """
 
 import functools
@@ -60,13 +61,15 @@ def empty_cache(
     for plan in plans:
         heads = len(plan.key_heads)
         for leaf in plan.leaves:
-            slots = cache_policy(leaf).num_slots(max_length)
+            policy = cache_policy(leaf)
+            slots = policy.num_slots(max_length)
             by_content = content_leaves(leaf)
             entry = {
                 name: ops.zeros((batch_size, heads, slots, size), dtype=dtype)
                 for name, size in zip(("key", "value"), sizes, strict=True)
             }
-            shared = heads if leaf.pattern.by_content else 1
+            entry |= policy.empty_digest(entry["key"])
+            shared = heads if leaf.pattern.by_content or leaf.pattern.queries_choose else 1
             entry["position"] = ops.zeros((batch_size, shared, slots), dtype="int32")
             for each in by_content:
                 for name in ("group", "rank"):
@@ -146,6 +149,7 @@ def fill_cache(
         positions = cache_policy(leaf).held(place, lengths, shape(entry["key"])[2])
         if leaf.pattern.reads_successors:  # no token comes before the first
             positions = ops.where(positions > 0, positions, -1)
+        entry = {**entry, **cache_policy(leaf).digest_of_prompt(entry, own_key, lengths)}
         cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, group_columns(leaf, known))
     return cache
 

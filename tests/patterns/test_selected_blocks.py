@@ -1,0 +1,97 @@
+"""Block selection: cases to work out by hand, what it never looks at, and the operations of its programs."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.contracts import normal, to_numpy
+from tf_sparse_attention.layers import BlockSelectedAttention
+from tf_sparse_attention.ops import selected_tiles
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.selected_blocks import select_blocks
+from tf_sparse_attention.patterns import SelectedBlocks
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
+
+
+def column(values):
+    """Returns numbers as vectors of one channel, (1, 1, T, 1)."""
+    return np.asarray(values, "float32")[None, None, :, None]
+
+
+def chosen(key, block_size=2, count=1, query=None, **masks):
+    query = [1] * len(key) if query is None else query
+    masks = TokenMasks(**{name: np.asarray([x]) for name, x in masks.items()})
+    found = select_blocks(*(np.asarray(x) for x in (column(query), column(key))), masks, block_size, count)
+    return [to_numpy(x)[0, 0].tolist() for x in found]
+
+
+def test_a_query_chooses_the_earlier_block_of_the_largest_mean_key():
+    # Means 1, 3, 2; the blocks of a query are those before its own.
+    assert chosen([0, 2, 3, 3, 2, 2, 9, 9]) == [[-1, -1, 0, 0, 1, 1, 1, 1]]
+    assert chosen([0, 2, 3, 3, 2, 2, 9, 9], query=[-1] * 8) == [[-1, -1, 0, 0, 0, 0, 0, 0]]
+    assert chosen([0, 2, 3, 3, 2, 2, 9, 9], count=2)[1] == [-1, -1, -1, -1, 0, 0, 2, 2]
+
+
+def test_padding_counts_in_no_mean_and_a_block_of_padding_is_not_chosen():
+    mask = [True, False, False, False, True, True]
+    assert chosen([1, -9, 5, 5, 0, 0], key_mask=mask) == [[-1, -1, 0, 0, 0, 0]]
+    assert chosen([-1, 0, 9, 9, 0, 0], count=2, key_mask=mask)[1] == [-1] * 6
+
+
+def test_a_mean_is_over_the_keys_of_the_document_of_the_last_token():
+    segments = {name: [0, 1, 1, 1, 1, 2] for name in ("query_segments", "key_segments")}
+    assert chosen([9, 1, 2, 2, 0, 0], **segments) == [[-1, -1, 0, 0, 1, -1]]
+    assert chosen([-9, 3, 2, 2, 0, 0], **segments) == [[-1, -1, 0, 0, 0, -1]]  # that of its first token says nothing
+
+
+def test_scores_that_are_no_numbers_choose_no_later_block():
+    for strange in (np.nan, np.inf, -np.inf):
+        (blocks,) = chosen([1, 1, 1, 1, strange, 1, 1, 1])
+        assert blocks[:6] == [-1, -1, 0, 0, 0, 0] and max(blocks[6:]) < 3
+
+
+def test_more_blocks_than_there_are_show_all_earlier_keys():
+    query, key, value = normal(3, 2, 2, 37, 4)
+    all_blocks = attend_pattern(SelectedBlocks(8, 9), query, key, value, causal=True).output
+    dense = attend_pattern(SelectedBlocks(64), query, key, value, causal=True).output
+    np.testing.assert_allclose(all_blocks, dense, atol=2e-6)
+
+
+def test_all_queries_may_choose_one_block_and_long_sequences_are_sorted_otherwise(monkeypatch):
+    query, key, value = np.abs(normal(3, 1, 2, 300, 4))
+    key[:, :, 16:] -= 9  # all like block 0 best
+    value[:, :, 16:] = 0
+    found = to_numpy(attend_pattern(SelectedBlocks(16, 2), query, key, value, causal=True).output)
+    assert (found[:, :, 16:].sum(-1) > 0).all()
+    monkeypatch.setattr(selected_tiles, "LARGEST_NUMBER", 0)
+    again = attend_pattern(SelectedBlocks(16, 2), query, key, value, causal=True).output
+    np.testing.assert_allclose(again, found, atol=1e-6)
+
+
+def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
+    layer, x = BlockSelectedAttention(2, 4, block_size=16, position="rotary"), tf.constant(normal(1, 200, 8))
+    layer.build(x.shape)
+    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
+    names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
+    assert "sort" in names and "gather" in names
+    assert not names & {"scatter", "while"}
+
+
+@pytest.mark.parametrize("wrong", [{"num_blocks": 0}, {"block_size": 0}, {"block_size": 2.0}])
+def test_sizes_are_positive_integers(wrong):
+    name = next(iter(wrong))
+    for make in (SelectedBlocks, lambda **own: BlockSelectedAttention(2, 4, **own)):
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            make(**wrong)
+
+
+def test_calls_are_causal_self_attention():
+    layer, x = BlockSelectedAttention(2, 4, block_size=4), normal(1, 9, 8)
+    for call in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match="`use_causal_mask` must be True with SelectedBlocks"):
+            call(x)
+    with pytest.raises(ValueError, match="`value` and `key` must be None"):
+        layer(x, normal(1, 9, 8, seed=1), use_causal_mask=True)
+    assert "self-attention alone" in layer.cross_cache_unsupported_reason

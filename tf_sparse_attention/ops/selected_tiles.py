@@ -1,0 +1,203 @@
+"""Queries beside the blocks of keys that each of them chose, in tiles of queries that chose the same block."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.ops.arrangement import Arrangement, Together
+from tf_sparse_attention.ops.attend import Attended, lowest
+from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
+from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.grid import Grid
+from tf_sparse_attention.ops.ring import at_most
+from tf_sparse_attention.ops.selected_blocks import blocks_in
+from tf_sparse_attention.types import Size, Tensor
+
+LARGEST_TILE, SMALLEST_TILE = 64, 16  # queries of a tile
+LARGEST_NUMBER = 2**31  # one more than an int32 holds
+
+
+class OwnBlocks(Grid):
+    """Each block of queries beside the same block of keys, of which a rule allows all."""
+
+    is_exact = True
+
+
+class SelectedTiles(Arrangement):
+    """The pairs of a query and a block that it chose, sorted by block and cut into tiles of one block each.
+
+    R choices of T queries are R T pairs, and pair r T + t, choice r of query t, has a row of its own in what `restore`
+    returns. Each block's list is filled up to whole tiles of q queries, so that R T / q tiles and one for each block
+    are enough whatever is chosen: nothing is dropped. O(R T b).
+
+    Args:
+        chosen: list of R int32 (B, N, T), blocks of keys before the query's own, negative for none.
+        block_size: b, positions of a block.
+        key_length: S.
+    """
+
+    is_exact = True
+    sorts_tokens = True
+
+    def __init__(self, chosen: Sequence[Tensor], block_size: int, key_length: Size) -> None:
+        self.key_length, self._block_size = key_length, block_size
+        self._choices, self._query_length = len(chosen), shape(chosen[0])[-1]
+        self._num_blocks = blocks_in(key_length, block_size)
+        blocks = ops.concatenate(chosen, axis=-1)  # (B, N, R T)
+        self.found = blocks >= 0
+        blocks = ops.where(self.found, blocks, self._num_blocks)  # those of none come last
+        order, ranks, first = _sort_by_block(blocks, self._num_blocks)
+        size = at_most(min(LARGEST_TILE, max(SMALLEST_TILE, block_size // 2)), self._query_length)
+        counts = first[..., 1:] - first[..., :-1]  # (B, N, G)
+        tiles = (counts + size - 1) // size
+        first_tile, first = ops.cumsum(tiles, axis=-1) - tiles, first[..., :-1]
+        pairs = shape(blocks)[-1]
+        number = ops.arange(self._most_tiles(size), dtype="int32")
+        # The last block that begins at or before a tile; an empty one begins where the next one does.
+        begun = ops.cast(first_tile[..., None, :] <= number[:, None], "int32")
+        self._block_of_tile = ops.sum(begun, axis=-1) - 1  # (B, N, tiles)
+        within = (number - take_numbers(first_tile, self._block_of_tile)) * size
+        within = within[..., None] + ops.arange(size, dtype="int32")  # (B, N, tiles, q)
+        begins, total = (take_numbers(x, self._block_of_tile)[..., None] for x in (first, counts))
+        self._tiled = shape(within)
+        flat = (*self._tiled[:2], -1)
+        self._held = ops.reshape(within < total, flat)
+        self._pairs = take_numbers(order, in_range(ops.reshape(begins + within, flat), pairs))  # in each slot
+        slots = ranks + take_numbers(first_tile * size - first, in_range(blocks, self._num_blocks))
+        self._slots = ops.where(self.found, slots, 0)  # of each pair
+        self._tokens = self._pairs % self._query_length
+
+    def _most_tiles(self, size):
+        """Returns how many tiles of so many queries are enough whatever is chosen."""
+        length, blocks, pairs = self._query_length, self._num_blocks, self._query_length * self._choices
+        if are_known(length, blocks):  # the first blocks have fewer before them than choices
+            in_block = [min(self._block_size, length - begin) for begin in range(0, length, self._block_size)]
+            pairs = sum(min(before, self._choices) * number for before, number in enumerate(in_block))
+            blocks = max(blocks - 1, 1)  # no query is after the last one
+        return larger((pairs + (size - 1) * blocks) // size, 1)
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        if axis == -1:
+            x = ops.broadcast_to(x, (*self._tiled[:2], self._query_length))
+            return ops.reshape(take_numbers(x, self._tokens), self._tiled)
+        split_sizes = (*self._tiled[:2], self._choices, self._query_length)
+        slots, found = (ops.reshape(each, split_sizes) for each in (self._slots, self.found))
+        return ops.reshape(_take_often(x, self._tokens, slots, found), (*self._tiled, shape(x)[-1]))
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        dtype, blocks = x.dtype, split(x, self._block_size, axis, self._num_blocks)
+        if axis == -1:
+            blocks = ops.broadcast_to(ops.cast(blocks, "int32"), (*self._tiled[:2], *shape(blocks)[2:]))
+        rows = take_rows(ops.reshape(blocks, (*shape(blocks)[:3], -1)), self._block_of_tile)
+        return ops.cast(ops.reshape(rows, (*shape(rows)[:3], *shape(blocks)[3:])), dtype)
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        rows = ops.reshape(x, (*shape(x)[:2], -1, shape(x)[-1]))
+        return _take_once(rows, self._slots, self.found, self._pairs, self._held)
+
+    def query_positions(self) -> Tensor:
+        return ops.reshape(self._tokens, self._tiled)
+
+    def key_positions(self) -> Tensor:
+        return self._block_of_tile[..., None] * self._block_size + ops.arange(self._block_size, dtype="int32")
+
+    def past(self) -> Tensor:
+        return np.ones((1, 1), bool)  # of a chosen block, which is before the query's own
+
+    def by_choice(self, attended: Attended) -> Attended:
+        """Returns the results of each choice, (B, N, R, T, ..), of what `restore` made of all."""
+        log_sum_exp = cast(Tensor, attended.log_sum_exp)  # as asked for
+        parts = attended._replace(log_sum_exp=ops.where(self.found, log_sum_exp, lowest(log_sum_exp.dtype)))
+        sizes = *self._tiled[:2], self._choices, self._query_length
+        return Attended(*(None if x is None else ops.reshape(x, (*sizes, *shape(x)[3:])) for x in parts))
+
+
+class OwnAndSelected(Together):
+    """A query's own block, and the blocks that it chose: one softmax, merged by the log-sum-exp of each.
+
+    Args:
+        own: an `OwnBlocks`.
+        selected: a `SelectedTiles`.
+    """
+
+    def __init__(self, own: OwnBlocks, selected: SelectedTiles) -> None:
+        self.arrangements = own, selected
+
+    def merge(self, results: Sequence[Attended]) -> Attended:
+        own, selected = results[0], self.arrangements[1].by_choice(results[1])
+        first = ops.expand_dims(own.log_sum_exp, axis=2)
+        sums = ops.concatenate([first, selected.log_sum_exp], axis=2)  # (B, N, 1 + R, T)
+        shares = ops.softmax(sums, axis=2)[..., None]
+
+        def merged(one, others):
+            if one is None:
+                return None
+            factors = ops.cast(shares, one.dtype)
+            return one * factors[:, :, 0] + ops.sum(others * factors[:, :, 1:], axis=2)
+
+        return Attended(
+            merged(own.output, selected.output), merged(own.weights, selected.weights), ops.logsumexp(sums, axis=2)
+        )
+
+
+def _sort_by_block(blocks, num_blocks):
+    """Returns pairs by (block, pair), the rank of each, both (B, N, P), and each block's first rank, (B, N, G + 1).
+
+    Block and pair are one number while it has 31 bits: up to 370,000 positions, two choices each, of blocks of 128.
+    """
+    pairs = shape(blocks)[-1]
+    if not are_known(pairs, num_blocks) or (num_blocks + 1) * pairs < LARGEST_NUMBER:
+        packed = ops.sort(blocks * pairs + ops.arange(pairs, dtype="int32"), axis=-1)
+        order, in_order = packed % pairs, packed // pairs
+        ranks = ops.cast(ops.argsort(order, axis=-1), "int32")
+    else:
+        order, ranks = stable_order(blocks)
+        in_order = take_numbers(blocks, order)
+    return order, ranks, _first_ranks(in_order, num_blocks)
+
+
+def _first_ranks(in_order, num_blocks):
+    """Returns how many of ascending numbers (B, N, P) are less than 0, 1 .. G, int32 (B, N, G + 1): a binary search."""
+    batch, heads, pairs = shape(in_order)
+    wanted = ops.arange(num_blocks + 1, dtype="int32")
+    low = ops.zeros((batch, heads, num_blocks + 1), "int32")
+    high = low + pairs
+    for _ in range(pairs.bit_length() if are_known(pairs) else 31):
+        middle = (low + high) // 2
+        less = ops.logical_and(take_numbers(in_order, in_range(middle, pairs)) < wanted, low < high)
+        low, high = ops.where(less, middle + 1, low), ops.where(less, high, middle)
+    return low
+
+
+@ops.custom_gradient
+def _take_once(x, slots, found, pairs, held):
+    """Returns rows (B, N, I, X) at `slots` (B, N, P), zeros where not `found`; row i is `pairs[i]` of them if `held`.
+
+    One function, since the gradient need not be masked on both sides.
+    """
+
+    def grad(*args, upstream=None):
+        if upstream is None:
+            (upstream,) = args
+        return ops.where(held[..., None], take_rows(upstream, pairs), 0), None, None, None, None
+
+    return ops.where(found[..., None], take_rows(x, slots), 0), grad
+
+
+@ops.custom_gradient
+def _take_often(x, index, slots, found):
+    """Returns rows (B, N, T, X) at `index` (B, N, I); each is taken in the slots (B, N, R, T) where it is `found`.
+
+    What the other slots hold must not be used: their gradient is dropped.
+    """
+
+    def grad(*args, upstream=None):
+        if upstream is None:
+            (upstream,) = args
+        rows = take_rows(upstream, ops.reshape(slots, (*shape(slots)[:2], -1)))
+        rows = ops.reshape(rows, (*shape(slots), shape(rows)[-1]))
+        return ops.sum(ops.where(found[..., None], rows, 0), axis=2), None, None, None
+
+    return take_rows(x, index), grad
