@@ -156,7 +156,7 @@ def row(name, make, line, source_line, known):
         _yes(attention.cross_cache_unsupported_reason is None),
         ", ".join(kind for kind in POSITIONS if works(lambda kind=kind: make(position=kind, **OF_KIND.get(kind, {}))))
         or "no",
-        _yes("num_key_value_heads" in attention.get_config()),
+        _yes(works(lambda: built(Case(make), num_key_value_heads=1)(x, use_causal_mask=causal))),
         *(converted(target, able, (line, source_line), known) for target in conversion_table.TARGETS),
     ]
 

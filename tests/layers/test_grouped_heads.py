@@ -80,18 +80,15 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(name):
     shared, copies, causal = pair(name)
     x = normal(2, LENGTH, SIZE)
     for masks in ({}, masks_of(name)):
-        results = [
-            layer(x, use_causal_mask=causal, return_attention_scores=True, **masks) for layer in (shared, copies)
-        ]
+        masks = {**masks, "use_causal_mask": causal}
+        results = [layer(x, return_attention_scores=True, **masks) for layer in (shared, copies)]
         for own, other in zip(*results, strict=True):
             assert_close(own, other)
         patterns = [to_numpy(layer.attention_pattern(x, **masks)) for layer in (shared, copies)]
         np.testing.assert_array_equal(*patterns)
 
 
-@pytest.mark.parametrize(
-    "name", ["nearest", "union", "in_turn", "selected", pytest.param("lsh", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("name", ["nearest", "in_turn", "selected", pytest.param("lsh", marks=pytest.mark.full)])
 def test_decoding_keeps_the_heads_of_keys_alone(name):
     shared, _, _ = pair(name)
     x = normal(2, LENGTH, SIZE)
@@ -198,6 +195,15 @@ def test_a_sink_takes_its_share_of_every_softmax():
 def test_settings_that_fit_no_heads_are_errors(arguments, message):
     with pytest.raises(ValueError, match=message):
         LocalAttention(4, 4, window=4, **arguments)(normal(1, 5, SIZE))
+
+
+def test_a_sink_needs_one_softmax():
+    with pytest.raises(ValueError, match="`use_sink` must be False where clusters choose queries"):
+        RoutingAttention(2, 4, 2, 4, use_sink=True)(normal(1, 5, SIZE))
+    with pytest.raises(ValueError, match="`use_sink` must be left out: queries of a cluster share one softmax"):
+        ClusteredAttention(2, 4, use_sink=True)
+    with pytest.raises(ValueError, match="`use_sink` must be left out unless `variant` is 'all'"):
+        AllAttention(2, 4, num_persistent=2, window=3, variant="split", use_sink=True)
 
 
 def test_fewer_heads_of_keys_need_keys_of_their_own():
