@@ -240,8 +240,8 @@ class RoutingAttention(AttentionLayer):
         routing_checks.check_lengths(selection, heads[0], heads[2])
         if self.head_settings.use_sink and selection in OF_ALL_TOKENS:
             raise ValueError(
-                "`use_sink` must be False where clusters choose queries, each of which then has several softmaxes: pass "
-                f"selection='nearest'. Received: use_sink=True, selection={selection!r}."
+                "`use_sink` must be False where clusters choose queries, each of which has several softmaxes then: "
+                f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
             )
         if causal and selection in OF_ALL_TOKENS:
             warn_of_causal_mask(self, "which tokens a cluster holds", instead="nearest")
