@@ -36,11 +36,12 @@ def test_activations_lie_between_two_dense_layers_with_biases(activation, functi
     assert_close(to_numpy(layer(X)), function(X @ inner + inner_bias) @ output + output_bias, 1e-5)
 
 
-def test_geglu_multiplies_by_a_gate_and_has_no_biases():
-    layer = ready(activation="geglu")
+@pytest.mark.parametrize(("activation", "function"), [("geglu", gelu), ("swiglu", lambda x: x / (1 + np.exp(-x)))])
+def test_gated_forms_multiply_by_a_gate_and_have_no_biases(activation, function):
+    layer = ready(activation=activation)
     gate, inner, output = layer.get_weights()
     assert [weight.path.split("/")[-2] for weight in layer.weights] == ["gate", "inner", "output"]
-    assert_close(to_numpy(layer(X)), (gelu(X @ gate) * (X @ inner)) @ output, 1e-5)
+    assert_close(to_numpy(layer(X)), (function(X @ gate) * (X @ inner)) @ output, 1e-5)
 
 
 def test_biases_can_be_chosen():

@@ -35,11 +35,13 @@ def block(feed_forward=True, common=None, **own):
 
 
 def norms(layer):
-    """Returns the block's layer norms as functions of arrays: that of the attention, that of the feed-forward."""
+    """Returns the block's norms as functions of arrays: that of the attention, that of the feed-forward."""
     weights = {"/".join(weight.path.split("/")[-2:]): to_numpy(weight.value) for weight in layer.weights}
 
     def norm(name):
         def normalise(x):
+            if layer.norm.endswith("rms"):
+                return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + layer.epsilon) * weights[f"{name}/scale"]
             x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + layer.epsilon)
             return x * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
 
@@ -49,7 +51,7 @@ def norms(layer):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", ["pre", "post", "pre_rms", "post_rms"])
 def test_norms_and_residuals_are_where_their_names_say(norm, causal):
     layer = block(norm=norm, causal=causal, epsilon=0.1)
     first, second = norms(layer)
@@ -57,7 +59,7 @@ def test_norms_and_residuals_are_where_their_names_say(norm, causal):
     def attend(x):
         return to_numpy(layer.attention(x, use_causal_mask=causal))
 
-    if norm == "pre":
+    if norm.startswith("pre"):
         x = X + attend(first(X))
         expected = x + to_numpy(layer.feed_forward(second(x)))
     else:

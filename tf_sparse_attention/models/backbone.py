@@ -9,6 +9,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
 from tf_sparse_attention.layers.parts.integers import as_integers
+from tf_sparse_attention.layers.parts.norms import is_before, make_norm
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import (
     arguments_of_block,
@@ -64,13 +65,14 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
             add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
         embedding_dim: size of the embedding, or of features, from which a dense layer leads to `hidden_dim`. None:
             `hidden_dim`, and no such layer.
-        norm: "pre" (and a norm after the last block) or "post". Default "pre".
+        norm: "pre" (and a norm after the last block) or "post", or "pre_rms" or "post_rms", see `TransformerBlock`.
+            Default "pre".
         causal: whether later tokens are hidden. Default True.
         dropout: rate on the result of each sublayer. Default 0; so are the next three.
         embedding_dropout: rate on the embedding.
         activation_dropout: rate inside the feed-forward.
         token_dropout: rate at which input ids are replaced by id 0 in training.
-        layer_norm_epsilon: of the layer norms, default 1e-6.
+        layer_norm_epsilon: of the norms, default 1e-6.
         memory_length: L, positions of the segment memory, the block inputs before a segment of a long text that
             `forward_with_memory` reads as further keys; all parts must have `supports_memory`. Default 0, no memory.
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
@@ -153,10 +155,8 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         self.blocks = make_blocks(dtype=self.dtype_policy, **{name: arguments[name] for name in ARGUMENTS_OF_BLOCKS})
         check_blocks(self.blocks, memory_length)
         self.final_norm = None
-        if norm == "pre":
-            self.final_norm = keras.layers.LayerNormalization(
-                epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="final_norm"
-            )
+        if is_before(norm):
+            self.final_norm = make_norm(norm, layer_norm_epsilon, "final_norm", self.dtype_policy)
         self.build((None, None))
 
     @property

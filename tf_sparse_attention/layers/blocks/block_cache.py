@@ -7,6 +7,7 @@ from keras import ops
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.cache_checks import check_entries, check_source
 from tf_sparse_attention.layers.parts.masks import implicit_mask
+from tf_sparse_attention.layers.parts.norms import is_before
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -42,7 +43,7 @@ class BlockCache:
         """
         check_has_cache(self)
         self._check_encoder_sequence(encoder_sequence)
-        if memory is not None and self.norm == "pre":
+        if memory is not None and is_before(self.norm):
             memory = self._attention_norm(memory)
         cache = {self.attention.name: self.attention.init_cache(batch_size, max_length, memory, memory_mask)}
         if self.cross_attention is not None:

@@ -11,23 +11,24 @@ from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
-ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu")
+ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu", "swiglu")
+GATED = ("geglu", "swiglu")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class FeedForward(AdaptableMixin, keras.layers.Layer):
     """Two dense layers with an activation between them, applied to each position.
 
-    relu and the forms of gelu but geglu: f(x W_inner + b) W_output + b. geglu (Shazeer 2020): (gelu(x W_gate) *
-    (x W_inner)) W_output. GELU is the tanh form, as in the published Routing Transformer; exact_gelu has the normal
-    distribution itself, as in BERT; quick_gelu is x sigmoid(1.702 x), as in the Sparse Transformer (Child et al. 2019,
-    section 5.2).
+    relu and the forms of gelu but geglu: f(x W_inner + b) W_output + b. geglu and swiglu (Shazeer 2020): (f(x W_gate) *
+    (x W_inner)) W_output with f GELU or x sigmoid(x). GELU is the tanh form, as in the published Routing Transformer;
+    exact_gelu has the normal distribution itself, as in BERT; quick_gelu is x sigmoid(1.702 x), as in the Sparse
+    Transformer (Child et al. 2019, section 5.2).
 
     Args:
         intermediate_dim: size between the layers.
-        activation: "relu", "gelu", "exact_gelu", "quick_gelu" or "geglu". Default "gelu".
+        activation: "relu", "gelu", "exact_gelu", "quick_gelu", "geglu" or "swiglu". Default "gelu".
         dropout: rate in [0, 1) after the activation, in training. Default 0.
-        use_bias: whether the dense layers have biases. None: yes, but not for "geglu", as published.
+        use_bias: whether the dense layers have biases. None: yes, but not for "geglu" and "swiglu", as published.
         kernel_initializer: of the kernels, default "glorot_uniform".
         seed: integer for the dropout.
         **kwargs: `name`, `dtype`, `trainable`.
@@ -69,13 +70,14 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
         self.intermediate_dim = intermediate_dim
         self.activation = activation
         self.dropout = dropout
-        self.use_bias = activation != "geglu" if use_bias is None else use_bias
+        self.use_bias = activation not in GATED if use_bias is None else use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
     def build(self, inputs_shape: Shape) -> None:
-        self._gate = self._dense("gate", self.intermediate_dim, inputs_shape) if self.activation == "geglu" else None
+        is_gated = self.activation in GATED
+        self._gate = self._dense("gate", self.intermediate_dim, inputs_shape) if is_gated else None
         self._inner = self._dense("inner", self.intermediate_dim, inputs_shape)
         self._output_dense = self._dense("output", inputs_shape[-1], (*inputs_shape[:-1], self.intermediate_dim))
 
@@ -93,7 +95,8 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = self._inner(inputs)
         if self._gate is not None:
-            x = ops.gelu(self._gate(inputs), approximate=True) * x
+            gate = self._gate(inputs)
+            x = (ops.silu(gate) if self.activation == "swiglu" else ops.gelu(gate, approximate=True)) * x
         elif self.activation == "quick_gelu":
             x = x * ops.sigmoid(1.702 * x)
         else:

@@ -16,6 +16,7 @@ from tf_sparse_attention.layers.blocks.block_checks import check_causal, check_s
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import hide_from_attention, implicit_mask
+from tf_sparse_attention.layers.parts.norms import NORMS, is_before, make_norm
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Shape, Tensor
@@ -34,11 +35,12 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
     Args:
         attention: an attention layer of this library.
         feed_forward: a layer (B, T, D) to (B, T, D), or None.
-        norm: "pre" or "post". Default "pre".
+        norm: "pre" or "post", or "pre_rms" or "post_rms" with `keras.layers.RMSNormalization` in place of layer norms.
+            Default "pre".
         causal: whether later positions are hidden: passed on as `use_causal_mask`, and needed for the values of
             successors. Default False.
         dropout: rate in [0, 1) on the result of each sublayer before it is added, in training. Default 0.
-        epsilon: of the layer norms, default 1e-6.
+        epsilon: of the norms, default 1e-6.
         remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less
             memory, about a third more time. State and dropout seeds are updated once all the same. Default False.
         seed: integer for the dropout.
@@ -96,7 +98,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         check_sublayers(attention, feed_forward, cross_attention)
-        checks.check_choice("norm", norm, ("pre", "post"))
+        checks.check_choice("norm", norm, NORMS)
         checks.check_switch("causal", causal)
         check_causal(attention, cross_attention, causal)
         checks.check_switch("remat", remat)
@@ -146,7 +148,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
             self._feed_forward_norm = self._norm("feed_forward_norm", inputs_shape)
 
     def _norm(self, name, inputs_shape):
-        layer = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
+        layer = make_norm(self.norm, self.epsilon, name, self.dtype_policy)
         layer.build(inputs_shape)
         return layer
 
@@ -172,7 +174,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         if self.reproduce_reference:
             inputs, given = hide_from_attention(inputs, "query_mask", given)
         if memory is not None:
-            memory = self._attention_norm(memory) if self.norm == "pre" else memory
+            memory = self._attention_norm(memory) if is_before(self.norm) else memory
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
         check_extra_masks(self.attention, extra_masks, self)
         given |= {name: extra for name, extra in extra_masks.items() if extra is not None}
@@ -215,10 +217,10 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
             )
 
     def _residual(self, x, sublayer, norm, training):
-        change = ops.cast(sublayer(norm(x) if self.norm == "pre" else x), x.dtype)
+        change = ops.cast(sublayer(norm(x) if is_before(self.norm) else x), x.dtype)
         if training and self._seeds is not None:
             change = keras.random.dropout(change, self.dropout, seed=self._seeds)
-        return x + change if self.norm == "pre" else norm(x + change)
+        return x + change if is_before(self.norm) else norm(x + change)
 
     def _run(self, layer, x, training, *sources, **arguments):
         call = remat_call if self.remat and training else type(layer).__call__
