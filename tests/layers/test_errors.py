@@ -399,9 +399,12 @@ def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
         (lambda layer, x: layer.attention_pattern(x), "`use_causal_mask` must be True with the values of successors"),
         (
             lambda layer, x: layer(x, x + 1, use_causal_mask=True),
-            "`value` and `key` must be None, or `query` itself, with the values of successors, .* self-attention alone",
+            "`value` and `key` must be None, or `query` itself, with the values of successors .* self-attention alone",
         ),
-        (lambda layer, x: layer.init_cross_cache(x), "the values of successors are for self-attention alone"),
+        (
+            lambda layer, x: layer.init_cross_cache(x),
+            "the values of successors and selected blocks are for self-attention alone",
+        ),
     ],
 )
 def test_successor_values_are_for_causal_self_attention(run, message):

@@ -51,9 +51,9 @@ class HeadProjections(PatternHeads):
             self.use_output_bias,
             self._objects,
         )
-        self._gate = head_parts.make_gate(self, query_shape, self._objects)
-        self._norms = head_parts.make_norms(self)
-        self._sinks = head_parts.make_sinks(self)
+        self._head_gate = head_parts.make_gate(self, query_shape, self._objects)
+        self._head_norms = head_parts.make_norms(self)
+        self._head_sinks = head_parts.make_sinks(self)
         if self.position == "relative":
             num_rows = 2 * (self.max_distance or max(self.reach, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
@@ -73,9 +73,9 @@ class HeadProjections(PatternHeads):
 
     def join_heads(self, query: Tensor, heads: Tensor) -> Tensor:
         """Returns the output (B, T, D) of the attended heads (B, N, T, Hv) of a query (B, T, D)."""
-        return projections.join_heads(self._attention_output, head_parts.gated(self._gate, query, heads))
+        return projections.join_heads(self._attention_output, head_parts.gated(self._head_gate, query, heads))
 
     def project_heads(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
         """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens."""
         heads = projections.heads_of(projection, x)
-        return self._norms[projection.name](heads) if projection.name in self._norms else heads
+        return self._head_norms[projection.name](heads) if projection.name in self._head_norms else heads
