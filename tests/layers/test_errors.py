@@ -84,7 +84,7 @@ WRONG_ARGUMENTS = [
         0,
         "`intermediate_dim` must be a positive integer. Received: intermediate_dim=0.",
     ),
-    (block, "norm", "both", "`norm` must be one of ['pre', 'post']. Received: norm='both'."),
+    (block, "norm", "both", "`norm` must be one of ['pre', 'post', 'pre_rms', 'post_rms']. Received: norm='both'."),
     (block, "dropout", -0.1, "`dropout` must be a number in [0, 1). Received: dropout=-0.1."),
     (block, "seed", 0.5, "`seed` must be an integer of at least 0. Received: seed=0.5."),
     (block, "epsilon", 0, "`epsilon` must be a positive number. Received: epsilon=0."),
@@ -170,9 +170,9 @@ FURTHER_ARGUMENTS = [
         "num_blocks_before=1, num_blocks_after=None.",
     ),
     (
-        lambda: FeedForward(8, activation="swiglu"),
-        "`activation` must be one of ['relu', 'gelu', 'exact_gelu', 'quick_gelu', 'geglu']. "
-        "Received: activation='swiglu'.",
+        lambda: FeedForward(8, activation="reglu"),
+        "`activation` must be one of ['relu', 'gelu', 'exact_gelu', 'quick_gelu', 'geglu', 'swiglu']. "
+        "Received: activation='reglu'.",
     ),
     (lambda: FeedForward(8, dropout=2), "`dropout` must be a number in [0, 1). Received: dropout=2."),
     (lambda: FeedForward(8, seed="1"), "`seed` must be an integer of at least 0. Received: seed='1'."),
