@@ -31,9 +31,8 @@ class Pattern:
     Attributes:
         period: by how many positions a query and a key may be moved together without a change of the rule: 1 for a rule
             of distances, the block size for one of blocks. Masks of such rules are constants. None: by none.
-        reach: the largest distance of a key that matters: of `position="relative"` without `max_distance` so many are
-            told apart, and with `takes_memory` no key is read from further away. Default 0: the neighbours alone, no
-            memory.
+        reach: the largest distance of a key that matters: so many `position="relative"` without `max_distance` tells
+            apart, and no memory is read from further away. Default 0: the neighbours alone, no memory.
         by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
         num_groups: how many groups there are; only patterns that sort tokens into groups have it.
         chooses_keys: whether each group chooses its keys among all, by `choose_keys`, rather than each key its group.
@@ -47,8 +46,7 @@ class Pattern:
         causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
         max_length: the most positions that a sequence may have; None: any number.
         parts: the patterns that a composition is made of.
-        takes_successors: whether `Successors` can be made of it: whether its arrangement takes keys that are a position
-            later, with a `Call.lead` of -1, and passes that on.
+        takes_successors: whether `Successors` can be made of it: its arrangement takes a `Call.lead` of -1.
         reads_successors: whether the value of a key is that of the token after it, see `Successors`.
 
     Example:
