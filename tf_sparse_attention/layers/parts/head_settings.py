@@ -70,10 +70,10 @@ class HeadSettings:
             )
         dim = self.rotary.dim
         if self.rotary != PLAIN and layer.position != "rotary":
-            changed = [name for name in HeadSettings.names() if self.config()[name] != HeadSettings().config()[name]]
+            changed = dict(dataclasses.asdict(self.rotary).items() - dataclasses.asdict(PLAIN).items())
             raise ValueError(
                 "`position` must be 'rotary' with settings of rotary positions. "
-                f"Received: position={layer.position!r}, {[name for name in changed if name.startswith(ROTARY)]}."
+                f"Received: position={layer.position!r}, {sorted(ROTARY + name for name in changed)}."
             )
         if dim is not None and dim > layer.key_dim:
             raise ValueError(
