@@ -101,16 +101,11 @@ def perturbation_check(
             size = float(changes[:cut].max())
             worst, has_power = max(worst, size), has_power or bool(changes[cut:].any())
             if size > atol and not leak:
-                position = int(np.argmax(changes > atol))
-                source = find_source(
-                    subject, inputs, arrays, cut, atol, _looked_at(position) if sparing else slice(None)
-                )
 
-                def depends(later, arrays=arrays, position=position):
-                    return _changes(subject, inputs, base, inputs.join(arrays, later))[position] > atol
+                def changes_from(later, arrays=arrays):
+                    return _changes(subject, inputs, base, inputs.join(arrays, later))
 
-                distance = find_distance(position, cut, inputs.batch_and_length[1], depends)
-                leak = Leak("perturbation", cut, position, size, source.layer, distance, source.heads)
+                leak = _leak_of("perturbation", subject, inputs, arrays, cut, changes, atol, changes_from, sparing)
     return Finding(worst, leak, has_power)
 
 
@@ -148,20 +143,23 @@ def prefix_check(
         size = float(changes.max())
         worst = max(worst, size)
         if size > atol and not leak:
-            position = int(np.argmax(changes > atol))
-            source = find_source(subject, inputs, inputs.prefix(cut), cut, atol, _looked_at(position))
-
-            def depends(later, position=position):
-                return _changes_of_prefix(subject, inputs, base, later)[position] > atol
-
-            distance = find_distance(position, cut, inputs.batch_and_length[1], depends)
-            leak = Leak("prefix", cut, position, size, source.layer, distance, source.heads)
+            arrays, changes_from = inputs.prefix(cut), functools.partial(_changes_of_prefix, subject, inputs, base)
+            leak = _leak_of("prefix", subject, inputs, arrays, cut, changes, atol, changes_from, sparing=True)
     if len(failed) == len(cuts):
         raise ValueError(
             "`quick` compares the whole with shorter sequences, which `target` must take; `quick=False` does without. "
             f"Received: {type(failed[cuts[-1]]).__name__} at {cuts[-1]} of {inputs.batch_and_length[1]} positions."
         ) from failed[cuts[-1]]
     return Finding(worst, leak, True)
+
+
+def _leak_of(check, subject, inputs, arrays, cut, changes, atol, changes_from, sparing):
+    """Returns the `Leak` that changes of the outputs before a cut tell of, given those of a later cut as a function."""
+    position = int(np.argmax(changes > atol))
+    source = find_source(subject, inputs, arrays, cut, atol, _looked_at(position) if sparing else slice(None))
+    length = inputs.batch_and_length[1]
+    distance = find_distance(position, cut, length, lambda later: changes_from(later)[position] > atol)
+    return Leak(check, cut, position, float(changes[:cut].max()), source.layer, distance, source.heads)
 
 
 def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
