@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import keras
 
+from tf_sparse_attention.convert.swap.decoders import copy_head_parts, is_decoder_attention
 from tf_sparse_attention.convert.swap.dense_attention import (
+    is_dense_attention,
     is_sparse,
     limit_window,
     looks_like_attention,
@@ -15,6 +17,7 @@ from tf_sparse_attention.convert.swap.model_copy import copy_state, is_plain_gra
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable
+from tf_sparse_attention.models.dense_parts import input_sizes
 from tf_sparse_attention.models.layer_sites import find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
@@ -87,6 +90,8 @@ class Replacement:
                 f"`make_layer` must return a layer that fits {path}: `arguments_of(attention)` has what both need, "
                 f"and layers that share queries and keys need `share_qk=False`. {error}"
             ) from error
+        if is_decoder_attention(dense):
+            remarks += copy_head_parts(dense, layer)
         layer.trainable = dense.trainable
         copy_trainable(dense, layer)
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
@@ -98,7 +103,7 @@ class Replacement:
         sites = find_layer_sites(model)
         by_dense: dict[int, SwappedAttention] = {}
         for site in sites:
-            if site.path in known or not isinstance(site.layer, keras.layers.MultiHeadAttention):
+            if site.path in known or not is_dense_attention(site.layer):
                 continue
             if site.attribute is None:
                 self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
@@ -197,5 +202,4 @@ def _is_cross_attention(site):
         return True
     if unsupported_reason(site.layer):
         return False
-    sizes = {p.kernel.shape[0] for p in (site.layer.query_dense, site.layer.value_dense, site.layer.key_dense)}
-    return len(sizes) > 1
+    return len(set(input_sizes(site.layer))) > 1

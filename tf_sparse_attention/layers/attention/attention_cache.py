@@ -67,13 +67,17 @@ class AttentionCache(CrossAttentionCache):
             return cache
         return fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
 
-    def prefill(self, x: Tensor, cache: Cache, mask: Tensor | None = None) -> tuple[Tensor, Cache]:
+    def prefill(
+        self, x: Tensor, cache: Cache, mask: Tensor | None = None, kept: Size | None = None
+    ) -> tuple[Tensor, Cache]:
         """Returns the results for a prompt, in one pass, and the cache after it.
 
         Args:
             x: float (B, T, D), from the first token on.
             cache: what `init_cache` returned.
             mask: bool (B, T), False for padding, which must be on the right. None: no padding.
+            kept: int32 () or (B,), how many tokens of each row the cache has afterwards, where it is to go on from
+                within the prompt. None: all that are no padding.
 
         Returns:
             Pair of the output (B, T, D) and the cache.
@@ -95,6 +99,8 @@ class AttentionCache(CrossAttentionCache):
         lengths = ops.full((batch,), length, dtype="int32")
         if masks.query_mask is not None:
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
+        if kept is not None:
+            lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
         query, key, value = heads
         groups, key = describe_keys(self, pattern, query, key)
         return output, fill_cache(plans, cache, key, value, groups, lengths)

@@ -29,10 +29,10 @@ class MixedAttentionCache:
         return {name: part.init_cache(*given) for name, part in self._named_parts()}
 
     def prefill(
-        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None
+        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None, kept: Size | None = None
     ) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the results for a prompt, and the caches after it."""
-        return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask))
+        return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask, kept))
 
     def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the result for the next token, and the caches after it."""
