@@ -5,7 +5,6 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 from keras import ops
 
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention

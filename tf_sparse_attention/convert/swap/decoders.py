@@ -86,7 +86,12 @@ def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
 
     Returns:
         Dictionary of arguments, without a window.
+
+    Raises:
+        ValueError: if it is not built.
     """
+    if not attention.built:
+        raise ValueError(f"`attention` must be built: its sizes are those of its weights. Received: {attention!r}.")
     query, output = part_of(attention, "query_dense"), part_of(attention, "output_dense")
     norm = _norm(attention, "query")
     arguments = {
@@ -132,7 +137,8 @@ def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAt
     Returns:
         Remarks on what of the source the target does not have, as text.
     """
-    wanted, remarks, first = decoder_arguments(source), [], 0
+    remarks: list[str] = []
+    wanted, first = decoder_arguments(source), 0
     for part in target.parts if isinstance(target, MixedAttention) else [target]:
         heads = slice(first, first + part.num_heads)
         first += part.num_heads
@@ -146,7 +152,7 @@ def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAt
     return list(dict.fromkeys(remarks))
 
 
-def _differences(layer, wanted) -> Iterator[str]:
+def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]:
     """Iterates over remarks on settings of a decoder's attention that a new layer does not have."""
     own = {"position": layer.position, **layer.head_settings.config()}
     for name in own.keys() & wanted.keys() - {"num_key_value_heads"}:

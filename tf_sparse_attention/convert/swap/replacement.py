@@ -7,6 +7,7 @@ import keras
 from tf_sparse_attention.convert.swap.decoders import copy_head_parts, is_decoder_attention
 from tf_sparse_attention.convert.swap.dense_attention import (
     is_dense_attention,
+    is_keras_attention,
     is_sparse,
     limit_window,
     looks_like_attention,
@@ -163,7 +164,7 @@ class _GraphCopy:
         if is_plain_graph(layer):
             return self.replacement.copy_model(layer, f"{self.path}{layer.name}.")
         copy = type(layer).from_config(layer.get_config())
-        if isinstance(layer, keras.layers.MultiHeadAttention):
+        if is_keras_attention(layer):
             self.dense[id(copy)] = [layer, copy]
         if isinstance(layer, keras.layers.Layer):  # additions and the like are operations without weights
             self.pairs.append((layer, copy))

@@ -28,7 +28,7 @@ class CachesInUse:
     kept: Size | None = None
 
     def attend(self, layer: keras.layers.Layer, x: Tensor, index: Size) -> Tensor:
-        """Returns the output (B, T, D) of an attention layer of this library for a prompt, or for the token at `index`."""
+        """Returns the output (B, T, D) of an attention layer for a prompt, or for the token at `index`."""
         cache = self.caches[id(layer)]
         if self.kept is None:
             output, self.caches[id(layer)] = layer.decode(x, cache, index)
