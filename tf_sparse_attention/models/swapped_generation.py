@@ -30,7 +30,7 @@ class SwappedGeneration:
     def generate_step(self, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         lengths = ops.sum(ops.cast(inputs["padding_mask"], "int32"), axis=-1)
         # The first step computes the last token that all prompts have again.
-        with _prompts_of(ops.maximum(ops.min(lengths) - 1, 0)):
+        with prompts_of(ops.maximum(ops.min(lengths) - 1, 0)):
             return super().generate_step(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def _build_cache(self, token_ids: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
@@ -63,7 +63,7 @@ def generates(model_class: type) -> bool:
 
 
 @contextlib.contextmanager
-def _prompts_of(length: Size) -> Iterator[None]:
+def prompts_of(length: Size) -> Iterator[None]:
     """Context in which caches are made for prompts that have so many tokens before the first step."""
     token = _tokens_before.set(length)
     try:

@@ -109,6 +109,21 @@ def test_the_smaller_of_the_own_window_and_the_one_asked_for_applies(family):
     assert difference(logits(sparse, tokens()), logits(short, tokens())) < 1e-4
 
 
+def test_windows_can_be_those_that_were_published():
+    published = decoder("gpt_oss", sliding_window=4)
+    model = decoder("gpt_oss", sliding_window=4)  # with the same weights
+    for layer, window in zip(published.backbone.transformer_layers, (3, None), strict=True):
+        layer.self_attention_layer.sliding_window = window  # KerasHub's see one more, on the other layers
+
+    def make_layer(attention):
+        window = 4 if "transformer_layer_0" in attention.path else LENGTH
+        return LocalAttention(**{**arguments_of(attention), "window": window})
+
+    sparse = replace_attention(model, make_layer, keep_windows=False, print_fn=None)
+    assert difference(logits(sparse, tokens()), logits(published, tokens())) < 1e-4
+    assert difference(logits(model, tokens()), logits(published, tokens())) > 1e-2
+
+
 def cache_sizes(model):
     """Returns the sizes of what a model carries from step to step, in numbers, by where they are."""
     found = {}

@@ -32,15 +32,22 @@ class Replacement:
     Args:
         make_layer: function of a dense attention layer that returns a new layer or None.
         causal: whether every new layer is called with `use_causal_mask`.
+        keep_windows: whether the window of a dense attention limits that of the new layer.
 
     Attributes:
         replaced: by path, the names of the classes of the dense and the new layer, and remarks, as text.
         skipped: by path, pairs of the name of the class and the reason.
     """
 
-    def __init__(self, make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None], causal: bool) -> None:
+    def __init__(
+        self,
+        make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None],
+        causal: bool,
+        keep_windows: bool = True,
+    ) -> None:
         self.make_layer = make_layer
         self.causal = causal
+        self.keep_windows = keep_windows
         self.replaced: dict[str, tuple[str, ...]] = {}
         self.skipped: dict[str, tuple[str, str]] = {}
         self.new_layers: dict[int, keras.layers.Layer] = {}  # by id, what `make_layer` has returned
@@ -80,7 +87,7 @@ class Replacement:
                 f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
             )
         remarks: list[str] = []
-        window = sliding_window_of(dense)
+        window = sliding_window_of(dense) if self.keep_windows else None
         if window is not None:
             layer, remarks = limit_window(layer, window)
         try:
