@@ -245,6 +245,12 @@ CASES = {
     ),
     "selected": Case(selected(block_size=3, num_blocks=3, position="rotary"), packs=False),
     "selected_relative": Case(selected(block_size=2, num_blocks=4, position="relative"), packs=False),
+    "selected_convolved": Case(
+        lambda **common: BlockSelectedAttention(
+            4, 4, block_size=3, num_blocks=2, key_convolution=3, num_key_value_heads=2, position="rotary", **common
+        ),
+        packs=False,
+    ),
     "selected_beside": Case(
         sparse(Nearest(3, 3) | SelectedBlocks(4, 2) | Window(3), share_qk=True, position="alibi"), packs=False
     ),
@@ -330,6 +336,7 @@ OF_EACH_KIND = (
     "top_keys",
     "grouped_window",
     "grouped_union",
+    "selected_convolved",
 )
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")

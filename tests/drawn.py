@@ -161,6 +161,7 @@ def chunks():
 @st.composite
 def selected(draw):
     own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
+    own["key_convolution"] = draw(st.none() | st.integers(1, 6))
     return layers.BlockSelectedAttention, common(draw) | own
 
 

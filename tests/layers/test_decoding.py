@@ -42,7 +42,7 @@ def test_drawn_layers_decode_on_jax(kind, run_python):
 # One of each class and each cache policy; the first ones are compiled by default.
 NAMES = ["local_window_relative", "all", "strided_merged", "nearest", "lsh", "local_2d", "fixed", "nearest_separate"]
 NAMES += ["local_blocks", "local_2d_blocks", "sparse_sinks", "sparse_routed", "sparse_heads", "sparse_two_groupings"]
-SELECTED = ["selected", "selected_beside"]
+SELECTED = ["selected_convolved", "selected", "selected_beside"]
 
 
 def made(name):

@@ -240,6 +240,24 @@ def selected_blocks(query, key, block_size, num_blocks, exists, segments):
     return allowed
 
 
+def convolved_keys(key, kernel, exists, segments):
+    """Returns keys (T, H) with silu of their causal convolution added, over keys that exist and are of their document.
+
+    Args:
+        key: float (T, H).
+        kernel: float (K, H), row l for the key l positions before.
+        exists: bool (T,), where keys exist.
+        segments: int (T,), the document of each token; None where nothing is packed.
+    """
+    total = np.zeros_like(key)
+    for i in range(len(key)):
+        for distance, factors in enumerate(kernel[: i + 1]):
+            j = i - distance
+            if exists[j] and (segments is None or segments[i] == segments[j]):
+                total[i] += factors * key[j]
+    return key + total / (1 + np.exp(-total))
+
+
 def best_members(scores, size, exists):
     """Returns, for each cluster, the positions of its `size` best tokens in ascending order.
 

@@ -460,6 +460,9 @@ def _groups_of_leaf(head, leaf, number, index):
 
 
 def _block_selected(head):
+    if head.layer.key_convolution is not None:
+        kernel = head.weights["key_convolution/kernel"][:, _key_head(head.layer, head.index)]
+        head.key = definitions.convolved_keys(head.key, kernel, head.key_exists, head.segments)
     return _by_positions(head, _selected_blocks(head, head.layer))
 
 

@@ -9,6 +9,7 @@ import keras
 RULES = (
     (r"(query|key|value)/kernel", 3, (1, 0)),  # (D, N, H): heads, then what comes in
     (r"(query|key|value)/bias", 2, (0,)),
+    (r"key_convolution/kernel", 3, (1,)),  # (K, N, H)
     (r"attention_output/kernel", 3, (0, 2)),  # (N, H, D): heads, then what goes out
     (r"(persistent|vectors)/(key|value)", 3, (0, 1)),  # (N, M, H)
     (r"clusters/(centroids|sums)", 3, (0,)),  # (N, C, H)
