@@ -247,7 +247,16 @@ CASES = {
     "selected_relative": Case(selected(block_size=2, num_blocks=4, position="relative"), packs=False),
     "selected_convolved": Case(
         lambda **common: BlockSelectedAttention(
-            4, 4, block_size=3, num_blocks=2, key_convolution=3, num_key_value_heads=2, position="rotary", **common
+            4,
+            4,
+            block_size=3,
+            num_blocks=2,
+            key_convolution=3,
+            use_shared_choice=True,
+            choice_chunk_size=5,
+            num_key_value_heads=2,
+            position="rotary",
+            **common,
         ),
         packs=False,
     ),

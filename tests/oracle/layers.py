@@ -58,6 +58,8 @@ class Head:
     key_exists: Any
     allowed: Any
     segments: Any  # of queries and of keys, (T,) each, or None
+    queries: Any  # of all heads, (N, T, H)
+    inputs: Any  # of the queries, (T, D)
 
 
 def as_array(weight):
@@ -106,7 +108,9 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
             if masks.get("attention_mask") is not None:
                 allowed = masks["attention_mask"][b, h]
             own = [x[b, min(_key_head(layer, h), x.shape[1] - 1)] for x in (keys, values)]  # some heads may have none
-            head = Head(layer, weights, h, causal, queries[b, h], *own, *exists[:2], allowed, exists[2])
+            head = Head(
+                layer, weights, h, causal, queries[b, h], *own, *exists[:2], allowed, exists[2], queries[b], query[b]
+            )
             results.append(_only_existing(head.query_exists, *_attend_head(head)))
     shape = (len(query), layer.num_heads)
     output, probabilities, pattern = (np.reshape(x, shape + np.shape(x)[1:]) for x in zip(*results, strict=True))
@@ -119,6 +123,13 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
 def _key_head(layer, head):
     """Returns the number of the head that has the keys of a query head."""
     return head // (layer.num_pattern_heads // layer.num_key_heads)
+
+
+def _group(head):
+    """Returns the slice of the heads that have the same keys."""
+    size = head.layer.num_pattern_heads // head.layer.num_key_heads
+    first = head.index // size * size
+    return slice(first, first + size)
 
 
 def _mixed(layer, query, value, key, causal, read, attention_mask=None, **masks):
@@ -469,6 +480,8 @@ def _block_selected(head):
 def _selected_blocks(head, sizes):
     """Returns what the queries of a head see by block selection, bool (T, S); `sizes` has those of the pattern."""
     query, key = head.query, head.key
+    if sizes.use_shared_choice:
+        query = head.queries[_group(head)].sum(0)
     if head.layer.position == "rotary":
         query, key = (attention.rotate(x, np.arange(len(x))) for x in (query, key))
     return definitions.selected_blocks(query, key, sizes.block_size, sizes.num_blocks, head.key_exists, head.segments)

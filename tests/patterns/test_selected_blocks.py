@@ -80,6 +80,35 @@ def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     assert not names & {"scatter", "while"}
 
 
+def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
+    key = column([1, 1, 3, 3, 0, 0])
+    query = np.concatenate([column([1] * 6), column([-2] * 6)], axis=1)
+    for together, last in ((False, [1, 0]), (True, [0, 0])):
+        (blocks,) = select_blocks(query, key, TokenMasks(), 2, 1, in_groups=together)
+        assert to_numpy(blocks)[0, :, -1].tolist() == last
+
+
+@pytest.mark.parametrize("size", [5, 64])
+def test_queries_that_choose_chunk_by_chunk_choose_the_same(size):
+    query, key = normal(2, 2, 2, 37, 4)
+    segments = np.arange(37)[None] // [[11], [30]]
+    masks = TokenMasks(key_mask=np.arange(37) < [[37], [33]], query_segments=segments, key_segments=segments)
+    for given in (masks, TokenMasks()):
+        whole, chunks = (select_blocks(query, key, given, 4, 3, chunk_size=each) for each in (None, size))
+        np.testing.assert_array_equal(to_numpy(chunks), to_numpy(whole))
+
+
+def test_no_array_has_all_products_of_queries_and_blocks_where_queries_choose_chunk_by_chunk():
+    def largest(chunk_size):
+        run = tf.function(lambda x: select_blocks(x, x, TokenMasks(), 4, 1, chunk_size=chunk_size), jit_compile=True)
+        program = run.experimental_get_compiler_ir(tf.zeros((1, 1, 512, 2)))(stage="hlo")
+        sizes = re.findall(r"f32\[([\d,]+)\]", program)
+        return max(int(np.prod([int(size) for size in each.split(",")])) for each in sizes)
+
+    assert largest(None) == 512 * 128
+    assert largest(32) == 32 * 128
+
+
 def test_a_convolution_of_keys_takes_in_the_keys_before_of_the_same_document_that_exist():
     kernel, silu = np.array([[[1.0]], [[10.0]]], "float32"), lambda x: x / (1 + np.exp(-x))
     masks = TokenMasks(key_mask=np.array([[True, True, False, True, True]]), key_segments=np.array([[0, 0, 0, 0, 1]]))

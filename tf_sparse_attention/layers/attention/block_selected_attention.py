@@ -27,8 +27,8 @@ class BlockSelectedAttention(AttentionLayer):
 
     For causal self-attention alone: call it with `use_causal_mask=True` and without `value`.
 
-    With `key_convolution` K a key is k_i + silu(sum_l w_l k_{i-l}), 0 <= l < K, each channel for itself, before positions
-    turn it: means and scores are of such keys, which makes blocks with what is sought stand out. It neither crosses
+    With `key_convolution` K a key is k_i + silu(sum_l w_l k_{i-l}), 0 <= l < K, each channel for itself, before
+    positions turn it: means and scores are of such keys, which makes blocks with what is sought stand out. It neither crosses
     documents nor takes in padding. Kernels are zeros at first, and keys as without.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189); the convolution
@@ -40,6 +40,10 @@ class BlockSelectedAttention(AttentionLayer):
         block_size: positions of a block. Default 128.
         num_blocks: blocks that a query sees, with its own. Default 3.
         key_convolution: K, positions of a short causal convolution over the keys, 3 to 5 in the paper. None: none.
+        use_shared_choice: whether heads that share keys (`num_key_value_heads`) see the same blocks, those of the
+            largest sum of their products. Default False: each head chooses by itself.
+        choice_chunk_size: queries that choose at a time, which bounds the memory of T^2 / block_size products a head
+            to so many rows of it. None: all at once, which is faster.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
@@ -59,14 +63,18 @@ class BlockSelectedAttention(AttentionLayer):
         block_size: int = 128,
         num_blocks: int = 3,
         key_convolution: int | None = None,
+        use_shared_choice: bool = False,
+        choice_chunk_size: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_optional_count("key_convolution", key_convolution)
-        self._pattern = SelectedBlocks(block_size, num_blocks)
+        self._pattern = SelectedBlocks(block_size, num_blocks, use_shared_choice, choice_chunk_size)
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.key_convolution = key_convolution
+        self.use_shared_choice = use_shared_choice
+        self.choice_chunk_size = choice_chunk_size
 
     def build_projections(self, query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
         super().build_projections(query_shape, value_shape, key_shape)
@@ -119,5 +127,5 @@ class BlockSelectedAttention(AttentionLayer):
         return output, {**cache, CONVOLUTION: kept}
 
     def get_config(self) -> Config:
-        names = ("block_size", "num_blocks", "key_convolution")
+        names = ("block_size", "num_blocks", "key_convolution", "use_shared_choice", "choice_chunk_size")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
