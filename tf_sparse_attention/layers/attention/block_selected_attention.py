@@ -28,8 +28,8 @@ class BlockSelectedAttention(AttentionLayer):
     For causal self-attention alone: call it with `use_causal_mask=True` and without `value`.
 
     With `key_convolution` K a key is k_i + silu(sum_l w_l k_{i-l}), 0 <= l < K, each channel for itself, before
-    positions turn it: means and scores are of such keys, which makes blocks with what is sought stand out. It neither crosses
-    documents nor takes in padding. Kernels are zeros at first, and keys as without.
+    positions turn it: means and scores are of such keys, which makes blocks with what is sought stand out. It neither
+    crosses documents nor takes in padding. Kernels are zeros at first, and keys as without.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189); the convolution
     Xiao et al. 2025, "Optimizing Mixture of Block Attention" (arXiv 2511.11571).
