@@ -161,6 +161,8 @@ def chunks():
 @st.composite
 def selected(draw):
     own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
+    own["key_convolution"] = draw(st.none() | st.integers(1, 6))
+    own["choice_chunk_size"] = draw(st.none() | st.integers(1, 70))
     return layers.BlockSelectedAttention, common(draw) | own
 
 

@@ -12,7 +12,7 @@ from tests.contracts import CLOSE, SIZE, assert_close, built, call, normal, to_n
 
 EXACT = 1e-12  # rounding of float64
 # One of each class, but those that arrange tokens as another does.
-AS_ANOTHER = ("local_window_relative", "strided_merged", "global_window_relative", "fixed", "lsh", "mixed")
+AS_ANOTHER = ("local_window_relative", "strided_merged", "global_window_relative", "fixed", "lsh", "native", "mixed")
 COMPILED = [name for name in OF_EACH_CLASS if name not in AS_ANOTHER]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")

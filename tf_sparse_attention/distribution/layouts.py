@@ -7,8 +7,10 @@ import keras
 # What a path ends with, the rank of the weight, and the axes to split it by, the best first: that which the layers on
 # both sides compute with without an exchange, then one that saves as much memory. No path matches two rows.
 RULES = (
-    (r"(query|key|value)/kernel", 3, (1, 0)),  # (D, N, H): heads, then what comes in
-    (r"(query|key|value)/bias", 2, (0,)),
+    # (D, N, H): heads, then what comes in.
+    (r"((window_|compressed_)?(query|key|value)|branch_gate)/kernel", 3, (1, 0)),
+    (r"((window_|compressed_)?(query|key|value)|branch_gate)/bias", 2, (0,)),
+    (r"key_convolution/kernel", 3, (1,)),  # (K, N, H)
     (r"attention_output/kernel", 3, (0, 2)),  # (N, H, D): heads, then what goes out
     (r"(persistent|vectors)/(key|value)", 3, (0, 1)),  # (N, M, H)
     (r"clusters/(centroids|sums)", 3, (0,)),  # (N, C, H)

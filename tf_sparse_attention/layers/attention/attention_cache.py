@@ -86,8 +86,7 @@ class AttentionCache(CrossAttentionCache):
             ValueError: for a cache of another layer or of other rows, and for a prompt that it cannot hold.
         """
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
-        pattern = self.make_pattern(causal=True)
-        plans = self.plan_heads(pattern)
+        plans = self.plan_heads(self.make_pattern(causal=True))
         check_cache(x, cache, plans)
         check_space("x", plans, cache, x.shape[1])
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
@@ -101,9 +100,7 @@ class AttentionCache(CrossAttentionCache):
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
         if kept is not None:
             lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
-        query, key, value = heads
-        groups, key = describe_keys(self, pattern, query, key)
-        return output, fill_cache(plans, cache, key, value, groups, lengths)
+        return output, self.fill_attention(*heads, cache=cache, lengths=lengths)
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
         """Returns the result for the next token and the cache after it.
@@ -128,9 +125,22 @@ class AttentionCache(CrossAttentionCache):
         if not ops.is_tensor(index):
             check_space("index", plans, cache, int(np.max(index)) + 1)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        query, key, value = self.project(x)
-        output, cache = self.decode_attention(query, key, value, cache, index)
+        output, cache = self.decode_attention(*self.project(x), cache=cache, index=index)
         return self.join_heads(x, output), cache
+
+    def fill_attention(self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, lengths: Tensor) -> Cache:
+        """Returns the cache after a prompt of projected heads, (B, N, T, H) and so on as in `decode_attention`.
+
+        Args:
+            query: float (B, N, T, H), not scaled.
+            key: float (B, M, T, H), or None where queries serve as keys.
+            value: float (B, M, T, Hv).
+            cache: as before the prompt.
+            lengths: int32 (B,), tokens of each row.
+        """
+        pattern = self.make_pattern(causal=True)
+        groups, key = describe_keys(self, pattern, query, key)
+        return fill_cache(self.plan_heads(pattern), cache, key, value, groups, lengths)
 
     def decode_attention(
         self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, index: Tensor

@@ -73,6 +73,7 @@ def decode_pattern(
     groups: Sequence[tuple[Tensor | None, Tensor | None]],
     index: Tensor,
     options: AttentionOptions,
+    chosen: Mapping[int, Mapping[str, Tensor]] = {},
 ) -> tuple[Tensor, Cache]:
     """Returns attention of the next token to what the cache keeps and to itself, and the cache after it.
 
@@ -86,6 +87,7 @@ def decode_pattern(
             goes by positions.
         index: int32 (B,), the position of the token.
         options: an `AttentionOptions`.
+        chosen: what was chosen for the query, int32 (B, n) by name, for leaves of `ChosenBlocks` by their index.
 
     Returns:
         Pair of the output (B, N, 1, Hv) and the cache. Where the cache has no slots for `index`, the output is NaN and
@@ -107,7 +109,7 @@ def decode_pattern(
             entry = {**entry, "count": count}
         cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, is_kept)
 
-    queries |= choices_of_next(plans, cache, turned, index)
+    queries |= {**chosen, **choices_of_next(plans, cache, turned, index)}
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
