@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy
 from tf_sparse_attention.layers import (
@@ -211,44 +210,3 @@ def test_fewer_heads_of_keys_need_keys_of_their_own():
         RoutingAttention(4, 4, 2, 4, num_key_value_heads=2)(normal(1, 5, SIZE))
     with pytest.raises(ValueError, match="must give the heads of each part of the pattern keys"):
         SparseAttention(4, 4, Heads([(1, Window(2)), (3, Window(3))]), num_key_value_heads=2)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"max_wavelength": 5e5, "scaling_factor": 4.0},
-        {"scaling_factor": 3.0, "rope_type": "dynamic"},
-        {"max_wavelength": 1.5e5, "scaling_factor": 32.0, "rope_type": "yarn", "truncate": False},
-        {"scaling_factor": 8.0, "rope_type": "yarn", "original_max_position_embeddings": 1024},
-    ],
-)
-def test_rotary_positions_are_those_of_keras_hub(settings):
-    keras_hub = pytest.importorskip("keras_hub")
-    from tf_sparse_attention.ops.positions import Rotary
-    from tf_sparse_attention.ops.rotary import RotarySettings
-
-    theirs = keras_hub.layers.RotaryEmbedding(**settings)
-    own = Rotary(RotarySettings(**{"type" if name == "rope_type" else name: x for name, x in settings.items()}))
-    for positions, atol in ((np.arange(64), 2e-5), (np.arange(0, 8192, 97), 2e-3)):
-        x = normal(1, len(positions), 2, 16)
-        wanted = theirs(x, positions=positions)
-        turned = own.rotate(ops.transpose(x, (0, 2, 1, 3)), positions)
-        assert_close(ops.transpose(turned, (0, 2, 1, 3)), wanted, atol)
-
-
-def test_frequencies_of_llama_3_are_those_of_keras_hub():
-    pytest.importorskip("keras_hub")
-    from keras_hub.src.models.llama.llama_rotary_embedding import LlamaRotaryEmbedding
-
-    from tf_sparse_attention.ops.rotary import RotarySettings
-
-    theirs = LlamaRotaryEmbedding(
-        max_wavelength=5e5,
-        frequency_adjustment_factor=8.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        pretraining_sequence_length=8192,
-    )
-    own = RotarySettings(5e5, 8.0, "llama3", original_max_position_embeddings=8192)
-    np.testing.assert_allclose(own.frequencies(64), to_numpy(theirs._get_inverse_freq(64)), rtol=1e-5)
