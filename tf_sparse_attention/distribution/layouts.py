@@ -31,7 +31,7 @@ RULES = (
 def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "model") -> keras.distribution.LayoutMap:
     """Returns how the weights of the models and layers of this library are split over the devices of a mesh.
 
-    Attention is split over heads (queries, keys, values, gates, sinks, centroids, persistent vectors, the output's kernel),
+    Attention is split over heads (queries, keys, values, gates, sinks, centroids, persistent vectors, output kernels),
     feed-forward layers over what is inside of them, embeddings and logits over the vocabulary. All else is whole on
     every device: norms, tables of relative positions, biases that are added to a sum. Optimizers lay out their state as
     the weight it belongs to, those of `tsa.optimizers` the factors of a matrix too.
