@@ -61,14 +61,15 @@ def test_a_tiny_decoder_writes_with_a_cache(tiny):
     np.testing.assert_allclose(np.asarray(logits)[:, 0], np.asarray(tiny(IDS[:1, :95]))[:, -1], atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads what is exported with TensorFlow")
 def test_an_exported_decoder_gives_the_same_logits(tmp_path):
     import tensorflow as tf
 
     model = LanguageModel.from_preset("gpt_oss_tiny", vocabulary_size=20)
-    model.export(tmp_path, input_signature=[keras.InputSpec((None, None), "int32")], verbose=False)
-    served = tf.saved_model.load(tmp_path).serve(IDS[:2])
-    np.testing.assert_allclose(np.asarray(served), np.asarray(model(IDS[:2])), atol=1e-5)
+    model.export(tmp_path, input_signature=[keras.InputSpec(shape=(None, None), dtype="int32")], verbose=False)
+    served = tf.saved_model.load(tmp_path)
+    np.testing.assert_allclose(np.asarray(served.serve(IDS[:2])), np.asarray(model(IDS[:2])), atol=1e-5)
 
 
 @pytest.mark.full
