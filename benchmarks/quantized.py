@@ -1,9 +1,9 @@
 """What kernels of few bits cost in quality: `python -m benchmarks.quantized`.
 
 Trains the tiny decoders of `tsa.models.DECODER_PRESETS` (grouped heads; norms of queries and keys; sinks) on bytes of
-Python's own library, in about two minutes of two cores each, and prints for float32, int8, int4 and float8 (with Keras's
-`quantize`) the bits per byte of held-out files, the median error of logits as a share of their standard deviation, and
-how often the likeliest byte is the same.
+Python's own library, in some minutes of two cores, and prints for float32 and for what Keras's `quantize` makes of it,
+int8, int4 and float8, the bits per byte of held-out files, the median error of logits as a share of their standard
+deviation, and how often the likeliest byte is the same.
 """
 
 import argparse
