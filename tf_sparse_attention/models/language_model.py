@@ -99,7 +99,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         """Returns a model of a published size with random weights.
 
         Args:
-            name: one of `tf_sparse_attention.models.presets.PRESETS`.
+            name: one of `tf_sparse_attention.models.PRESETS` or `DECODER_PRESETS`.
             vocabulary_size: V.
             reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
                 otherwise they are "nearest".
@@ -116,7 +116,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         dtype = overrides.get("dtype")
         backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
         model = cls(backbone, tie_embeddings, use_output_bias, dtype=dtype)
-        if PRESETS[name].get("initialization") == "depth":
+        if PRESETS.get(name, {}).get("initialization") == "depth":
             initialize_by_depth(model, overrides.get("seed"))
         return model
 

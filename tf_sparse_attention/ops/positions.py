@@ -193,7 +193,7 @@ class Alibi(NoPosition):
             # The product is made in the program: as a constant it would be N times as large.
             apart = ops.cast(np.abs(distances.offsets).astype("int32"), "float32")
             return ops.convert_to_tensor(-slopes) * apart  # (N, 1, t, s)
-        return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
+        return ops.convert_to_tensor(-slopes) * ops.cast(ops.abs(distances.tokens), "float32")
 
 
 def position_of(
