@@ -5,6 +5,7 @@ What must be decided before Keras, TensorFlow or JAX starts is decided at the to
 """
 
 import gc
+import inspect
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -70,7 +71,9 @@ def _keep_kernels():
 def _take_graphs_as_they_are():
     """Lets TensorFlow neither make graphs faster nor note for each operation who asked for it: a tenth of the time.
 
-    Most graphs run once or twice. The full run has both: it says where the operation of an error comes from.
+    Nor does it translate Python by AutoGraph where nobody says `autograph=True`, as nothing here needs it: a seventh of
+    what decoding takes. Most graphs run once or twice. The full run has it all: it says where the operation of an error
+    comes from.
     """
     import tensorflow as tf
     from tensorflow.python.client import pywrap_tf_session
@@ -79,6 +82,9 @@ def _take_graphs_as_they_are():
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf_stack.extract_stack = lambda stacklevel=1: None
     pywrap_tf_session.TF_SetOpStackTrace = lambda operation, stack: None
+    function = inspect.unwrap(tf.function)
+    defaults = zip(inspect.signature(function).parameters, function.__defaults__, strict=True)
+    function.__defaults__ = tuple(False if name == "autograph" else default for name, default in defaults)
 
 
 def _delete_weights_at_once():
