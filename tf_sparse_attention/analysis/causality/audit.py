@@ -148,11 +148,11 @@ def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> 
         gradients: False leaves check 1 out, for targets that have no gradient. Defaults to True.
         quick: True for forward passes alone, for large models: the outputs of the whole against those of the sequence
             cut off at each cut (check "prefix"; cuts too short for `target` are left out, and the report has them), and
-            one replacement at the middle cut. Where `target` has one fixed length, and with `training`, one replacement at
-            each cut instead. It keeps two outputs at once, whatever the number of cuts, and few positions of each
-            layer. It sees no leak that is smaller than `atol` or in gradients alone, and what depends on the length of
-            the sequence, and not on later tokens, fails it:
-            `quick=False` says which. Defaults to False.
+            one replacement at the middle cut. Where `target` has one fixed length, and with `training`, one
+            replacement at each cut instead. It keeps two outputs at once, whatever the number of cuts, and few
+            positions of each layer. It sees no leak that is smaller than `atol` or in gradients alone, and what depends
+            on the length of the sequence, and not on later tokens, fails it: `quick=False` says which. Defaults to
+            False.
 
     Returns:
         `CausalityReport` with the figures.
