@@ -167,6 +167,13 @@ def selected(draw):
 
 
 @st.composite
+def native(draw):
+    own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
+    own |= {"window": draw(REACH), "num_key_value_heads": draw(st.sampled_from([None, 1, 2]))}
+    return layers.NativeSparseAttention, common(draw, st.sampled_from([2, 4])) | own
+
+
+@st.composite
 def clustered(draw):
     own = {"num_clusters": draw(st.integers(1, 9)), "num_bits": draw(st.integers(8, 40))}
     own |= {"num_iterations": draw(st.integers(1, 5)), "top_k": draw(st.sampled_from([None, 1, 3, 8]))}
@@ -241,6 +248,7 @@ KINDS = {
     "chunks": chunks,
     "clustered": clustered,
     "selected": selected,
+    "native": native,
     "sparse": sparse,
     "sparse_top_keys": sparse_top_keys,
 }

@@ -107,9 +107,7 @@ class NativeSparseAttention(AttentionLayer):
 
         def pooling(name, size):
             initializer = self._objects["kernel_initializer"]
-            return BlockPooling(
-                self.block_size, size, self.use_bias, initializer, name=name, dtype=self.dtype_policy.name
-            )
+            return BlockPooling(self.block_size, size, self.use_bias, initializer, name=name, dtype=self.dtype_policy)
 
         self._gates = make("branch_gate", self.num_heads, 3)
         self._keys = [make(f"{name}_key", self.num_key_heads, self.key_dim) for name in ("window", "compressed")]
