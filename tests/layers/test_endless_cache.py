@@ -6,8 +6,11 @@ import pytest
 from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy, with_random_weights
+from tf_sparse_attention.data import ByteTokenizer
+from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.layers import BlockSelectedAttention, LocalAttention, MixedAttention, SparseAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.ops.positions import Rotary
 from tf_sparse_attention.patterns import First, Heads, Nearest, Window
 
@@ -128,3 +131,20 @@ def test_positions_in_the_cache_need_a_pattern_that_keeps_first_and_last_tokens(
     mixed = MixedAttention([LocalAttention(2, 4, window=3), LocalAttention(2, 4, window=4)])
     mixed.build((1, 9, SIZE))
     assert mixed.init_cache(1, None, positions_in_cache=True)
+
+
+@pytest.mark.parametrize("run_eagerly", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
+    model = LanguageModel(Backbone(20, 1, 16, [STREAMING], seed=0))
+    model._generator = Generator(model, run_eagerly)
+    settings = {"strategy": Sampling(temperature=0.9), "seed": 3, "stop_token_ids": None, "chunk_size": 6}
+    endless = model.stream([4, 5, 6], None, **settings)
+    ids = np.concatenate([next(endless) for _ in range(4)])
+    np.testing.assert_array_equal(ids, np.concatenate([*model.stream([4, 5, 6], 21, **settings)]))
+    stopped = model.stream([4, 5, 6], None, **{**settings, "stop_token_ids": ids[9:10]})
+    end = 3 + list(ids[3:]).index(ids[9])
+    np.testing.assert_array_equal(np.concatenate([*stopped]), ids[: end + 1])
+    with pytest.raises(ValueError, match="`strategy` must not be a beam search, nor look at the text so far"):
+        model.stream([4], None, strategy=Sampling(repetition_penalty=1.2))
+    with pytest.raises(ValueError, match="`tokenizer` must be None where `max_length` is None"):
+        model.stream([4], None, tokenizer=ByteTokenizer())
