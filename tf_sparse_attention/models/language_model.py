@@ -193,12 +193,13 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     def init_cache(
         self,
         batch_size: int | Tensor,
-        max_length: int | Tensor,
+        max_length: int | Tensor | None,
         memory: dict[str, Tensor] | None = None,
+        positions_in_cache: bool = False,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
-        return self.backbone.init_cache(batch_size, max_length, memory, **encoded)
+        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, **encoded)
 
     def prefill(
         self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None

@@ -57,6 +57,14 @@ class NoPosition:
         """Returns queries or keys (B, N, T, H), turned by their `positions`, int broadcastable to (B, N, T)."""
         return x
 
+    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
+        """Returns a key (B, N, 1, H) as a cache keeps it: turned by its position, arguments as of `rotate`."""
+        return self.rotate(key, positions)
+
+    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
+        """Returns keys (B, N, S, H) of a cache as a query sees them: as they are kept, arguments as of `rotate`."""
+        return key
+
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor | None:
         """Returns what is added to the scores, broadcastable to (..., t, s), or None.
 
@@ -166,6 +174,35 @@ class Rotary(NoPosition):
             cosine, sine = cosine * self.settings.amplitude, sine * self.settings.amplitude
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryInCache(Rotary):
+    """Rotary positions counted inside of a cache of first and last tokens (Xiao et al. 2024, section 3.2).
+
+    With s first tokens and a window of w, key p of a query at i is at place p if p < s, else at p - max(0, i - w + 1 -
+    s): no place is beyond s + w, however long the text is. Keys are kept unturned and turned where they are read.
+
+    Args:
+        settings: a `RotarySettings`.
+        num_first: s.
+        window: w.
+        index: i of each row, int32 (B,).
+    """
+
+    num_first: int = 0
+    window: int = 1
+    index: Tensor = None
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        gap = ops.maximum(self.index - (self.window - 1 + self.num_first), 0)[:, None, None]
+        return super().rotate(x, ops.where(positions < self.num_first, positions, positions - gap))
+
+    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
+        return key
+
+    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
+        return self.rotate(key, positions)
 
 
 @dataclasses.dataclass(frozen=True)

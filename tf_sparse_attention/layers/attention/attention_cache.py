@@ -8,6 +8,13 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.cache_checks import check_cache, check_index, check_space
 from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
+from tf_sparse_attention.layers.attention.endless_cache import (
+    check_prompt,
+    is_unturned,
+    length_of_cache,
+    mark_unturned,
+    position_in_cache,
+)
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts.masks import token_masks
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
@@ -35,34 +42,48 @@ class AttentionCache(CrossAttentionCache):
         return self.make_pattern(causal=True).cache_unsupported_reason()
 
     def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
     ) -> Cache:
         """Returns the cache before the first token.
 
         Args:
             batch_size: B, an integer or a scalar tensor.
-            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
+            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor. None: any
+                number (up to 2^30), of a pattern whose cache does not grow, such as a window or `Window(w) | First(n)`.
             memory: float (B, L, D), inputs of the L positions before the first token, as in a call of a layer with
                 `supports_memory`. They take no positions: the first token is at 0. None: nothing comes before.
             memory_mask: bool (B, L), False where there is nothing, or another document. None: all are seen.
+            positions_in_cache: whether rotary positions of keys are their places among those that a query can see, as
+                in StreamingLLM (Xiao et al. 2024), and no position is ever larger than the cache; of windows with or
+                without first tokens. Once there are more tokens than that, results are no longer those of a call,
+                where the first tokens are further away, and `prefill` takes no longer prompts. Default False.
 
         Returns:
             Dictionary of tensors: floats in the compute dtype, counters int32; with a memory also a mask of it.
 
         Raises:
-            ValueError: if the layer cannot decode with a cache or is not built, and for a memory that it does not
-                take, or of another shape.
+            ValueError: if the layer cannot decode with a cache or is not built, for a memory that it does not take, or
+                of another shape, and for no `max_length` or `positions_in_cache` where the pattern does not allow it.
         """
         check_has_cache(self)
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
+        pattern, sizes = self.make_pattern(causal=True), (self.key_dim, self.value_dim)
+        plans = self.plan_heads(pattern)
+        max_length = length_of_cache(self, plans, max_length)
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
-        pattern, sizes = self.make_pattern(causal=True), (self.key_dim, self.value_dim)
         check_length(pattern, "max_length", max_length)
         length = max_length if memory is None else max_length + shape(memory)[1]
-        cache = empty_cache(self.plan_heads(pattern), batch_size, sizes, length, self.compute_dtype)
+        cache = empty_cache(plans, batch_size, sizes, length, self.compute_dtype)
+        if positions_in_cache:
+            cache = mark_unturned(self, plans, cache, memory)
         if memory is None:
             return cache
         return fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
@@ -89,6 +110,8 @@ class AttentionCache(CrossAttentionCache):
         plans = self.plan_heads(self.make_pattern(causal=True))
         check_cache(x, cache, plans)
         check_space("x", plans, cache, x.shape[1])
+        if is_unturned(cache):
+            check_prompt(self, plans, x.shape[1])
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         heads = self.project(x)
         output = self.attend(
@@ -139,7 +162,7 @@ class AttentionCache(CrossAttentionCache):
             lengths: int32 (B,), tokens of each row.
         """
         pattern = self.make_pattern(causal=True)
-        groups, key = describe_keys(self, pattern, query, key)
+        groups, key = describe_keys(self, pattern, query, key, is_turned=not is_unturned(cache))
         return fill_cache(self.plan_heads(pattern), cache, key, value, groups, lengths)
 
     def decode_attention(
@@ -159,9 +182,11 @@ class AttentionCache(CrossAttentionCache):
         keys = queries if key is None else groups_of_leaves(self, pattern, key, index[:, None])
         query, key = self.score_inputs(query, key)
         groups = list(zip(queries, keys, strict=True))
-        options = self.attention_options(causal=True)
+        plans, options = self.plan_heads(pattern), self.attention_options(causal=True)
+        if is_unturned(cache):
+            options = options._replace(position=position_in_cache(self, plans, index))
         key = query if key is None else key
-        return decode_pattern(self.plan_heads(pattern), cache, query, key, value, groups, index, options)
+        return decode_pattern(plans, cache, query, key, value, groups, index, options)
 
 
 def check_has_cache(layer: keras.layers.Layer) -> None:

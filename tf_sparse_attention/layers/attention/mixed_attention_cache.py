@@ -21,11 +21,16 @@ class MixedAttentionCache:
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
     def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
     ) -> dict[str, Cache]:
         """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
         check_has_cache(self)
-        given = batch_size, max_length, memory, memory_mask
+        given = batch_size, max_length, memory, memory_mask, positions_in_cache
         return {name: part.init_cache(*given) for name, part in self._named_parts()}
 
     def prefill(

@@ -96,7 +96,7 @@ def decode_pattern(
     at, held, kept = index[:, None, None], holds(plans, cache, index + 1), None
     if held is not True:  # rows that have ended may have -1, or the largest integer, whose successor is negative
         kept = ops.logical_and(held, index + 1 > 0)[:, None]
-    turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
+    turned, key = options.position.rotate(query, at), options.position.rotate_written(key, at)
     cache, queries, keys = dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, (query_groups, key_groups), is_kept = cache[entry_name(leaf)], groups[leaf.index], kept
@@ -113,7 +113,8 @@ def decode_pattern(
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
-        return places, _read(leaf, cache[entry_name(leaf)], places[leaf.index])
+        keys = _read(leaf, cache[entry_name(leaf)], places[leaf.index])
+        return places, keys._replace(key=options.position.rotate_read(keys.key, keys.places[leaf.index].position))
 
     output = attend_cached(plans, query, turned, read, options, causal=True)
     if kept is not None:
