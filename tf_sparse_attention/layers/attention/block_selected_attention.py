@@ -105,9 +105,14 @@ class BlockSelectedAttention(AttentionLayer):
         return heads if self._convolution is None else (query, self._convolution.of_sequence(key, masks), value)
 
     def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
     ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask)
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache)
         return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
 
     def fill_attention(self, query: Tensor, key: Tensor, value: Tensor, cache: Cache, lengths: Tensor) -> Cache:

@@ -185,9 +185,14 @@ class NativeSparseAttention(AttentionLayer):
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
     def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
     ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask)
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache)
         sizes = self.key_dim, self.value_dim
         near = empty_cache(self.plan_heads(self._window), batch_size, sizes, max_length, self.compute_dtype)
         num_blocks = shape(cache["part_0"]["key"])[2] // self.block_size
