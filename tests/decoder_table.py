@@ -65,8 +65,8 @@ def _same_text(dense, sparse, ids, name):
 
 def table():
     """Returns the table in Markdown."""
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head, *lines = (f"| {' | '.join(line)} |" for line in (COLUMNS, *rows()))
+    return "\n".join([head, "|---" * len(COLUMNS) + "|", *lines])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Decoders of KerasHub made sparse: the same logits and text where nothing is hidden, caches cut to the window."""
 
+import pathlib
+
 import keras
 import numpy as np
 import pytest
@@ -233,3 +235,12 @@ def test_what_cannot_be_replaced_is_said():
     attention = type(model.backbone.transformer_layers[0]._self_attention_layer)
     with pytest.raises(ValueError, match="`attention` must be built"):
         arguments_of(attention(4, 2))
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_of_decoders_is_what_is_found():
+    from tests import decoder_table
+
+    page = pathlib.Path(decoder_table.__file__).parents[1] / "docs" / "converting.md"
+    assert f"<!-- decoders -->\n{decoder_table.table()}\n<!-- /decoders -->" in page.read_text(encoding="utf-8")
