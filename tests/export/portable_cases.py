@@ -30,6 +30,9 @@ FIXED = {"layer": "FixedAttention", **HEADS, "block_size": 4, "num_summary": 2}
 ALL = {"layer": "AllAttention", **HEADS, "num_persistent": 3, "window": 6}
 LSH = {"layer": "LSHAttention", **HEADS, "num_buckets": 4, "bucket_size": 4, "num_rounds": 2}
 IMAGE = {"layer": "LocalAttention2D", **HEADS, "width": 5, "block_shape": (2, 2)}
+SELECTED = {"block_size": 4, "num_blocks": 2, "position": "rotary"}
+MODERN = {"num_key_value_heads": 1, "use_query_key_norm": True, "use_gate": True, "use_sink": True}
+MODERN |= {"logit_soft_cap": 2.0, "position": "rotary", "rotary_type": "yarn", "rotary_scaling_factor": 4.0}
 POSITIONS = (None, "relative", "rotary", "alibi")
 
 
@@ -76,6 +79,12 @@ CASES = {
     "hashing (LSH), chunks": {"attention": [{**LSH, "selection": "chunks"}]},
     "local, two dimensions": {"attention": [IMAGE]},
     "dense": {"attention": [{"layer": "DenseAttention", **HEADS}]},
+    "selected blocks": {"attention": [{"layer": "BlockSelectedAttention", **HEADS, **SELECTED}]},
+    "selected blocks, convolved keys": {
+        "attention": [{"layer": "BlockSelectedAttention", **HEADS, **SELECTED, "key_convolution": 3}]
+    },
+    "native sparse attention": {"attention": [{"layer": "NativeSparseAttention", **HEADS, **SELECTED, "window": 4}]},
+    "grouped heads, norms, gate, sinks, cap": {"attention": [{**LOCAL, **MODERN}], "norm": "pre_and_post_rms"},
     "`Window(4)`": {"attention": [sparse(Window(4))]},
     "`Window(4) \\| First(2)`": {"attention": [sparse(Window(4) | First(2))]},
     "`Dilated(2, 3)`": {"attention": [sparse(Dilated(2, 3))]},

@@ -8,6 +8,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.blocks import are_known, join, shape, split
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.types import Size, Tensor
 
@@ -180,7 +181,7 @@ def best_of(scores: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
     blocks, chosen = ops.arange(shape(scores)[-1], dtype="int32"), []
     last = ops.max(ops.where(allowed, blocks, NO_BLOCK), axis=-1)  # (B or 1, 1, T)
     for taken in range(count):
-        best = ops.cast(ops.argmax(scores, axis=-1), "int32")
+        best = best_group(scores)
         # Whatever scores are, no later block is taken, nor one that is not there.
         chosen.append(ops.where(ops.logical_and(number > taken, best <= last), best, NO_BLOCK))
         if taken + 1 < count:

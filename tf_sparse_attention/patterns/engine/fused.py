@@ -123,13 +123,13 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     if not are_known(groups, *slots) or min(slots) < SMALLEST_GROUP:
         return None
     batch, heads = shape(inputs.query)[:2]
-    if heads != inputs.value.shape[1]:
-        return None  # groups stand between a head and those that share its keys
     sizes = batch, heads, groups
     pairs = pairs_in_groups(arrangement, leaf, inputs, call, (*sizes, *slots))
     if pairs is None:
         return None
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
+    if rows[1].shape[1] != heads:
+        return None  # groups stand between a head and those that share its keys
     rows = [ops.reshape(x, (batch, heads * groups, *shape(x)[3:])) for x in rows]
     if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
         return None
