@@ -138,6 +138,22 @@ def _top_keys():
     return layers.RoutingAttention(selection="top_keys", share_qk=False, **ROUTED)
 
 
+def _grouped():
+    return layers.LocalAttention(
+        window=256, position="rotary", num_key_value_heads=2, use_sink=True, logit_soft_cap=30.0, **HEADS
+    )
+
+
+def _selected():
+    return layers.BlockSelectedAttention(block_size=128, num_blocks=3, **HEADS)
+
+
+def _native():
+    return layers.NativeSparseAttention(
+        block_size=64, num_blocks=4, window=256, num_key_value_heads=2, position="rotary", **HEADS
+    )
+
+
 LAYERS = {
     "LocalAttention": Layer(_local),
     "RoutingAttention nearest": Layer(_nearest, shares=True),
@@ -155,4 +171,7 @@ LAYERS = {
     "LSHAttention, two rounds": Layer(_hashing, shares=True),
     "ClusteredAttention": Layer(_clustered, causal=False),
     "ClusteredAttention, improved": Layer(_improved, causal=False),
+    "LocalAttention, grouped heads": Layer(_grouped),
+    "BlockSelectedAttention": Layer(_selected),
+    "NativeSparseAttention": Layer(_native),
 }

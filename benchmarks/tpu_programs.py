@@ -113,6 +113,21 @@ PROGRAMS = {
         Bounds(0, 0, 0, "and so are their gradients"),
     ),
     **_of_layer(
+        "LocalAttention, grouped heads",
+        Bounds(0, 0, 0, "blocks are reshapes and slices, whose keys a group of heads shares"),
+        Bounds(0, 0, 0, "and so are their gradients"),
+    ),
+    **_of_layer(
+        "BlockSelectedAttention",
+        Bounds(22, 0, 2, "pairs of queries and chosen blocks by block and back; a block of keys for each tile"),
+        Bounds(26, 2, 2, "the same of gradients; a block is read by several tiles, which add up"),
+    ),
+    **_of_layer(
+        "NativeSparseAttention",
+        Bounds(22, 0, 2, "as selected blocks: compressed blocks and the window are reshapes"),
+        Bounds(26, 2, 2, "as selected blocks"),
+    ),
+    **_of_layer(
         "RoutingAttention nearest",
         Bounds(6, 0, 3, "order and its inverse; queries, values, groups there, output back; revival"),
         Bounds(9, 0, 3, "the gradients of three permutations are gathers"),
