@@ -119,12 +119,12 @@ PROGRAMS = {
     ),
     **_of_layer(
         "BlockSelectedAttention",
-        Bounds(22, 0, 2, "pairs of queries and chosen blocks by block and back; a block of keys for each tile"),
-        Bounds(26, 2, 2, "the same of gradients; a block is read by several tiles, which add up"),
+        Bounds(22, 0, 2, "pairs of queries and blocks there and back; a block of keys for each tile"),
+        Bounds(26, 2, 2, "the same; a block is read by several tiles, which add up"),
     ),
     **_of_layer(
         "NativeSparseAttention",
-        Bounds(22, 0, 2, "as selected blocks: compressed blocks and the window are reshapes"),
+        Bounds(22, 0, 2, "as selected blocks; the others are reshapes"),
         Bounds(26, 2, 2, "as selected blocks"),
     ),
     **_of_layer(
