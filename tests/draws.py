@@ -4,10 +4,14 @@ import hypothesis
 import pytest
 
 
+def is_full():
+    """Whether the profile of Hypothesis is "full": then a default test too does what takes long."""
+    return hypothesis.settings.get_current_profile_name() == "full"
+
+
 def draws(few, many):
     """Returns settings of Hypothesis with `few` examples, or `many` where its profile is "full"."""
-    full = hypothesis.settings.get_current_profile_name() == "full"
-    return hypothesis.settings(max_examples=many if full else few)
+    return hypothesis.settings(max_examples=many if is_full() else few)
 
 
 def first(cases, count):
@@ -16,6 +20,17 @@ def first(cases, count):
     A case is a value, or a tuple of the values of several parameters.
     """
     return [case if number < count else _marked(case) for number, case in enumerate(cases)]
+
+
+def first_of_each(cases, kind):
+    """Returns the cases for `parametrize`, those after the first one of a kind marked for the full run.
+
+    Args:
+        cases: as for `first`.
+        kind: function of a case to what tells its kind.
+    """
+    kinds = [kind(case) for case in cases]
+    return [case if kinds[at] not in kinds[:at] else _marked(case) for at, case in enumerate(cases)]
 
 
 def _marked(case):
