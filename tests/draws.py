@@ -1,5 +1,7 @@
 """How much of a kind is tried: some of it by default, more in the full run (`make test-full`)."""
 
+import os
+
 import hypothesis
 import pytest
 
@@ -39,5 +41,8 @@ def _marked(case):
 
 
 ON_JAX = 20  # draws of a slow proof: each shape is a program of its own, which takes seconds to compile
-# Of such programs most of the time goes into machine code that is fast, for a moment.
-JAX_SETTINGS = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+# Of such programs most of the time goes into machine code that is fast, for a moment: `make test` asks for less.
+JAX_SETTINGS = {
+    "KERAS_BACKEND": "jax",
+    "XLA_FLAGS": os.environ.get("XLA_FLAGS", "").strip() or "--xla_backend_optimization_level=0",
+}
