@@ -20,6 +20,7 @@ from tf_sparse_attention.layers import (
     LocalAttention2D,
     LSHAttention,
     MixedAttention,
+    NativeSparseAttention,
     RoutingAttention,
     SparseAttention,
     StridedAttention,
@@ -55,6 +56,7 @@ class Case:
         pairs: whether it takes masks of pairs of tokens; one that does not takes attention masks of keys alone.
         segments: whether it takes `segment_ids`.
         vectors: whether every query also sees persistent vectors or a sink, whose weights are not returned.
+        num_softmaxes: how many softmaxes over keys a query adds up.
     """
 
     make: Callable
@@ -65,6 +67,7 @@ class Case:
     pairs: bool = True
     segments: bool = True
     vectors: bool = False
+    num_softmaxes: int = 1
 
 
 def local(**own):
@@ -105,6 +108,10 @@ def selected(**own):
     return lambda **common: BlockSelectedAttention(2, 4, **own, **common)
 
 
+def native(**own):
+    return lambda **common: NativeSparseAttention(4, 4, **own, **common)
+
+
 def routing(**own):
     options = {"num_clusters": 3, "cluster_size": 4, **own}
     return lambda **common: RoutingAttention(2, 4, **options, **{"seed": 5, **common})
@@ -134,6 +141,7 @@ ACROSS = {**NEVER_CAUSAL, "crosses": True, "packs": False}
 SEPARATE = {"causal": False, "crosses": True, "packs": False}
 CHOOSES_KEYS = {**ACROSS, "segments": False}
 CLUSTERED = {**CHOOSES_KEYS, "pairs": False}
+GATED = {"packs": False, "vectors": True, "num_softmaxes": 2}
 CASES = {
     "sparse_sinks": Case(sparse(SINKS, position="relative")),
     "sparse_sinks_both_sides": Case(sparse(SINKS, position="alibi"), causal=False),
@@ -245,6 +253,40 @@ CASES = {
     ),
     "selected": Case(selected(block_size=3, num_blocks=3, position="rotary"), packs=False),
     "selected_relative": Case(selected(block_size=2, num_blocks=4, position="relative"), packs=False),
+    "selected_convolved": Case(
+        lambda **common: BlockSelectedAttention(
+            4,
+            4,
+            block_size=3,
+            num_blocks=2,
+            key_convolution=3,
+            use_shared_choice=True,
+            choice_chunk_size=5,
+            num_key_value_heads=2,
+            position="rotary",
+            **common,
+        ),
+        packs=False,
+    ),
+    "native": Case(native(block_size=3, num_blocks=3, window=4), **GATED),
+    "native_grouped": Case(
+        native(
+            block_size=2,
+            num_blocks=2,
+            window=3,
+            num_key_value_heads=2,
+            use_sink=True,
+            logit_soft_cap=0.5,
+            use_query_key_norm=True,
+            use_gate=True,
+            position="rotary",
+        ),
+        **GATED,
+    ),
+    "native_relative": Case(
+        native(block_size=4, num_blocks=2, window=2, num_key_value_heads=1, position="relative"),
+        **GATED,
+    ),
     "selected_beside": Case(
         sparse(Nearest(3, 3) | SelectedBlocks(4, 2) | Window(3), share_qk=True, position="alibi"), packs=False
     ),
@@ -312,6 +354,7 @@ OF_EACH_CLASS = (
     "top_k_separate",
     "lsh",
     "selected",
+    "native",
     "mixed",
 )
 # And one of each way to arrange tokens, for what is quick.
@@ -330,6 +373,8 @@ OF_EACH_KIND = (
     "top_keys",
     "grouped_window",
     "grouped_union",
+    "selected_convolved",
+    "native_grouped",
 )
 # For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")

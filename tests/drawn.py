@@ -161,7 +161,16 @@ def chunks():
 @st.composite
 def selected(draw):
     own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
+    own["key_convolution"] = draw(st.none() | st.integers(1, 6))
+    own["choice_chunk_size"] = draw(st.none() | st.integers(1, 70))
     return layers.BlockSelectedAttention, common(draw) | own
+
+
+@st.composite
+def native(draw):
+    own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
+    own |= {"window": draw(REACH), "num_key_value_heads": draw(st.sampled_from([None, 1, 2]))}
+    return layers.NativeSparseAttention, common(draw, st.sampled_from([2, 4])) | own
 
 
 @st.composite
@@ -239,6 +248,7 @@ KINDS = {
     "chunks": chunks,
     "clustered": clustered,
     "selected": selected,
+    "native": native,
     "sparse": sparse,
     "sparse_top_keys": sparse_top_keys,
 }

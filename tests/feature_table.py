@@ -75,6 +75,8 @@ ROWS = [
     ("`LSHAttention`, chunks", layer("LSHAttention", **HASHED, share_qk=False, selection="chunks"),
      "hashing (LSH), chunks", "hashing (LSH), chunks"),
     ("`BlockSelectedAttention`", layer("BlockSelectedAttention", block_size=4), "selected blocks", None),
+    ("`NativeSparseAttention`", layer("NativeSparseAttention", block_size=4, num_blocks=2, window=4), "native sparse",
+     None),
     ("`AllAttention`", layer("AllAttention", num_persistent=3, window=4), "all-attention", "all-attention"),
     ("`GlobalLocalAttention`", layer("GlobalLocalAttention", window=4, num_first_global=1), None, "global tokens"),
     ("`ClusteredAttention`", layer("ClusteredAttention", num_clusters=3, seed=0), None, "clustered"),

@@ -19,6 +19,7 @@ CHANGES = (
     *("half_the_clusters", "twice_the_clusters", "half_the_size", "twice_the_size"),
     *("rotary", "rank_distance", "token_distance", "shifted_keys", "convolved_keys"),
 )
+BLOCKS = ("local", "last_successors", "selected", "last_selected", "native")
 CHANGED = ("local", "successors", "last_successors", *PLACES, *(f"last_{kind}" for kind in CHANGES))
 
 
@@ -61,7 +62,12 @@ FULL = [
     *_cells("python", 2048, MAIN, 3000),
     *_cells("python", 4096, MAIN, 500),
 ]
-SETS = {"quick": QUICK, "decides": _cells("python", 1024, CHANGED, 500), "full": FULL}
+SETS = {
+    "quick": QUICK,
+    "decides": _cells("python", 1024, CHANGED, 500),
+    "blocks": [cell for text in ("python", "books") for cell in _cells(text, 1024, BLOCKS, 500)],
+    "full": FULL,
+}
 
 
 def select(name: str, only: Sequence[str] = ("*",), seeds: Sequence[int] = SEEDS) -> list[Cell]:

@@ -15,6 +15,7 @@ TOKENS_IN_A_STEP = 4096
 REACH = NUM_LAYERS * (WINDOW - 1)  # of the local windows of all layers together
 HEADS = {"num_heads": 2, "key_dim": 32}
 LOCAL = {"layer": "LocalAttention", **HEADS, "window": WINDOW, "position": "rotary"}
+BLOCKS = {**HEADS, "block_size": 16, "num_blocks": CLUSTER_SIZE // 16, "position": "rotary"}  # as many keys as clusters
 INTERMEDIATE = 512  # of "local", whose projections all others' are compared with
 WITHOUT_KEYS = ("RoutingAttention", "LSHAttention")  # queries serve as keys there, unless told otherwise
 
@@ -55,6 +56,8 @@ KINDS = {
     "successors": _successors(),
     "random_successors": _successors(selection="random"),
     "lsh_successors": _lsh(use_successor_values=True),
+    "selected": lambda clusters: {"layer": "BlockSelectedAttention", **BLOCKS},
+    "native": lambda clusters: {"layer": "NativeSparseAttention", **BLOCKS, "window": WINDOW},
     "window_successors": lambda clusters: {
         "layer": "LocalAttention", **HEADS, "window": CLUSTER_SIZE, "use_successor_values": True
     },
@@ -150,10 +153,21 @@ def _intermediate(parts):
 
 def _num_projections(part):
     own = part.get("config", part)
+    if own.get("layer") == "NativeSparseAttention":
+        return _num_weights(own) // (HIDDEN_DIM * own["key_dim"])
     shares = own.get("share_qk", part.get("layer", "RoutingAttention") in WITHOUT_KEYS)
     # A table of relative positions is as large as a projection of one head; by rank there is one for values too.
     tables = {"rank": 2, "token": 1}[own.get("distance", "rank")] if own.get("position") == "relative" else 0
     return own["num_heads"] * (3 if shares else 4) + tables
+
+
+def _num_weights(part):
+    """Returns how many weights a layer has, without biases."""
+    from tf_sparse_attention import layers
+
+    layer = getattr(layers, part["layer"])(**{name: value for name, value in part.items() if name != "layer"})
+    layer.build((None, None, HIDDEN_DIM))
+    return layer.count_params()
 
 
 def get_config(name: str = "") -> ml_collections.ConfigDict:

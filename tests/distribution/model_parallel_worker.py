@@ -16,6 +16,7 @@ BATCH, LENGTH, VOCABULARY, STEPS = 4, 24, 16, 4
 # Without biases: those of keys have no gradient but rounding, which the optimizers would make steps of.
 HEADS = {"key_dim": 4, "use_bias": False}
 LOCAL = {"layer": "LocalAttention", "window": 6, "position": "relative", "max_distance": 6, **HEADS}
+GROUPED = {"num_key_value_heads": 2, "use_sink": True, "use_gate": True, "use_query_key_norm": True}
 ROUTED = {"layer": "RoutingAttention", "num_heads": 2, "num_clusters": 2, "cluster_size": 8, **HEADS}
 MESHES = ((1, 2), (1, 4), (2, 2))  # devices for the batch, devices for the model
 OPTIMIZERS = {
@@ -37,8 +38,11 @@ def scope(batch_devices, model_devices):
 
 
 def make_model(optimizer):
-    """Two blocks, of four local heads and of two local and two routed ones, which four devices do not divide."""
-    attention = [[{**LOCAL, "num_heads": 4}], [{**LOCAL, "num_heads": 2}, ROUTED]]
+    """Two blocks, whose four local heads share two of keys, and of two local and two routed heads.
+
+    Four devices do not divide the heads of keys, nor those of the second block.
+    """
+    attention = [[{**LOCAL, **GROUPED, "num_heads": 4}], [{**LOCAL, "num_heads": 2}, ROUTED]]
     backbone = tsa.models.Backbone(VOCABULARY, 2, 16, attention, intermediate_dim=32, activation="geglu", seed=0)
     model = tsa.models.LanguageModel(backbone)
     model.compile(OPTIMIZERS[optimizer](), tsa.models.language_model_loss())

@@ -14,9 +14,20 @@ from tests.jax_worker import ROOT
 from tf_sparse_attention.distribution.layouts import RULES, axes_to_split
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
+GROUPED = {"layer": "LocalAttention", "num_heads": 4, "key_dim": 4, "window": 4, "num_key_value_heads": 2}
+GROUPED |= {"use_sink": True, "use_gate": True, "use_query_key_norm": True}
 ROUTED = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 4}
 PERSISTENT = {"layer": "AllAttention", "num_heads": 4, "key_dim": 4, "num_persistent": 4, "window": 4}
-WHOLE = ("gamma", "beta", "relative_key", "relative_value", "attention_output/bias", "output/bias", "gate_")
+WHOLE = (
+    "gamma",
+    "beta",
+    "relative_key",
+    "relative_value",
+    "attention_output/bias",
+    "output/bias",
+    "gate_",
+    "norm/scale",
+)
 
 
 def mesh(*shape):
@@ -26,8 +37,8 @@ def mesh(*shape):
 
 def model(**embedding):
     arguments = {"intermediate_dim": 16, "activation": "geglu", "seed": 0, **embedding}
-    attention = [[LOCAL, ROUTED], [{**PERSISTENT, "adaptive_span": True}]]
-    return tsa.models.LanguageModel(tsa.models.Backbone(12, 2, 8, attention, **arguments))
+    attention = [[LOCAL, ROUTED], [{**PERSISTENT, "adaptive_span": True}], [GROUPED]]
+    return tsa.models.LanguageModel(tsa.models.Backbone(12, 3, 8, attention, **arguments))
 
 
 @pytest.mark.parametrize("embedding", [{"embedding_dim": 4}, {"embedding": {"cutoffs": (4, 8), "div_value": 2}}])
@@ -47,6 +58,11 @@ def test_every_weight_that_grows_with_the_model_is_split(embedding):
         ("local_attention/attention_output/kernel", ("model", None, None)),
         ("backbone/block_3/attention/routing/clusters/counts", ("model", None)),
         ("backbone/block_0/feed_forward/gate/kernel", (None, "model")),
+        ("backbone/block_0/feed_forward/gate/bias", ("model",)),
+        ("backbone/block_0/attention/local_0/gate/kernel", (None, "model", None)),
+        ("backbone/block_0/attention/local_0/gate/bias", ("model", None)),
+        ("backbone/block_0/attention/local_0/sinks", ("model",)),
+        ("backbone/block_0/attention/local_0/key_norm/scale", None),
         ("backbone/block_0/feed_forward/output/kernel", ("model", None)),
         ("backbone/embedding/embeddings", ("model", None)),
         ("language_model/to_vocabulary/kernel", (None, "model")),
@@ -136,6 +152,11 @@ def test_each_device_of_jax_holds_its_part_of_weights_and_of_the_state_of_adafac
     assert_split(shards, "routing_1/query/kernel", [1, 2, 1] if heads else [4, 1, 1])
     assert_split(shards, "routing_1_query_kernel_row_moment", [1] if heads else [4])
     assert_split(shards, "routing_1/clusters/centroids", [2 if heads else 1, 1, 1])
+    # Two heads of keys for four of queries: likewise, and what is of query heads is divided by them.
+    assert_split(shards, "block_0/attention/local_0/key/kernel", [1, 2, 1] if heads else [4, 1, 1])
+    assert_split(shards, "block_0/attention/local_0/gate/kernel", [1, number, 1])
+    assert_split(shards, "block_0/attention/local_0/sinks", [number])
+    assert_split(shards, "block_0/attention/local_0/key_norm/scale", [1])
 
 
 @pytest.mark.full

@@ -45,6 +45,16 @@ TINY = {
         "SAVE_EVERY": 2,
         "REPLICAS": 8,
     },
+    "10_decoder_made_sparse_and_healed": {
+        "PRESET": "qwen3_0.6b_en",
+        "LENGTH": 32,
+        "BATCH_SIZE": 2,
+        "BLOCK_SIZE": 4,
+        "NUM_BLOCKS": 2,
+        "TRAIN_STEPS": 2,
+        "STEPS": 2,
+        "MAX_LENGTH": 40,
+    },
 }
 WITH_STAND_IN = ("3_dense_model_made_sparse", "4_published_checkpoint")  # for what has to be downloaded
 # What the programs of a TPU are: of one backend alone, which the runtime has already.

@@ -23,6 +23,8 @@ KINDS = {
     "fixed": drawn.fixed,
     "routing": drawn.routing,
     "lsh": drawn.lsh,
+    "selected": drawn.selected,
+    "native": drawn.native,
     "sparse": drawn.sparse,
 }
 

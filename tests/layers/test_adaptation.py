@@ -10,8 +10,9 @@ from tests.draws import first
 from tf_sparse_attention.layers import FeedForward, TransformerBlock
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel
 
+HEADS = {"num_heads": 2, "num_key_value_heads": 1, "use_gate": True, "use_sink": True, "use_query_key_norm": True}
 PARTS = [
-    {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6},
+    {"layer": "LocalAttention", "key_dim": 8, "window": 6, **HEADS},
     {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 5},
 ]
 GLOBAL = [{"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "own_projections": True}]

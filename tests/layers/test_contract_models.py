@@ -13,7 +13,7 @@ from tests.draws import is_full
 
 EXACT = 1e-12  # rounding of float64
 # One of each class, but those that arrange tokens as another does.
-AS_ANOTHER = ("local_window_relative", "strided_merged", "global_window_relative", "fixed", "lsh", "mixed")
+AS_ANOTHER = ("local_window_relative", "strided_merged", "global_window_relative", "fixed", "lsh", "native", "mixed")
 TRACED = [name for name in OF_EACH_CLASS if name not in AS_ANOTHER]
 COMPILED = ("sparse_routed", "improved_clustered", "mixed")  # by XLA too, which takes as long as all the rest
 

@@ -17,6 +17,8 @@ from tf_sparse_attention.models import Backbone
 from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
+# Selected blocks are decoded below by default, and drawn ones in full.
+DRAWN = [pytest.param(x, marks=pytest.mark.full) if x in ("selected", "native") else x for x in [*KINDS, "mixed"]]
 HOW_MANY = [2, pytest.param(30, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
 JAX = """
 import json
@@ -25,7 +27,7 @@ print(json.dumps(compare_drawn({kind!r}, {wanted})))
 """
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
+@pytest.mark.parametrize("kind", DRAWN)
 @pytest.mark.parametrize("wanted", HOW_MANY)
 def test_drawn_layers_decode_as_they_are_trained(kind, wanted):
     _, error = compare_drawn(kind, wanted)
@@ -42,7 +44,8 @@ def test_drawn_layers_decode_on_jax(kind, run_python):
 # One of each class and each cache policy; the first ones are compiled by default.
 NAMES = ["local_window_relative", "all", "strided_merged", "nearest", "lsh", "local_2d", "fixed", "nearest_separate"]
 NAMES += ["local_blocks", "local_2d_blocks", "sparse_sinks", "sparse_routed", "sparse_heads", "sparse_two_groupings"]
-SELECTED = ["selected", "selected_beside"]
+SELECTED = ["selected_convolved", "selected", "selected_beside"]
+NATIVE = ["native_grouped", "native", "native_relative"]
 
 
 def made(name):
@@ -51,7 +54,7 @@ def made(name):
     return with_random_weights(layer, 0)
 
 
-@pytest.mark.parametrize("name", [*first(NAMES, 9), *first(SELECTED, 1)])
+@pytest.mark.parametrize("name", [*first(NAMES, 9), *first(SELECTED, 1), *first(NATIVE, 1)])
 def test_prompts_around_a_block_and_of_several_windows(name):
     x = np.random.default_rng(0).normal(size=(6, 31, SIZE)).astype("float32")
     assert largest_error(made(name), x, np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE

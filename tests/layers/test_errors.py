@@ -84,7 +84,7 @@ WRONG_ARGUMENTS = [
         0,
         "`intermediate_dim` must be a positive integer. Received: intermediate_dim=0.",
     ),
-    (block, "norm", "both", "`norm` must be one of ['pre', 'post', 'pre_rms', 'post_rms']. Received: norm='both'."),
+    (block, "norm", "both", "`norm` must be one of ['pre', 'post', 'pre_and_post', 'pre_rms', 'post_rms', "),
     (block, "dropout", -0.1, "`dropout` must be a number in [0, 1). Received: dropout=-0.1."),
     (block, "seed", 0.5, "`seed` must be an integer of at least 0. Received: seed=0.5."),
     (block, "epsilon", 0, "`epsilon` must be a positive number. Received: epsilon=0."),

@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy
 from tf_sparse_attention.layers import (
@@ -184,6 +183,8 @@ def test_a_sink_takes_its_share_of_every_softmax():
         ({"num_key_value_heads": 3}, "`num_key_value_heads` must divide the 4 heads"),
         ({"num_key_value_heads": 0}, "`num_key_value_heads` must be a positive integer"),
         ({"logit_soft_cap": 0}, "`logit_soft_cap` must be a positive number"),
+        ({"logit_soft_cap": -30.0}, "`logit_soft_cap` must be a positive number"),
+        ({"query_key_norm_epsilon": -1e-6}, "`query_key_norm_epsilon` must be a positive number"),
         ({"attention_scale": -1.0}, "`attention_scale` must be a positive number"),
         ({"use_sink": 1}, "`use_sink` must be True or False"),
         ({"rotary_max_wavelength": 100.0}, "`position` must be 'rotary' with settings of rotary positions"),
@@ -194,7 +195,7 @@ def test_a_sink_takes_its_share_of_every_softmax():
 )
 def test_settings_that_fit_no_heads_are_errors(arguments, message):
     with pytest.raises(ValueError, match=message):
-        LocalAttention(4, 4, window=4, **arguments)(normal(1, 5, SIZE))
+        LocalAttention(4, 4, window=4, **arguments)
 
 
 def test_a_sink_needs_one_softmax():
@@ -207,48 +208,22 @@ def test_a_sink_needs_one_softmax():
 
 
 def test_fewer_heads_of_keys_need_keys_of_their_own():
-    with pytest.raises(ValueError, match="Pass share_qk=False to RoutingAttention"):
-        RoutingAttention(4, 4, 2, 4, num_key_value_heads=2)(normal(1, 5, SIZE))
+    for cls, arguments in (
+        (RoutingAttention, {"num_clusters": 2, "cluster_size": 4}),
+        (LSHAttention, {"num_buckets": 2, "bucket_size": 4}),
+        (SparseAttention, {"pattern": Window(3), "share_qk": True}),
+    ):
+        with pytest.raises(ValueError, match=f"Pass share_qk=False to {cls.__name__}"):
+            cls(4, 4, num_key_value_heads=2, **arguments)
+
+
+def test_heads_of_keys_divide_the_heads_that_have_a_window():
+    arguments = {"num_persistent": 2, "window": 3, "variant": "head_split"}
+    assert AllAttention(6, 4, num_key_value_heads=3, **arguments).num_key_heads == 3
+    with pytest.raises(ValueError, match="must divide the 3 heads that have keys"):
+        AllAttention(6, 4, num_key_value_heads=2, **arguments)
+
+
+def test_parts_of_a_pattern_take_whole_groups():
     with pytest.raises(ValueError, match="must give the heads of each part of the pattern keys"):
         SparseAttention(4, 4, Heads([(1, Window(2)), (3, Window(3))]), num_key_value_heads=2)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"max_wavelength": 5e5, "scaling_factor": 4.0},
-        {"scaling_factor": 3.0, "rope_type": "dynamic"},
-        {"max_wavelength": 1.5e5, "scaling_factor": 32.0, "rope_type": "yarn", "truncate": False},
-        {"scaling_factor": 8.0, "rope_type": "yarn", "original_max_position_embeddings": 1024},
-    ],
-)
-def test_rotary_positions_are_those_of_keras_hub(settings):
-    keras_hub = pytest.importorskip("keras_hub")
-    from tf_sparse_attention.ops.positions import Rotary
-    from tf_sparse_attention.ops.rotary import RotarySettings
-
-    theirs = keras_hub.layers.RotaryEmbedding(**settings)
-    own = Rotary(RotarySettings(**{"type" if name == "rope_type" else name: x for name, x in settings.items()}))
-    for positions, atol in ((np.arange(64), 2e-5), (np.arange(0, 8192, 97), 2e-3)):
-        x = normal(1, len(positions), 2, 16)
-        wanted = theirs(x, positions=positions)
-        turned = own.rotate(ops.transpose(x, (0, 2, 1, 3)), positions)
-        assert_close(ops.transpose(turned, (0, 2, 1, 3)), wanted, atol)
-
-
-def test_frequencies_of_llama_3_are_those_of_keras_hub():
-    pytest.importorskip("keras_hub")
-    from keras_hub.src.models.llama.llama_rotary_embedding import LlamaRotaryEmbedding
-
-    from tf_sparse_attention.ops.rotary import RotarySettings
-
-    theirs = LlamaRotaryEmbedding(
-        max_wavelength=5e5,
-        frequency_adjustment_factor=8.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        pretraining_sequence_length=8192,
-    )
-    own = RotarySettings(5e5, 8.0, "llama3", original_max_position_embeddings=8192)
-    np.testing.assert_allclose(own.frequencies(64), to_numpy(theirs._get_inverse_freq(64)), rtol=1e-5)

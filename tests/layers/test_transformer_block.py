@@ -47,19 +47,23 @@ def norms(layer):
 
         return normalise
 
-    return norm("attention_norm"), norm("feed_forward_norm")
+    names = ["attention_norm", "feed_forward_norm"]
+    return [norm(name) for name in names + [f"{name}_of_result" for name in names]]
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("norm", ["pre", "post", "pre_rms", "post_rms"])
+@pytest.mark.parametrize("norm", ["pre", "post", "pre_and_post", "pre_rms", "post_rms", "pre_and_post_rms"])
 def test_norms_and_residuals_are_where_their_names_say(norm, causal):
     layer = block(norm=norm, causal=causal, epsilon=0.1)
-    first, second = norms(layer)
+    first, second, *of_results = norms(layer)
 
     def attend(x):
         return to_numpy(layer.attention(x, use_causal_mask=causal))
 
-    if norm.startswith("pre"):
+    if norm.startswith("pre_and_post"):
+        x = X + of_results[0](attend(first(X)))
+        expected = x + of_results[1](to_numpy(layer.feed_forward(second(x))))
+    elif norm.startswith("pre"):
         x = X + attend(first(X))
         expected = x + to_numpy(layer.feed_forward(second(x)))
     else:

@@ -240,6 +240,70 @@ def selected_blocks(query, key, block_size, num_blocks, exists, segments):
     return allowed
 
 
+def counted_blocks(length, block_size, exists, segments):
+    """Returns the complete blocks of a sequence: what of each counts, pairs of position and place, and its document.
+
+    Args:
+        length: T.
+        block_size: positions of a block.
+        exists: bool (T,), where keys exist.
+        segments: int (T,), the document of each token; None where nothing is packed.
+    """
+    documents = np.zeros(length, int) if segments is None else segments
+    blocks = []
+    for begin in range(0, length // block_size * block_size, block_size):
+        document = documents[begin + block_size - 1]
+        places = [(begin + s, s) for s in range(block_size)]
+        blocks.append(([(j, s) for j, s in places if exists[j] and documents[j] == document], document))
+    return blocks
+
+
+def seen_blocks(blocks, block_size, allowed, segments):
+    """Returns which of `counted_blocks` queries see once they are complete, bool (T, G); `allowed` is a mask (T, S)."""
+    seen = np.zeros((len(allowed), len(blocks)), bool)
+    for i in range(len(allowed)):
+        for g, (block, document) in enumerate(blocks):
+            own = segments is None or segments[i] == document
+            complete = i >= (g + 1) * block_size - 1
+            seen[i, g] = complete and own and len(block) > 0 and all(allowed[i, j] for j, _ in block)
+    return seen
+
+
+def best_blocks(shares, blocks, block_size, num_blocks, segments):
+    """Returns a query's own block and the earlier of `counted_blocks` with the largest shares (T, G), bool (T, S)."""
+    length = len(shares)
+    allowed = np.zeros((length, length), bool)
+    for i in range(length):
+        own = i // block_size
+        found = [
+            (-shares[i, g], g)
+            for g, (block, document) in enumerate(blocks[:own])
+            if block and (segments is None or segments[i] == document)
+        ]
+        for g in [own, *(g for _, g in sorted(found)[: num_blocks - 1])]:
+            allowed[i, g * block_size : (g + 1) * block_size] = True
+        allowed[i, i + 1 :] = False
+    return allowed
+
+
+def convolved_keys(key, kernel, exists, segments):
+    """Returns keys (T, H) with silu of their causal convolution added, over keys that exist and are of their document.
+
+    Args:
+        key: float (T, H).
+        kernel: float (K, H), row l for the key l positions before.
+        exists: bool (T,), where keys exist.
+        segments: int (T,), the document of each token; None where nothing is packed.
+    """
+    total = np.zeros_like(key)
+    for i in range(len(key)):
+        for distance, factors in enumerate(kernel[: i + 1]):
+            j = i - distance
+            if exists[j] and (segments is None or segments[i] == segments[j]):
+                total[i] += factors * key[j]
+    return key + total / (1 + np.exp(-total))
+
+
 def best_members(scores, size, exists):
     """Returns, for each cluster, the positions of its `size` best tokens in ascending order.
 

@@ -23,6 +23,7 @@ from tf_sparse_attention.layers import (
     LocalAttention2D,
     LSHAttention,
     MixedAttention,
+    NativeSparseAttention,
     RoutingAttention,
     SparseAttention,
     StridedAttention,
@@ -33,6 +34,7 @@ from tf_sparse_attention.patterns import Hashed, SelectedBlocks, TopKeys
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 # Names of parents of weights whose own name says too little.
 PARENTS = ("query", "key", "value", "query_norm", "key_norm", "gate", "attention_output", "clusters_")
+PARENTS += ("branch_gate", "window_", "compressed_")
 
 
 class Dense(NamedTuple):
@@ -58,6 +60,9 @@ class Head:
     key_exists: Any
     allowed: Any
     segments: Any  # of queries and of keys, (T,) each, or None
+    queries: Any  # of all heads, (N, T, H)
+    inputs: Any  # of the queries, (T, D)
+    allowed_of_heads: Any  # what `allowed` is of all heads, (N, T, S)
 
 
 def as_array(weight):
@@ -93,20 +98,15 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
     source = query if value is None else value
     queries, values = _project(weights, "query", query), _project(weights, "value", source)
     keys = _project(weights, "key", source if key is None else key) if "key/kernel" in weights else queries
-    if "query_norm/scale" in weights:
-        epsilon = layer.head_settings.query_key_norm_epsilon
-        queries, keys = (
-            x / np.sqrt(np.mean(x**2, -1, keepdims=True) + epsilon) * weights[f"{name}_norm/scale"]
-            for name, x in (("query", queries), ("key", keys))
-        )
+    queries, keys = _normed(layer, weights, "query", queries), _normed(layer, weights, "key", keys)
     for b in range(len(query)):
         exists = _masks_of(masks, b, len(query[0]), len(source[0]), value is None)
+        every = np.ones((layer.num_heads, len(query[0]), len(source[0])), bool)
+        every = every if masks.get("attention_mask") is None else every & masks["attention_mask"][b]
         for h in range(layer.num_heads):
-            allowed = np.ones((len(query[0]), len(source[0])), bool)
-            if masks.get("attention_mask") is not None:
-                allowed = masks["attention_mask"][b, h]
             own = [x[b, min(_key_head(layer, h), x.shape[1] - 1)] for x in (keys, values)]  # some heads may have none
-            head = Head(layer, weights, h, causal, queries[b, h], *own, *exists[:2], allowed, exists[2])
+            sides = *own, *exists[:2], every[h], exists[2], queries[b], query[b], every
+            head = Head(layer, weights, h, causal, queries[b, h], *sides)
             results.append(_only_existing(head.query_exists, *_attend_head(head)))
     shape = (len(query), layer.num_heads)
     output, probabilities, pattern = (np.reshape(x, shape + np.shape(x)[1:]) for x in zip(*results, strict=True))
@@ -116,9 +116,24 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
     return Dense(output + weights.get("attention_output/bias", 0.0), probabilities, pattern)
 
 
+def _normed(layer, weights, name, x):
+    """Returns queries or keys divided by their root mean square, if the layer does that."""
+    if "query_norm/scale" not in weights:
+        return x
+    epsilon = layer.head_settings.query_key_norm_epsilon
+    return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + epsilon) * weights[f"{name}_norm/scale"]
+
+
 def _key_head(layer, head):
     """Returns the number of the head that has the keys of a query head."""
     return head // (layer.num_pattern_heads // layer.num_key_heads)
+
+
+def _group(head):
+    """Returns the slice of the heads that have the same keys."""
+    size = head.layer.num_pattern_heads // head.layer.num_key_heads
+    first = head.index // size * size
+    return slice(first, first + size)
 
 
 def _mixed(layer, query, value, key, causal, read, attention_mask=None, **masks):
@@ -460,15 +475,60 @@ def _groups_of_leaf(head, leaf, number, index):
 
 
 def _block_selected(head):
+    if head.layer.key_convolution is not None:
+        kernel = head.weights["key_convolution/kernel"][:, _key_head(head.layer, head.index)]
+        head.key = definitions.convolved_keys(head.key, kernel, head.key_exists, head.segments)
     return _by_positions(head, _selected_blocks(head, head.layer))
 
 
 def _selected_blocks(head, sizes):
     """Returns what the queries of a head see by block selection, bool (T, S); `sizes` has those of the pattern."""
     query, key = head.query, head.key
+    if sizes.use_shared_choice:
+        query = head.queries[_group(head)].sum(0)
     if head.layer.position == "rotary":
         query, key = (attention.rotate(x, np.arange(len(x))) for x in (query, key))
     return definitions.selected_blocks(query, key, sizes.block_size, sizes.num_blocks, head.key_exists, head.segments)
+
+
+def _native_sparse(head):
+    """Returns a head of native sparse attention: compressed blocks, selected blocks and a window, added up by gates."""
+    layer, weights, own = head.layer, head.weights, _key_head(head.layer, head.index)
+
+    def project(name):
+        return _project(weights, name, head.inputs[None])[0, own]
+
+    keys = [_normed(layer, weights, "key", project(f"{name}_key")) for name in ("window", "compressed")]
+    values = [project(f"{name}_value") for name in ("window", "compressed")]
+    gates = 1 / (1 + np.exp(-_project(weights, "branch_gate", head.inputs[None])[0, head.index]))
+    blocks = definitions.counted_blocks(len(head.query), layer.block_size, head.key_exists, head.segments)
+    pooled = [
+        np.reshape([_pooled(weights, name, x, block) for block, _ in blocks], (len(blocks), x.shape[1]))
+        for name, x in (("key_pooling", keys[1]), ("value_pooling", values[1]))
+    ]
+    scale, sinks = layer.head_settings.attention_scale or layer.key_dim**-0.5, weights.get("sinks")
+    parts = []
+    for index in range(layer.num_heads)[_group(head)]:
+        seen = definitions.seen_blocks(blocks, layer.block_size, head.allowed_of_heads[index], head.segments)
+        options = {"cap": layer.head_settings.logit_soft_cap, "sink": None if sinks is None else sinks[index]}
+        parts.append(attention.attend(scale * head.queries[index], *pooled, seen, **options))
+    compressed = parts[head.index - _group(head).start][0]
+    shares = sum(part[1] for part in parts)
+    chosen = definitions.best_blocks(shares, blocks, layer.block_size, layer.num_blocks, head.segments)
+    selected = _by_positions(head, chosen)
+    head.key, head.value = keys[0], values[0]
+    near = _by_positions(head, definitions.window(*head.allowed.shape, layer.window, True))
+    output = gates[:, :1] * compressed + gates[:, 1:2] * selected[0] + gates[:, 2:] * near[0]
+    return output, gates[:, 1:2] * selected[1] + gates[:, 2:] * near[1], selected[2] | near[2]
+
+
+def _pooled(weights, name, x, block):
+    """Returns one vector of those of a block that count, a list of positions and of places in the block."""
+    own = {weight: weights[f"{name}/{weight}"] for weight in ("position", "inner_kernel", "outer_kernel")}
+    total = weights.get(f"{name}/inner_bias", 0.0) + np.zeros(x.shape[1])
+    for j, place in block:
+        total = total + (x[j] + own["position"][place]) @ own["inner_kernel"][place]
+    return total / (1 + np.exp(-total)) @ own["outer_kernel"]
 
 
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
@@ -482,6 +542,7 @@ CASES = {
     LSHAttention: _lsh,
     LocalAttention: _local,
     LocalAttention2D: _local_2d,
+    NativeSparseAttention: _native_sparse,
     RoutingAttention: _routing,
     SparseAttention: _sparse,
     StridedAttention: _strided,

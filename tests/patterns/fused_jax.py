@@ -26,6 +26,7 @@ from tf_sparse_attention.patterns import (
 BATCH, SIZE = 2, 24
 HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
 MODULES = {MOSAIC: mosaic, TRITON: triton}
+GROUPED = {"num_heads": 4, "num_key_value_heads": 2, "key_dim": 8, "seed": 0}
 CLUSTERS = {"num_clusters": 5, "cluster_size": 40, **HEADS}
 LARGE_CLUSTERS = {"num_clusters": 3, "cluster_size": 100, **HEADS}
 
@@ -126,6 +127,17 @@ LAYERS = {
     "image": lambda: layers.LocalAttention2D(width=20, block_shape=(8, 9), **HEADS),
     "near of cluster": lambda: layers.SparseAttention(pattern=NearOfCluster(3, 100), share_qk=True, **HEADS),
     "fixed": lambda: layers.FixedAttention(block_size=70, num_summary=33, heads="merged", **HEADS),
+    "grouped": lambda: layers.LocalAttention(window=50, position="rotary", use_sink=True, **GROUPED),
+    "grouped and capped": lambda: layers.LocalAttention(window=50, logit_soft_cap=0.5, **GROUPED),
+    "grouped successors": lambda: layers.LocalAttention(
+        window=50, use_successor_values=True, adaptive_span={"ramp": 16, "initial": 0.5}, logit_soft_cap=0.5, **GROUPED
+    ),
+    "grouped and persistent": lambda: layers.AllAttention(num_persistent=70, window=50, logit_soft_cap=0.5, **GROUPED),
+    "grouped strides": lambda: layers.StridedAttention(stride=7, heads="merged", **GROUPED),
+    "grouped clusters": lambda: layers.RoutingAttention(
+        share_qk=False, num_clusters=3, cluster_size=100, logit_soft_cap=0.5, **GROUPED
+    ),
+    "capped nearest": lambda: layers.RoutingAttention(logit_soft_cap=0.5, **CLUSTERS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
 # What no kernel computes: biases, successors of keys of their own in clusters, chunks, tokens that a call marks, groups

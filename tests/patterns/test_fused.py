@@ -40,6 +40,13 @@ RUNS = {
     "image": 1,
     "near of cluster": 1,
     "fixed": None,
+    "grouped": 1,
+    "grouped and capped": 1,
+    "grouped successors": 1,
+    "grouped and persistent": 2,
+    "grouped strides": 2,
+    "grouped clusters": 1,
+    "capped nearest": 1,
     "side by side": 2,
 }
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.contracts import normal, to_numpy
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops import selected_tiles
+from tf_sparse_attention.ops.key_convolution import convolve_keys
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.selected_blocks import select_blocks
 from tf_sparse_attention.patterns import SelectedBlocks
@@ -79,9 +80,63 @@ def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     assert not names & {"scatter", "while"}
 
 
-@pytest.mark.parametrize("wrong", [{"num_blocks": 0}, {"block_size": 0}, {"block_size": 2.0}])
+def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
+    key = column([1, 1, 3, 3, 0, 0])
+    query = np.concatenate([column([1] * 6), column([-2] * 6)], axis=1)
+    for together, last in ((False, [1, 0]), (True, [0, 0])):
+        (blocks,) = select_blocks(query, key, TokenMasks(), 2, 1, in_groups=together)
+        assert to_numpy(blocks)[0, :, -1].tolist() == last
+
+
+@pytest.mark.parametrize("size", [5, 64])
+def test_queries_that_choose_chunk_by_chunk_choose_the_same(size):
+    query, key = normal(2, 2, 2, 37, 4)
+    segments = np.arange(37)[None] // [[11], [30]]
+    masks = TokenMasks(key_mask=np.arange(37) < [[37], [33]], query_segments=segments, key_segments=segments)
+    for given in (masks, TokenMasks()):
+        whole, chunks = (select_blocks(query, key, given, 4, 3, chunk_size=each) for each in (None, size))
+        np.testing.assert_array_equal(to_numpy(chunks), to_numpy(whole))
+
+
+def test_no_array_has_all_products_of_queries_and_blocks_where_queries_choose_chunk_by_chunk():
+    def largest(chunk_size):
+        run = tf.function(lambda x: select_blocks(x, x, TokenMasks(), 4, 1, chunk_size=chunk_size), jit_compile=True)
+        program = run.experimental_get_compiler_ir(tf.zeros((1, 1, 512, 2)))(stage="hlo")
+        sizes = re.findall(r"f32\[([\d,]+)\]", program)
+        return max(int(np.prod([int(size) for size in each.split(",")])) for each in sizes)
+
+    assert largest(None) == 512 * 128
+    assert largest(32) == 32 * 128
+
+
+def test_a_convolution_of_keys_takes_in_the_keys_before_of_the_same_document_that_exist():
+    kernel, silu = np.array([[[1.0]], [[10.0]]], "float32"), lambda x: x / (1 + np.exp(-x))
+    masks = TokenMasks(key_mask=np.array([[True, True, False, True, True]]), key_segments=np.array([[0, 0, 0, 0, 1]]))
+    found = to_numpy(convolve_keys(column([1, 2, 3, 4, 5]), kernel, masks))[0, 0, :, 0]
+    sums = np.array([1, 2 + 10, 0 + 20, 4, 5])  # the third is hidden, the last one begins a document
+    np.testing.assert_allclose(found, [1, 2, 3, 4, 5] + silu(sums), rtol=1e-6)
+
+
+def test_a_layer_begins_as_one_without_a_convolution_and_learns_from_there():
+    layers = [BlockSelectedAttention(2, 4, block_size=4, key_convolution=size) for size in (None, 5)]
+    x = normal(1, 11, 8)
+    for layer in layers:
+        layer.build(x.shape)
+    layers[1].set_weights([*layers[0].get_weights(), np.zeros((5, 2, 4))])
+    with tf.GradientTape() as tape:
+        outputs = [layer(x, use_causal_mask=True) for layer in layers]
+        total = tf.reduce_sum(outputs[1] ** 2)
+    np.testing.assert_allclose(*outputs, atol=1e-6)
+    assert np.all(tape.gradient(total, layers[1].trainable_weights[-1].value) != 0)
+
+
+@pytest.mark.parametrize("wrong", [{"num_blocks": 0}, {"block_size": 0}, {"block_size": 2.0}, {"key_convolution": 0}])
 def test_sizes_are_positive_integers(wrong):
     name = next(iter(wrong))
+    if name == "key_convolution":  # of the layer alone
+        with pytest.raises(ValueError, match="`key_convolution` must be a positive integer"):
+            BlockSelectedAttention(2, 4, **wrong)
+        return
     for make in (SelectedBlocks, lambda **own: BlockSelectedAttention(2, 4, **own)):
         with pytest.raises(ValueError, match=f"`{name}` must be"):
             make(**wrong)

@@ -2,13 +2,15 @@
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
 from tf_sparse_attention.convert.hugging_face import from_hugging_face
-from tf_sparse_attention.convert.swap import arguments_of, replace_attention
+from tf_sparse_attention.convert.swap import Healing, arguments_of, heal, replace_attention
 from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkpoint
 
 __all__ = [
+    "Healing",
     "arguments_of",
     "from_hugging_face",
     "from_t2t_checkpoint",
+    "heal",
     "plan_t2t_checkpoint",
     "replace_attention",
     "with_causal_routing",

@@ -7,8 +7,11 @@ import keras
 # What a path ends with, the rank of the weight, and the axes to split it by, the best first: that which the layers on
 # both sides compute with without an exchange, then one that saves as much memory. No path matches two rows.
 RULES = (
-    (r"(query|key|value)/kernel", 3, (1, 0)),  # (D, N, H): heads, then what comes in
-    (r"(query|key|value)/bias", 2, (0,)),
+    # (D, N, H): heads, then what comes in.
+    (r"((window_|compressed_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/kernel", 3, (1, 0)),
+    (r"((window_|compressed_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/bias", 2, (0,)),
+    (r"sinks", 1, (0,)),
+    (r"key_convolution/kernel", 3, (1,)),  # (K, N, H)
     (r"attention_output/kernel", 3, (0, 2)),  # (N, H, D): heads, then what goes out
     (r"(persistent|vectors)/(key|value)", 3, (0, 1)),  # (N, M, H)
     (r"clusters/(centroids|sums)", 3, (0,)),  # (N, C, H)
@@ -30,7 +33,7 @@ RULES = (
 def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "model") -> keras.distribution.LayoutMap:
     """Returns how the weights of the models and layers of this library are split over the devices of a mesh.
 
-    Attention is split over heads (queries, keys, values, centroids, persistent vectors, the kernel of the output),
+    Attention is split over heads (queries, keys, values, gates, sinks, centroids, persistent vectors, output kernels),
     feed-forward layers over what is inside of them, embeddings and logits over the vocabulary. All else is whole on
     every device: norms, tables of relative positions, biases that are added to a sum. Optimizers lay out their state as
     the weight it belongs to, those of `tsa.optimizers` the factors of a matrix too.

@@ -145,6 +145,7 @@ def advance(
     stop_token_ids: Sequence[int] | Tensor = (),
     num_tokens: int | Tensor | None = None,
     adjust: Callable | None = None,
+    first: int | Tensor = 0,
 ) -> Progress:
     """Adds tokens to rows until all are finished, or `num_tokens` were added.
 
@@ -153,6 +154,7 @@ def advance(
         step, sampler, stop_token_ids, adjust: as for `generate`.
         keys: uint32 (B, 2), one a row, the same in every call: see `row_keys`.
         num_tokens: how many tokens to add to each row at most, an integer or a scalar tensor. None (default): all.
+        first: the position of the first input in a longer text, for the keys of the sampler. Default 0.
 
     Returns:
         The `Progress` after them.
@@ -170,7 +172,7 @@ def advance(
         at = ops.minimum(index, ops.shape(read)[1] - 1)
         logits, state = step(read, at, state)
         adjusted = logits if adjust is None else adjust(logits, read, at)
-        token = _checked_token(sampler(adjusted, fold_in(keys, index)), logits)
+        token = _checked_token(sampler(adjusted, fold_in(keys, index + first)), logits)
         writes = (positions == index[:, None] + 1) & ~finished[:, None]
         inputs = ops.where(writes, token[:, None], inputs)
         log_probs = ops.where(writes[:, 1:], log_prob_of(logits, token)[:, None], log_probs)

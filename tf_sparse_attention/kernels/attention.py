@@ -20,14 +20,17 @@ from tf_sparse_attention.types import Tensor
 class Programs(NamedTuple):
     """The programs of a device, functions of a `Plan` and of rows (R, T or S, X), in whole blocks.
 
+    Keys, values and numbers may have fewer rows, R' of R, each of which is that of R / R' rows beside each other.
+
     Attributes:
-        forward: function of queries, keys, values and numbers, those of queries and then of keys, int32 (R or fewer, T
-            or S), to outputs (R, T, Hv) and normalizers (R, T): the logarithm to base 2 of the sum of weights, `HIDDEN`
+        forward: function of queries, keys, values and numbers, those of queries and then of keys, int32 (R', T or S),
+            to outputs (R, T, Hv) and normalizers (R, T): the logarithm to base 2 of the sum of weights, `HIDDEN`
             of a query without a key.
         query_gradients: function of queries, keys, values, gradients of outputs, normalizers, what the gradients of all
             weights of a query have in common (R, T), and numbers, to the gradients of the queries (R, T, H) and, with a
             span, of their reach (R, T).
-        key_gradients: of the same to the gradients of the keys (R, S, H) and of the values (R, S, Hv).
+        key_gradients: of the same to the gradients of the keys (R, S, H) and of the values (R, S, Hv) by each row of
+            the queries.
     """
 
     forward: Callable
@@ -44,8 +47,8 @@ def attend_by(
         programs: a `Programs`.
         plan: a `Plan`.
         query: scaled queries (B, N, T, H).
-        key: (B, N, S, H).
-        value: (B, N, S, Hv).
+        key: (B, M, S, H), M heads that N / M query heads beside each other share.
+        value: (B, M, S, Hv).
         pairs: the `SlotPairs` of the plan.
 
     Returns:
@@ -77,6 +80,13 @@ def _as_rows(x, size):
     return pad_axis(x.reshape(-1, *x.shape[2:]), -2, 0, size - x.shape[2])
 
 
+def _of_shared_rows(x, rows):
+    """Returns the sums of the gradients (R, S, X) of rows that are one and the same, (R', S, X)."""
+    if len(x) == rows:
+        return x
+    return x.reshape(rows, -1, *x.shape[1:]).astype("float32").sum(1).astype(x.dtype)
+
+
 @functools.lru_cache(maxsize=64)
 def _attention_of(programs, plan):
     """Returns attention of padded rows to outputs and log-sum-exps, a function with a gradient."""
@@ -105,6 +115,7 @@ def _attention_of(programs, plan):
         (query_gradient, *reach_gradient), key_gradients = (
             gradients(plan, *arrays) for gradients in (programs.query_gradients, programs.key_gradients)
         )
+        key_gradients = [_of_shared_rows(x, len(key)) for x in key_gradients]
         others = (None,) * (len(numbers) - len(reach_gradient))
         return query_gradient, *key_gradients, *reach_gradient, *others
 

@@ -64,6 +64,7 @@ class SlotPairs(NamedTuple):
         span: a `SpanRule`, or None.
         span_reach: float32 (B, N, T), that of each query.
         reach: how far most pairs reach, which decides on the blocks. None: as far as `limits`.
+        soft_cap: c of c tanh(q . k / c) in place of q . k. None: no cap.
     """
 
     rule: Callable
@@ -73,6 +74,7 @@ class SlotPairs(NamedTuple):
     span: SpanRule | None = None
     span_reach: Tensor | None = None
     reach: int | None = None
+    soft_cap: float | None = None
 
 
 def kernel_here() -> Kernel | None:

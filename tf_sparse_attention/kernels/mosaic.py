@@ -73,7 +73,7 @@ def _query_gradients(plan, query, key, value, upstream, normalizer, common, *num
 
 def _key_gradients(plan, query, key, value, upstream, normalizer, common, *numbers):
     arrays = (query, key, value, upstream, normalizer[:, None], common[:, None])
-    shapes = [(x.shape, x.dtype) for x in (key, value)]
+    shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
     carried = [(plan.blocks[1], x.shape[-1]) for x in (key, value)]
     return _call(differentiate_keys, plan, 1, arrays, "other own own other other other", numbers, shapes, carried)
 
@@ -83,7 +83,7 @@ def _call(program, plan, side, arrays, kinds, numbers, shapes, carried):
 
     Args:
         program: a function of `mosaic_programs`.
-        arrays: (R, T or S, X), and numbers of slots (R, 1, T or S), of which a block is a row.
+        arrays: (R', T or S, X), the first of R rows, and numbers of slots (R, 1, T or S), of which a block is a row.
         kinds: "own" or "other" for each, in a string.
         numbers: those of queries and then of keys, int32 (R', T or S), of which each row may be that of several.
         shapes: shape and dtype of each result, which all are "own".

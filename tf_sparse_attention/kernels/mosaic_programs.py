@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tf_sparse_attention.kernels.plan import Plan
-from tf_sparse_attention.kernels.scores import HIDDEN, LOG2_E, Scores, product, scores_of
+from tf_sparse_attention.kernels.scores import HIDDEN, product, scores_of, whole_scores
 
 Ref = Any  # of Pallas, to a block of an array in the memory beside the processor
 LANES = 128  # of a TPU
@@ -95,7 +95,7 @@ def differentiate_queries(
         keys, changes = key[...], upstream[...]
         scores = _scores(plan, starts, query[...], keys, numbers, some_hidden)
         changed = scores.exponentials(normalizer[...]) * (product(value[...], changes, (1, 1)) - common[...])
-        carried[0][...] += product(scores.counted(changed).astype(keys.dtype), keys, (0, 0))
+        carried[0][...] += product(scores.of_products(scores.counted(changed)).astype(keys.dtype), keys, (0, 0))
         if plan.span is not None:
             carried[1][...] += (changed * scores.slope).sum(0, keepdims=True)
 
@@ -136,7 +136,7 @@ def differentiate_keys(
         weights = scores.counted(scores.exponentials(normalizer[...]))
         changed = weights * (product(value[...], changes, (1, 1)) - common[...])
         of_values[...] += product(weights.astype(changes.dtype), changes, (1, 0))
-        of_keys[...] += product(changed.astype(queries.dtype), queries, (1, 0))
+        of_keys[...] += product(scores.of_products(changed).astype(queries.dtype), queries, (1, 0))
 
     def end():
         for output, added in zip(outputs, (of_keys, of_values), strict=True):
@@ -151,7 +151,7 @@ def _scores(plan, starts, query, key, numbers, some_hidden):
 
     products = product(key, query, (1, 1))
     if not some_hidden:
-        return Scores(products * LOG2_E)
+        return whole_scores(plan, products)
     queries, keys = (
         start + jax.lax.broadcasted_iota("int32", products.shape, axis)
         for start, axis in zip(starts, (1, 0), strict=True)

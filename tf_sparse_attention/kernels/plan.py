@@ -14,7 +14,7 @@ class Plan(NamedTuple):
     """What a kernel is made for: `SlotPairs` without its arrays, and sizes.
 
     Attributes:
-        rule, limits, last, span: see `SlotPairs`.
+        rule, limits, last, span, soft_cap: see `SlotPairs`.
         of_numbers: the rule of `SlotNumbers`, or None.
         query_numbers: how many numbers are known of each query, its reach included.
         lengths: slots of queries and of keys.
@@ -31,13 +31,15 @@ class Plan(NamedTuple):
     lengths: tuple[int, int]
     blocks: tuple[int, int]
     interpret: bool = False
+    soft_cap: float | None = None
 
     @classmethod
     def of(cls, pairs: SlotPairs, lengths: tuple[int, int], blocks: tuple[int, int], interpret: bool) -> Self:
         """Returns the plan for `SlotPairs`."""
         of_numbers, queries, _ = pairs.numbers or (None, (), ())
         known = len(queries) + (pairs.span is not None)
-        return cls(pairs.rule, pairs.limits, of_numbers, pairs.last, pairs.span, known, lengths, blocks, interpret)
+        rules = pairs.rule, pairs.limits, of_numbers, pairs.last, pairs.span
+        return cls(*rules, known, lengths, blocks, interpret, pairs.soft_cap)
 
     @property
     def asks_of_all(self) -> bool:

@@ -20,11 +20,13 @@ class Scores(NamedTuple):
         values: float32, `HIDDEN` where a pair does not attend.
         share: how much of each pair counts, in [0, 1]; None: all of it.
         slope: the derivative of the share by the reach of the query.
+        steepness: the derivative of the score by the product of query and key; None: 1.
     """
 
     values: Array
     share: Array | None = None
     slope: Array | None = None
+    steepness: Array | None = None
 
     def live(self) -> Array:
         """Returns the scores of the pairs that count, `HIDDEN` of others."""
@@ -36,12 +38,26 @@ class Scores(NamedTuple):
         """Returns exponentials of scores as weights."""
         return exponentials if self.share is None else exponentials * self.share
 
+    def of_products(self, changed: Array) -> Array:
+        """Returns gradients of products of gradients of scores."""
+        return changed if self.steepness is None else changed * self.steepness
+
     def exponentials(self, normalizer: Array) -> Array:
         """Returns what the weights are before a span takes its part of them."""
         import jax.numpy as jnp
 
         exponents = self.values - normalizer
         return jnp.exp2(exponents if self.share is None else jnp.minimum(exponents, MOST))
+
+
+def whole_scores(plan: Plan, products: Array) -> Scores:
+    """Returns the `Scores` of two blocks of which all pairs attend, of products of queries and keys, float32."""
+    import jax.numpy as jnp
+
+    if plan.soft_cap is None:
+        return Scores(products * LOG2_E)
+    bent = jnp.tanh(products / plan.soft_cap)
+    return Scores(bent * (plan.soft_cap * LOG2_E), steepness=1 - bent * bent)
 
 
 def scores_of(
@@ -57,7 +73,8 @@ def scores_of(
     """
     import jax.numpy as jnp
 
-    values = products * LOG2_E
+    scores = whole_scores(plan, products)
+    values = scores.values
     if plan.last is not None:
         values = jnp.where(plan.last(slots, numbers), LAST * LOG2_E, values)
     seen = jnp.broadcast_to(plan.rule(*slots), values.shape)
@@ -68,10 +85,10 @@ def scores_of(
         seen &= plan.of_numbers(of_queries[plan.span is not None :], of_keys)
     values = jnp.where(seen, values, HIDDEN)
     if plan.span is None:
-        return Scores(values)
+        return scores._replace(values=values)
     share = (of_queries[0] - abs(slots[1] - plan.span.lead - slots[0])) / plan.span.ramp + 1
     slope = jnp.where((share >= 0) & (share <= 1), 1 / plan.span.ramp, 0.0)  # 0 and 1 included, see `closed_clip`
-    return Scores(values, jnp.clip(share, 0, 1), slope)
+    return scores._replace(values=values, share=jnp.clip(share, 0, 1), slope=slope)
 
 
 def product(a: Any, b: Any, axes: tuple[int, int]) -> Any:

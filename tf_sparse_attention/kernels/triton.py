@@ -65,7 +65,8 @@ def _query_gradients(plan, query, key, value, upstream, normalizer, common, *num
 
 def _key_gradients(plan, query, key, value, upstream, normalizer, common, *numbers):
     arrays, kinds = (query, key, value, upstream, normalizer, common), "all own own all all all"
-    return _call(differentiate_keys, plan, 1, arrays, kinds, numbers, [(x.shape, x.dtype) for x in (key, value)])
+    shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
+    return _call(differentiate_keys, plan, 1, arrays, kinds, numbers, shapes)
 
 
 def _call(program, plan, side, arrays, kinds, numbers, shapes):
@@ -73,7 +74,7 @@ def _call(program, plan, side, arrays, kinds, numbers, shapes):
 
     Args:
         program: a function of `triton_programs`.
-        arrays: (R, T or S, ...).
+        arrays: (R', T or S, ...), the first of R rows.
         kinds: "own" or "all" for each, in a string.
         numbers: those of queries and then of keys, int32 (R', T or S), of which each row may be that of several.
         shapes: shape and dtype of each result, which all are "own".

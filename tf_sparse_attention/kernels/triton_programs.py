@@ -7,7 +7,7 @@ JAX on references of Pallas, which Triton compiles.
 from typing import Any
 
 from tf_sparse_attention.kernels.plan import Plan
-from tf_sparse_attention.kernels.scores import HIDDEN, LOG2_E, Scores, product, scores_of
+from tf_sparse_attention.kernels.scores import HIDDEN, product, scores_of, whole_scores
 
 Ref = Any  # of Pallas, to an array in the memory of the device
 
@@ -81,7 +81,7 @@ def differentiate_queries(
         products, known = product(queries, keys, (1, 1)), (own, [x[slots] for x in numbers[len(own) :]])
         scores = _scores(plan, products, (start, slots.start), known, some_hidden)
         changed = scores.exponentials(sums) * (product(changes, value[slots, :], (1, 1)) - both)
-        found = [product(scores.counted(changed).astype(keys.dtype), keys, (1, 0))]
+        found = [product(scores.of_products(scores.counted(changed)).astype(keys.dtype), keys, (1, 0))]
         if plan.span is not None:
             found.append((changed * scores.slope).sum(-1))
         return tuple(a + b for a, b in zip(carry, found, strict=True))
@@ -123,7 +123,7 @@ def differentiate_keys(
         weights = scores.counted(scores.exponentials(normalizer[slots][:, None]))
         changed = weights * (product(changes, values, (1, 1)) - common[slots][:, None])
         of_values = of_values + product(weights.astype(changes.dtype), changes, (0, 0))
-        return of_keys + product(changed.astype(queries.dtype), queries, (0, 0)), of_values
+        return of_keys + product(scores.of_products(changed).astype(queries.dtype), queries, (0, 0)), of_values
 
     _write_over_blocks(plan, counts, step, outputs)
 
@@ -164,7 +164,7 @@ def _scores(plan, products, starts, numbers, some_hidden):
     import jax
 
     if not some_hidden:
-        return Scores(products * LOG2_E)
+        return whole_scores(plan, products)
     queries, keys = starts
     queries = queries + jax.lax.broadcasted_iota("int32", (plan.blocks[0], 1), 0)
     keys = keys + jax.lax.broadcasted_iota("int32", (1, plan.blocks[1]), 1)

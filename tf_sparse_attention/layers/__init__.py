@@ -11,6 +11,7 @@ from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.attention.local_attention_2d import LocalAttention2D
 from tf_sparse_attention.layers.attention.lsh_attention import LSHAttention
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
+from tf_sparse_attention.layers.attention.native_sparse_attention import NativeSparseAttention
 from tf_sparse_attention.layers.attention.routing_attention import RoutingAttention
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
 from tf_sparse_attention.layers.attention.strided_attention import StridedAttention
@@ -41,6 +42,7 @@ __all__ = [
     "LocalAttention",
     "LocalAttention2D",
     "MixedAttention",
+    "NativeSparseAttention",
     "RoutingAttention",
     "SinusoidalEmbedding",
     "SoftmaxFeedForward",

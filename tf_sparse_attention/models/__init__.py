@@ -9,7 +9,7 @@ from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.presets import PRESETS, TRANSLATION_PRESETS
+from tf_sparse_attention.models.presets import DECODER_PRESETS, PRESETS, TRANSLATION_PRESETS
 from tf_sparse_attention.models.sequence_classifier import SequenceClassifier
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
 from tf_sparse_attention.models.span_answerer import SpanAnswerer
@@ -19,6 +19,7 @@ from tf_sparse_attention.models.swapped_model import SwappedModel
 from tf_sparse_attention.models.token_classifier import TokenClassifier
 
 __all__ = [
+    "DECODER_PRESETS",
     "PRESETS",
     "TRANSLATION_PRESETS",
     "Backbone",

@@ -65,8 +65,8 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
             add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
         embedding_dim: size of the embedding, or of features, from which a dense layer leads to `hidden_dim`. None:
             `hidden_dim`, and no such layer.
-        norm: "pre" (and a norm after the last block) or "post", or "pre_rms" or "post_rms", see `TransformerBlock`.
-            Default "pre".
+        norm: "pre" or "pre_and_post" (and a norm after the last block) or "post", or one of these with "_rms" behind,
+            see `TransformerBlock`. Default "pre".
         causal: whether later tokens are hidden. Default True.
         dropout: rate on the result of each sublayer. Default 0; so are the next three.
         embedding_dropout: rate on the embedding.

@@ -29,24 +29,33 @@ class BackboneCache:
     def init_cache(
         self,
         batch_size: int | Tensor,
-        max_length: int | Tensor,
+        max_length: int | Tensor | None,
         memory: dict[str, Tensor] | None = None,
+        positions_in_cache: bool = False,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Returns the cache before the first token.
 
         Args:
             batch_size: B, an integer or a scalar tensor.
-            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
+            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor. None: any
+                number, of a model all of whose parts have caches that do not grow.
             memory: what `forward_with_memory` returned for the segment before. Each row continues its latest document,
                 and positions count from 0 again. None: a new text.
+            positions_in_cache: as in `AttentionLayer.init_cache`, for all blocks. Default False.
             **encoded: of a backbone with `cross_attention` "encoder_sequence" and, if some of it is padding,
                 "encoder_padding_mask": its keys and values are computed here, once.
 
         Raises:
-            ValueError: if the model cannot decode with a cache, and for a memory if `memory_length` is 0.
+            ValueError: if the model cannot decode with a cache, for a memory if `memory_length` is 0, and for no
+                `max_length` where a part keeps more the longer a sequence is, which the message names.
         """
         check_has_cache(self)
+        if max_length is None and self.max_length is not None:
+            raise ValueError(
+                f"`max_length` must be given: {self.grid_embedding.name} has {self.max_length} positions. "
+                "Received: max_length=None."
+            )
         if memory is not None and self.memory_length == 0:
             raise ValueError("`memory` must be None for a backbone whose `memory_length` is 0. Received: a memory.")
         seen = None if memory is None else in_last_document(memory["segment_ids"])
@@ -56,6 +65,7 @@ class BackboneCache:
                 max_length,
                 None if memory is None else memory[block.name],
                 seen,
+                positions_in_cache=positions_in_cache,
                 **arguments_of_block(block, encoded),
             )
             for block in self.blocks

@@ -85,7 +85,7 @@ class Generation:
     def stream(
         self,
         prompt: Any,
-        max_length: int,
+        max_length: int | None,
         strategy: str | DecodingConfig | Callable = "random",
         tokenizer: Any = None,
         seed: int | Sequence[int] | Tensor = 0,
@@ -99,7 +99,9 @@ class Generation:
 
         Args:
             prompt: `str`, `bytes` or a sequence of ids.
-            max_length, tokenizer, seed, stop_token_ids: as for `generate`.
+            max_length: as for `generate`. None: no end but a stop id, with memory that does not grow, of a model whose
+                caches do not (see `init_cache`); of ids, without a tokenizer and without a repetition penalty.
+            tokenizer, seed, stop_token_ids: as for `generate`.
             strategy: as for `generate`, without beam search.
             chunk_size: tokens a piece; larger ones cost less. Default 1.
 
@@ -117,6 +119,10 @@ class Generation:
         parsed = parse_prompts(prompt, self.backbone.vocabulary_size, tokenizer)
         if len(parsed.rows) > 1:
             raise ValueError(f"`prompt` must be one prompt. Received: {len(parsed.rows)}.")
+        if max_length is None:
+            if tokenizer is not None:
+                raise ValueError("`tokenizer` must be None where `max_length` is None. Received: a tokenizer.")
+            return self.generator.stream_endless(parsed.rows[0], strategy, seed, stop_token_ids, chunk_size)
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
         return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)

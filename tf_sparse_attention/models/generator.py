@@ -20,6 +20,7 @@ from tf_sparse_attention.generation import (
     get_strategy,
     row_keys,
 )
+from tf_sparse_attention.models.endless import stream_endless
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
@@ -152,6 +153,17 @@ class Generator:
         return iter([self._best_beams(task)])
 
     parts = renamed_method("parts", "iterate")
+
+    def stream_endless(
+        self,
+        prompt: Tensor,
+        strategy: str | DecodingConfig | Callable = "random",
+        seed: int | Sequence[int] | Tensor = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        chunk_size: int = 1,
+    ) -> Iterator[np.ndarray]:
+        """Returns an iterator over new ids without an end, see `models.endless.stream_endless`."""
+        return stream_endless(self.model, self._programs, prompt, strategy, seed, stop_token_ids, chunk_size)
 
     def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids, encoded):
         if num_ids is not None and num_ids >= self.model.backbone.vocabulary_size:

@@ -99,7 +99,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         """Returns a model of a published size with random weights.
 
         Args:
-            name: one of `tf_sparse_attention.models.presets.PRESETS`.
+            name: one of `tf_sparse_attention.models.PRESETS` or `DECODER_PRESETS`.
             vocabulary_size: V.
             reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
                 otherwise they are "nearest".
@@ -116,7 +116,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         dtype = overrides.get("dtype")
         backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
         model = cls(backbone, tie_embeddings, use_output_bias, dtype=dtype)
-        if PRESETS[name].get("initialization") == "depth":
+        if PRESETS.get(name, {}).get("initialization") == "depth":
             initialize_by_depth(model, overrides.get("seed"))
         return model
 
@@ -193,12 +193,13 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     def init_cache(
         self,
         batch_size: int | Tensor,
-        max_length: int | Tensor,
+        max_length: int | Tensor | None,
         memory: dict[str, Tensor] | None = None,
+        positions_in_cache: bool = False,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
-        return self.backbone.init_cache(batch_size, max_length, memory, **encoded)
+        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, **encoded)
 
     def prefill(
         self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None

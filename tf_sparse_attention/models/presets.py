@@ -8,12 +8,14 @@ sides, "encoder" and "decoder", whose "cross_attention" has as many local blocks
 from typing import Any
 
 from tf_sparse_attention.models.attention_parts import parts_of_blocks
+from tf_sparse_attention.models.decoder_presets import DECODERS
 from tf_sparse_attention.models.image_presets import IMAGE_ROUTING_TRANSFORMERS
 from tf_sparse_attention.models.routing_transformer_presets import ROUTING_TRANSFORMERS, TRANSLATORS
 from tf_sparse_attention.models.sparse_transformer_presets import SPARSE_TRANSFORMERS
 from tf_sparse_attention.types import Config
 
 PRESETS = {**ROUTING_TRANSFORMERS, **IMAGE_ROUTING_TRANSFORMERS, **SPARSE_TRANSFORMERS}
+DECODER_PRESETS = {**DECODERS}
 TRANSLATION_PRESETS = {**TRANSLATORS}
 OF_DECODER = ("embedding_dim", "token_dropout", "cross_attention")  # arguments that its encoder does not take
 
@@ -22,17 +24,19 @@ def preset_arguments(name: str, reproduce_reference: bool = False) -> Config:
     """Returns the arguments of `Backbone` of a preset, all but `vocabulary_size`.
 
     Args:
-        name: a key of `PRESETS`.
+        name: a key of `PRESETS` or `DECODER_PRESETS`.
         reproduce_reference: whether routed heads work as published ("top_k"), which is not causal. Other heads are as
             published anyway.
 
     Raises:
         ValueError: for an unknown name.
     """
-    if name not in PRESETS:
-        raise ValueError(f"`name` must be one of {sorted(PRESETS)}. Received: name={name!r}.")
-    arguments = dict(PRESETS[name]["arguments"])
-    arguments["attention"] = _routed(arguments["attention"], "nearest", reproduce_reference)
+    presets = PRESETS | DECODER_PRESETS
+    if name not in presets:
+        raise ValueError(f"`name` must be one of {sorted(presets)}. Received: name={name!r}.")
+    arguments = dict(presets[name]["arguments"])
+    if name in PRESETS:
+        arguments["attention"] = _routed(arguments["attention"], "nearest", reproduce_reference)
     return arguments
 
 

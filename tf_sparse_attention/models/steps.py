@@ -39,18 +39,19 @@ def make_decoder(model: keras.Model) -> Decoder:
     return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length, encoded=None: encoded or {})
 
 
-def cached_step(model: keras.Model) -> Callable:
+def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
     """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over one token a row.
 
     Args:
         model: `LanguageModel` that can decode with a cache.
+        first: the position of the first of `inputs`, an integer or a scalar tensor. Default 0.
 
     Returns:
         Function (inputs, index, cache) -> (logits, cache).
     """
 
     def step(inputs, index, cache):
-        logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, index)
+        logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, index + first)
         return _with_lowest_padding(logits[:, 0]), cache
 
     return step

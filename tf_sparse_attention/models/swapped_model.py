@@ -1,16 +1,21 @@
 """Saves and loads models of other classes whose attention was replaced."""
 
 import functools
+import inspect
+import itertools
 from typing import Any
 
 import keras
 
 from tf_sparse_attention.layers.attention.swapped_attention import CallMask, SwappedAttention
+from tf_sparse_attention.models.dense_parts import input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
+from tf_sparse_attention.models.swapped_generation import SwappedGeneration, generates
 from tf_sparse_attention.types import Config
 
-# The method in which KerasHub's decoders make a mask of all pairs of positions.
-MASK_METHOD = "_compute_self_attention_mask"
+# The methods in which KerasHub's decoders make a mask of all pairs of positions.
+MASK_METHODS = ("_compute_self_attention_mask", "_compute_attention_mask")
+PADDING_MASKS = ("decoder_padding_mask", "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -72,9 +77,10 @@ def _wrap_class(layer):
 
 @functools.cache
 def _swapped_class(dense_class):
+    mixins = (SwappedModel, SwappedGeneration) if generates(dense_class) else (SwappedModel,)
     swapped = type(dense_class)(
         f"Swapped{dense_class.__name__}",
-        (SwappedModel, dense_class),
+        (*mixins, dense_class),
         {"__module__": __name__, "__doc__": dense_class.__doc__},
     )
     # All are loaded by the same name: the config has the dense class.
@@ -84,7 +90,7 @@ def _swapped_class(dense_class):
 def _dense_config(model):
     """Returns what Keras would save for the class before `wrap_for_saving`."""
     swapped = type(model)
-    model.__class__ = swapped.__bases__[1]  # the dense class
+    model.__class__ = swapped.__bases__[-1]  # the dense class
     try:
         config = keras.saving.serialize_keras_object(model)
     finally:
@@ -99,21 +105,32 @@ def swap(site: LayerSite, swapped: SwappedAttention) -> None:
     one that returns the parts of that mask.
 
     Args:
-        site: `LayerSite` of a `keras.layers.MultiHeadAttention`.
+        site: `LayerSite` of a dense attention.
         swapped: the new layer, which gets built.
     """
-    projections = site.layer.query_dense, site.layer.value_dense, site.layer.key_dense
+    sizes = input_sizes(site.layer)
     with scope_around(site.layer):
         if not swapped.attention.built:
-            swapped.attention.build(*((None, None, projection.kernel.shape[0]) for projection in projections))
+            swapped.attention.build(*((None, None, size) for size in sizes))
         if not swapped.built:
-            swapped.build((None, None, projections[0].kernel.shape[0]))
+            swapped.build((None, None, sizes[0]))
     site.replace(swapped)
-    if hasattr(site.parent, MASK_METHOD):
-        setattr(site.parent, MASK_METHOD, _mask_parts)
+    for name in MASK_METHODS:
+        if hasattr(site.parent, name):
+            signature = inspect.signature(getattr(type(site.parent), name))
+            setattr(site.parent, name, functools.partial(_mask_parts, signature))
 
 
-def _mask_parts(decoder_sequence, decoder_padding_mask, decoder_attention_mask, use_causal_mask, **cache):
-    if decoder_padding_mask is None:
-        decoder_padding_mask = getattr(decoder_sequence, "_keras_mask", None)
-    return CallMask(decoder_padding_mask, decoder_attention_mask, use_causal_mask)
+def _mask_parts(signature, *args, **kwargs):
+    """Returns the parts of the mask that the method of a decoder of some signature makes of its arguments."""
+    given = signature.bind(None, *args, **kwargs).arguments
+    if given.get("vision_mask") is not None:
+        raise ValueError(
+            "`vision_mask` must be None where attention was replaced: images attend both ways, and sparse patterns "
+            "of decoders do not. Received: a mask."
+        )
+    sequence = next(itertools.islice(given.values(), 1, None))  # the first after `self`
+    padding_mask = next((given[name] for name in PADDING_MASKS if given.get(name) is not None), None)
+    if padding_mask is None:
+        padding_mask = getattr(sequence, "_keras_mask", None)
+    return CallMask(padding_mask, given.get("decoder_attention_mask"), given.get("use_causal_mask", True))

@@ -111,8 +111,11 @@ class Arrangement:
         return Distances(self.offsets, tokens=self.apart() if self.sorts_tokens else None, pairs=self.pairs)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Returns the positions of queries (..., t, 1) and of keys (..., 1, s)."""
-        return self.query_positions()[..., :, None], self.key_positions()[..., None, :]
+        """Returns the positions of queries (..., t, 1) and of keys (..., 1, s), both tensors or both constants."""
+        pair = self.query_positions()[..., :, None], self.key_positions()[..., None, :]
+        if any(map(ops.is_tensor, pair)):  # torch does not compute with one of each
+            pair = tuple(ops.convert_to_tensor(positions, "int32") for positions in pair)
+        return pair
 
     def known(self, numbers: Numbers) -> Numbers:
         """Returns what is known of queries and of keys beside their positions, by name, in their slots.

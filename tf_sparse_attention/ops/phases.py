@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Self
 
-import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
@@ -109,7 +108,7 @@ class PhaseGrid(Arrangement):
 
     def _positions(self, rows):
         """Returns the positions of rows (g, t) in all phases, int32 (l g, t)."""
-        phases = np.arange(self.stride, dtype="int32")[:, None, None]
+        phases = ops.arange(self.stride, dtype="int32")[:, None, None]
         return ops.reshape(phases + ops.convert_to_tensor(rows) * self.stride, (-1, shape(rows)[-1]))
 
     def rule_positions(self, period: int | None) -> tuple[Tensor, Tensor]:

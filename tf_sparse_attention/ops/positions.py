@@ -57,6 +57,14 @@ class NoPosition:
         """Returns queries or keys (B, N, T, H), turned by their `positions`, int broadcastable to (B, N, T)."""
         return x
 
+    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
+        """Returns a key (B, N, 1, H) as a cache keeps it: turned by its position, arguments as of `rotate`."""
+        return self.rotate(key, positions)
+
+    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
+        """Returns keys (B, N, S, H) of a cache as a query sees them: as they are kept, arguments as of `rotate`."""
+        return key
+
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor | None:
         """Returns what is added to the scores, broadcastable to (..., t, s), or None.
 
@@ -169,6 +177,35 @@ class Rotary(NoPosition):
 
 
 @dataclasses.dataclass(frozen=True)
+class RotaryInCache(Rotary):
+    """Rotary positions counted inside of a cache of first and last tokens (Xiao et al. 2024, section 3.2).
+
+    With s first tokens and a window of w, key p of a query at i is at place p if p < s, else at p - max(0, i - w + 1 -
+    s): no place is beyond s + w, however long the text is. Keys are kept unturned and turned where they are read.
+
+    Args:
+        settings: a `RotarySettings`.
+        num_first: s.
+        window: w.
+        index: i of each row, int32 (B,).
+    """
+
+    num_first: int = 0
+    window: int = 1
+    index: Tensor = None
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        gap = ops.maximum(self.index - (self.window - 1 + self.num_first), 0)[:, None, None]
+        return super().rotate(x, ops.where(positions < self.num_first, positions, positions - gap))
+
+    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
+        return key
+
+    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
+        return self.rotate(key, positions)
+
+
+@dataclasses.dataclass(frozen=True)
 class Alibi(NoPosition):
     """Attention with linear biases (Press et al. 2022): score_ts -= slope_n |d| for head n, d in tokens.
 
@@ -193,7 +230,7 @@ class Alibi(NoPosition):
             # The product is made in the program: as a constant it would be N times as large.
             apart = ops.cast(np.abs(distances.offsets).astype("int32"), "float32")
             return ops.convert_to_tensor(-slopes) * apart  # (N, 1, t, s)
-        return -slopes * ops.cast(ops.abs(distances.tokens), "float32")
+        return ops.convert_to_tensor(-slopes) * ops.cast(ops.abs(distances.tokens), "float32")
 
 
 def position_of(

@@ -21,7 +21,13 @@ from tf_sparse_attention.types import Size, Tensor
 
 
 class CachePolicy:
-    """Which slots hold which positions; by default every slot holds a position of its own, from 0 on."""
+    """Which slots hold which positions; by default every slot holds a position of its own, from 0 on.
+
+    Attributes:
+        is_bounded: whether no sequence, however long, needs more than so many slots.
+    """
+
+    is_bounded = False
 
     def num_slots(self, max_length: Size) -> Size:
         """Returns how many slots are needed, an integer, or a scalar tensor where `max_length` is one."""
@@ -103,6 +109,7 @@ class Ring(CachePolicy):
     """
 
     size: int
+    is_bounded = True
 
     def __post_init__(self) -> None:
         checks.check_count("size", self.size)
@@ -153,6 +160,10 @@ class PhaseRings(CachePolicy):
         checks.check_count("stride", self.stride)
         checks.check_optional_count("size", self.size)
 
+    @property
+    def is_bounded(self) -> bool:  # type: ignore[override]  # computed, where others keep it
+        return self.size is not None
+
     def num_slots(self, max_length: Size) -> Size:
         rows = -(-max_length // self.stride)
         return at_most(self.stride, max_length) * (rows if self.size is None else at_most(self.size, rows))
@@ -187,6 +198,7 @@ class GroupRings(CachePolicy):
 
     num_groups: int
     size: int
+    is_bounded = True
 
     def num_slots(self, max_length: Size) -> Size:
         return self.num_groups * at_most(self.size, max_length)
@@ -241,6 +253,7 @@ class FirstSlots(CachePolicy):
     """The first `count` positions."""
 
     count: int
+    is_bounded = True
 
     def num_slots(self, max_length: Size) -> Size:
         return at_most(self.count, max_length)

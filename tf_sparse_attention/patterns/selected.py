@@ -10,9 +10,17 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers, Together
 from tf_sparse_attention.ops.blocks import in_range, larger, shape, split
 from tf_sparse_attention.ops.gather import take_rows
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring import write_slot
-from tf_sparse_attention.ops.selected_blocks import best_blocks, blocks_in, names_of, num_choices, select_blocks
+from tf_sparse_attention.ops.selected_blocks import (
+    best_blocks,
+    blocks_in,
+    names_of,
+    num_choices,
+    select_blocks,
+    sum_groups,
+)
 from tf_sparse_attention.ops.selected_tiles import OwnAndSelected, OwnBlocks, SelectedTiles
 from tf_sparse_attention.patterns.caches import Everything
 from tf_sparse_attention.patterns.call import Call, Known
@@ -21,42 +29,23 @@ from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Size, Tensor
 
 
-@keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class SelectedBlocks(Pattern):
-    """The query's own block up to its position, and the earlier blocks whose mean key it likes best, in one softmax.
+class ChosenBlocks(Pattern):
+    """The query's own block up to its position, and earlier blocks that somebody chose for it.
 
-    Query i sees block i // b, and of the blocks before it the `num_blocks` - 1 of largest q_i . mean(k), each head its
-    own, of equal ones the earlier; all of them where there are no more. Means are of keys turned by their positions,
-    as scores are. The choice has no gradient. For causal self-attention alone.
-
-    O(T num_blocks b) and, to choose, O(T^2 / b): a 2 b-th of dense scores, small and yet quadratic in time and memory,
-    T^2 / b numbers for each head. Decoding keeps all keys and reads T / b means and num_blocks b of them for a token.
-
-    Blocks lie on positions, of packed documents too: a block's mean is over the keys of the document of its last token,
-    the only one that goes on in later blocks, and a query chooses among blocks whose last token is of its own. Padding
-    counts in no mean. A document is a run of equal `segment_ids`.
-
-    Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189).
+    What is known of a query is "block_0", "block_1" .., the blocks chosen for it, each another one, negative for none.
 
     Args:
-        block_size: b, positions of a block. Default 128.
-        num_blocks: blocks that a query sees, with its own. Default 3.
+        block_size: b, positions of a block.
+        num_blocks: the most blocks that a query sees, with its own.
 
     Raises:
         ValueError: for numbers that are no positive integers, and for a call that is not causal.
-
-    Example:
-        >>> layer = SparseAttention(num_heads=2, key_dim=8, pattern=SelectedBlocks(4, 2))
-        >>> seen = layer.attention_pattern(keras.random.normal((1, 11, 16)), use_causal_mask=True)
-        >>> ops.sum(ops.cast(seen[0, 0], "int32"), axis=-1).numpy().tolist()
-        [1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7]
     """
 
     block_size: int = 128
     num_blocks: int = 3
 
-    queries_choose = True
     must_be_causal = True
 
     def __post_init__(self) -> None:
@@ -74,9 +63,6 @@ class SelectedBlocks(Pattern):
             seen = (chosen == block) | seen
         return seen
 
-    def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
-        return names_of(select_blocks(query, key, masks, self.block_size, self.num_blocks - 1)), {}
-
     def arrange(self, call: Call, known: Known = None) -> Arrangement | Together:
         self._check_causal(call)
         chosen = list(known[0].values())
@@ -90,19 +76,72 @@ class SelectedBlocks(Pattern):
     def _check_causal(self, call):
         if not call.causal:
             raise ValueError(
-                "`use_causal_mask` must be True with SelectedBlocks, whose queries choose among earlier blocks. "
-                "Received: use_causal_mask=False."
+                f"`use_causal_mask` must be True with {type(self).__name__}, whose queries choose among earlier "
+                "blocks. Received: use_causal_mask=False."
             )
 
+    def cache(self) -> "ChosenSlots":
+        return ChosenSlots(self.block_size, self.num_blocks)
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@dataclasses.dataclass(frozen=True)
+class SelectedBlocks(ChosenBlocks):
+    """The query's own block up to its position, and the earlier blocks whose mean key it likes best, in one softmax.
+
+    Query i sees block i // b, and of the blocks before it the `num_blocks` - 1 of largest q_i . mean(k), each head its
+    own, of equal ones the earlier; all of them where there are no more. Means are of keys turned by their positions,
+    as scores are. The choice has no gradient. For causal self-attention alone.
+
+    O(T num_blocks b) and, to choose, O(T^2 / b): a 2 b-th of dense scores, small and yet quadratic in time and memory,
+    T^2 / b numbers for each head; with `choice_chunk_size` c no more than c T / b of them at a time, in a loop.
+    Decoding keeps all keys and reads T / b means and num_blocks b of them for a token.
+
+    Blocks lie on positions, of packed documents too: a block's mean is over the keys of the document of its last token,
+    the only one that goes on in later blocks, and a query chooses among blocks whose last token is of its own. Padding
+    counts in no mean. A document is a run of equal `segment_ids`.
+
+    Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189).
+
+    Args:
+        block_size: b, positions of a block. Default 128.
+        num_blocks: blocks that a query sees, with its own. Default 3.
+        use_shared_choice: whether heads that share keys see the same blocks, those of the largest sum of their
+            products. Default False: each head chooses by itself.
+        choice_chunk_size: queries that choose at a time. None: all at once.
+
+    Raises:
+        ValueError: for numbers that are no positive integers, and for a call that is not causal.
+
+    Example:
+        >>> layer = SparseAttention(num_heads=2, key_dim=8, pattern=SelectedBlocks(4, 2))
+        >>> seen = layer.attention_pattern(keras.random.normal((1, 11, 16)), use_causal_mask=True)
+        >>> ops.sum(ops.cast(seen[0, 0], "int32"), axis=-1).numpy().tolist()
+        [1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7]
+    """
+
+    use_shared_choice: bool = False
+    choice_chunk_size: int | None = None
+
+    queries_choose = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.check_switch("use_shared_choice", self.use_shared_choice)
+        checks.check_optional_count("choice_chunk_size", self.choice_chunk_size)
+
+    def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
+        sizes = self.block_size, self.num_blocks - 1
+        chosen = select_blocks(query, key, masks, *sizes, self.use_shared_choice, self.choice_chunk_size)
+        return names_of(chosen), {}
+
     def cache(self) -> "SelectedSlots":
-        return SelectedSlots(self.block_size, self.num_blocks)
+        return SelectedSlots(self.block_size, self.num_blocks, self.use_shared_choice)
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectedSlots(Everything):
-    """All positions, and the sum of the keys of each block, "block_sum" float32 (B, n, G, H), by which queries choose.
-
-    A query reads its own block and those that it chose.
+class ChosenSlots(Everything):
+    """All positions, of which a query reads its own block and those that were chosen for it.
 
     Args:
         block_size: b.
@@ -125,6 +164,19 @@ class SelectedSlots(Everything):
         blocks += [ops.where(block >= 0, block, self.num_blocks - 1) for block in chosen]
         slots = ops.stack(blocks, axis=-1)[..., None] * self.block_size + ops.arange(self.block_size, dtype="int32")
         return ops.reshape(slots, (*shape(blocks[0]), self.block_size * len(blocks)))
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectedSlots(ChosenSlots):
+    """`ChosenSlots`, and the sum of the keys of each block, "block_sum" float32 (B, n, G, H), by which queries choose.
+
+    Args:
+        block_size: b.
+        num_blocks: blocks that a query reads.
+        use_shared_choice: whether heads that share keys choose together.
+    """
+
+    use_shared_choice: bool = False
 
     def empty_digest(self, keys: Tensor) -> dict[str, Tensor]:
         batch, heads, slots, size = shape(keys)
@@ -151,5 +203,8 @@ class SelectedSlots(Everything):
         means = entry["block_sum"] / self.block_size  # of blocks that are complete
         num_blocks = shape(means)[2]
         earlier = ops.arange(num_blocks, dtype="int32") < (place.position // self.block_size)[..., None]
+        num_heads = query.shape[1]
+        if self.use_shared_choice:
+            query = sum_groups(query, means.shape[1])
         chosen = best_blocks(query, means, earlier[:, :, None], num_choices(num_blocks, self.num_blocks - 1))
-        return {name: x[..., 0] for name, x in names_of(chosen).items()}
+        return names_of([for_query_heads(block, num_heads)[..., 0] for block in chosen])

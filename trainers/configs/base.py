@@ -105,7 +105,7 @@ def _model():
         "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
         "grid": [],  # axes of an axial position embedding
         "initialization": placeholder(str),  # "depth": scaled by depth, as in the Sparse Transformer
-        "norm": placeholder(str),  # pre or post: before or after the layers of a block
+        "norm": placeholder(str),  # pre or post, before or after the layers of a block, and others of Backbone
         "dropout": placeholder(float),  # after each layer of a block
         "embedding_dropout": placeholder(float),  # of the embedded tokens
         "activation_dropout": placeholder(float),  # inside of feed-forward layers

@@ -129,3 +129,14 @@ def test_a_report_is_read_from_json():
 def test_an_audit_in_training_draws_the_same_dropout():
     report = assert_causal(language_model(attention(), dropout=0.5), sequence_length=12, training=True, quick=True)
     assert report.checks == ("perturbation",)  # prefixes would draw others
+
+
+def test_cuts_that_the_target_does_not_take_are_told():
+    def target(x):
+        best = ops.top_k(x[:, :, 0], 3)[0]  # of at least three positions
+        return x + 0 * ops.sum(best)
+
+    report = causality_report(target, sequence_length=8, hidden_dim=4, num_cuts=7, quick=True)
+    assert report.is_causal and report.skipped_cuts == (1, 2)
+    assert "not cut off at 1, 2, since the target does not take so few positions" in report.to_text()
+    assert json.loads(report.to_json())["skipped_cuts"] == [1, 2]

@@ -179,8 +179,6 @@ def test_a_pattern_can_be_told_that_masks_hide_later_positions():
 def test_what_cannot_be_replaced_is_reported_with_the_reason():
     inputs = keras.Input((12, 16))
     x = keras.layers.MultiHeadAttention(2, 8, name="plain")(inputs, inputs)
-    x = keras.layers.MultiHeadAttention(2, 8, use_gate=True, name="gated")(x, x)
-    x = keras.layers.GroupQueryAttention(8, 2, 1, name="grouped")(x, x)
     x = keras.layers.MultiHeadAttention(2, 8, name="declined")(x, x)
     x = keras.layers.Reshape((3, 4, 16))(x)
     x = keras.layers.MultiHeadAttention(2, 8, attention_axes=(1, 2), name="plane")(x, x)
@@ -189,12 +187,25 @@ def test_what_cannot_be_replaced_is_reported_with_the_reason():
     assert sorted(lines) == sorted(
         [
             "replaced  plain: MultiHeadAttention by LocalAttention",
-            "skipped   gated: MultiHeadAttention, it has a gate",
             "skipped   declined: MultiHeadAttention, make_layer returned None",
             "skipped   plane: MultiHeadAttention, it attends along several axes",
-            "skipped   grouped: GroupedQueryAttention, GroupedQueryAttention is no keras.layers.MultiHeadAttention",
         ]
     )
+
+
+def test_grouped_heads_and_gates_are_taken_over():
+    inputs = keras.Input((12, 16))
+    x = keras.layers.MultiHeadAttention(2, 8, use_gate=True, name="gated")(inputs, inputs, use_causal_mask=True)
+    grouped = keras.layers.GroupQueryAttention(8, 4, 2, use_gate=True, sliding_window=5, name="grouped")
+    model = randomized(keras.Model(inputs, grouped(x, x, use_causal_mask=True)))
+    sparse, lines = reported(model, local())
+    assert lines == [
+        "replaced  gated: MultiHeadAttention by LocalAttention",
+        "replaced  grouped: GroupedQueryAttention by LocalAttention; LocalAttention with window=5 instead of 12: "
+        "its sliding_window is 5",
+    ]
+    x = np.random.default_rng(0).normal(size=(2, 12, 16))
+    assert difference(model(x), sparse(x)) < 1e-5
 
 
 def test_a_subclass_that_computes_something_else_is_left():

@@ -146,13 +146,13 @@ def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> 
         num_draws: replacements a cut in check 2; every second one repeats one token, which crowds selections of a
             fixed size. Defaults to 2.
         gradients: False leaves check 1 out, for targets that have no gradient. Defaults to True.
-        quick: True for forward passes alone, for large models: the outputs of the whole against those of
-            the sequence cut off at each cut (check "prefix"; cuts too short for `target` are left out), and one
-            replacement at the middle cut. Where `target` has one fixed length, and with `training`, one replacement at
-            each cut instead. It keeps two outputs at once, whatever the number of cuts, and few positions of each
-            layer. It sees no leak that is smaller than `atol` or in gradients alone, and what depends on the length of
-            the sequence, and not on later tokens, fails it:
-            `quick=False` says which. Defaults to False.
+        quick: True for forward passes alone, for large models: the outputs of the whole against those of the sequence
+            cut off at each cut (check "prefix"; cuts too short for `target` are left out, and the report has them), and
+            one replacement at the middle cut. Where `target` has one fixed length, and with `training`, one
+            replacement at each cut instead. It keeps two outputs at once, whatever the number of cuts, and few
+            positions of each layer. It sees no leak that is smaller than `atol` or in gradients alone, and what depends
+            on the length of the sequence, and not on later tokens, fails it: `quick=False` says which. Defaults to
+            False.
 
     Returns:
         `CausalityReport` with the figures.
@@ -201,6 +201,7 @@ def _report(inputs, cuts, atol, embeddings, findings):
         leaks=tuple(finding.leak for finding in findings.values() if finding.leak),
         powerless=tuple(check for check, finding in findings.items() if not finding.has_power),
         checks=tuple(findings),
+        skipped_cuts=tuple(cut for finding in findings.values() for cut in finding.skipped_cuts),
     )
 
 

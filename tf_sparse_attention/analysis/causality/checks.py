@@ -20,11 +20,15 @@ _LOOKED_AT = 16  # positions up to the first that looks ahead whose values are k
 
 
 class Finding(NamedTuple):
-    """What a check measured: the worst figure, the leak of the first cut that failed, whether it could have failed."""
+    """What a check measured: the worst figure, the leak of the first cut that failed, whether it could have failed.
+
+    `skipped_cuts` are those that it could not try.
+    """
 
     worst: float
     leak: Leak | None
     has_power: bool
+    skipped_cuts: tuple[int, ...] = ()
 
 
 def gradient_check(
@@ -150,7 +154,7 @@ def prefix_check(
             "`quick` compares the whole with shorter sequences, which `target` must take; `quick=False` does without. "
             f"Received: {type(failed[cuts[-1]]).__name__} at {cuts[-1]} of {inputs.batch_and_length[1]} positions."
         ) from failed[cuts[-1]]
-    return Finding(worst, leak, True)
+    return Finding(worst, leak, True, tuple(failed))
 
 
 def _leak_of(check, subject, inputs, arrays, cut, changes, atol, changes_from, sparing):

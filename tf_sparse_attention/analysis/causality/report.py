@@ -60,6 +60,7 @@ class CausalityReport:
         leaks: the `Leak` of each check that failed.
         powerless: the checks that no leak could have failed, because the outputs depend on no input at all.
         checks: the checks that were made.
+        skipped_cuts: cuts that the check "prefix" left out, since the target does not take so few positions.
     """
 
     sequence_length: int
@@ -71,6 +72,7 @@ class CausalityReport:
     leaks: tuple[Leak, ...]
     powerless: tuple[str, ...]
     checks: tuple[str, ...] = ()
+    skipped_cuts: tuple[int, ...] = ()
 
     @property
     def is_causal(self) -> bool:
@@ -90,9 +92,17 @@ class CausalityReport:
             f"largest change by later inputs:    {self.max_change:.3g} ({self.atol:.0e} passes, which is rounding)",
             *(f"looks ahead: {leak}" for leak in self.leaks),
             *(f"nothing was checked by the {check} check: no output depends on an input" for check in self.powerless),
+            *self._skipped(),
             "causal" if self.is_causal else "NOT CAUSAL",
         ]
         return "\n".join(lines)
+
+    def _skipped(self):
+        """Returns a line of the cuts that were left out, if there are any."""
+        if not self.skipped_cuts:
+            return []
+        cuts = ", ".join(map(str, self.skipped_cuts))
+        return [f"not cut off at {cuts}, since the target does not take so few positions"]
 
 
 class CausalityError(AssertionError):

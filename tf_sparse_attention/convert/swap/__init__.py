@@ -1,6 +1,7 @@
 """Dense attention of Keras models replaced by sparse layers."""
 
 from tf_sparse_attention.convert.swap.dense_attention import arguments_of
+from tf_sparse_attention.convert.swap.heal import Healing, heal
 from tf_sparse_attention.convert.swap.replace import replace_attention
 
-__all__ = ["arguments_of", "replace_attention"]
+__all__ = ["Healing", "arguments_of", "heal", "replace_attention"]

@@ -1,4 +1,4 @@
-"""Inspects the dense layer to be replaced, Keras's multi-head attention."""
+"""Inspects the dense layer to be replaced: Keras's multi-head attention, or that of one of KerasHub's decoders."""
 
 import inspect
 from typing import Any, TypeAlias
@@ -6,25 +6,37 @@ from typing import Any, TypeAlias
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.convert.swap.decoders import (
+    decoder_arguments,
+    decoder_unsupported_reason,
+    decoder_window,
+    is_decoder_attention,
+)
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
+from tf_sparse_attention.models.dense_parts import part_of
 
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
+KERAS_CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+GROUPED_NAMES = {"num_query_heads": "num_heads", "head_dim": "key_dim"}  # words of `GroupQueryAttention`
 CACHE_ARGUMENTS = {"cache", "cache_update_index"}  # of KerasHub's `CachedMultiHeadAttention`
 
 
-def arguments_of(attention: keras.layers.MultiHeadAttention, window: int | None = None) -> dict[str, Any]:
+def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> dict[str, Any]:
     """Returns the constructor arguments that a layer of this library shares with a dense attention.
 
     Args:
-        attention: a `keras.layers.MultiHeadAttention`.
+        attention: a `keras.layers.MultiHeadAttention` or `keras.layers.GroupQueryAttention`, or the built attention of
+            a decoder of KerasHub: Llama, Llama 3, Mistral, Mixtral, Gemma 1 to 3, Qwen 2 and 3, Phi 3, gpt-oss.
         window: positions that the new layer sees on each side, counting the query itself. If None, the result has no
             `window`; `replace_attention` still applies the attention's `sliding_window`. Default: None.
 
     Returns:
         Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `value_dim`, `dropout`, `use_bias`, `output_shape`,
         `seed` and the initializers, regularizers and constraints of the projections; with a window also `window`, the
-        smaller of it and the attention's `sliding_window`, if it has one.
+        smaller of it and the attention's `sliding_window`, if it has one. Where there are such, `num_key_value_heads`
+        and `use_gate`; of a decoder also what describes its rotary positions, `attention_scale`, `logit_soft_cap`,
+        `use_sink` and `use_query_key_norm`.
 
     Raises:
         ValueError: If `attention` is another layer, or `window` is not a positive integer.
@@ -37,19 +49,40 @@ def arguments_of(attention: keras.layers.MultiHeadAttention, window: int | None 
         >>> arguments_of(keras.layers.MultiHeadAttention(8, 64, sliding_window=128), window=512)["window"]
         128
     """
-    if not isinstance(attention, keras.layers.MultiHeadAttention):
-        raise ValueError(f"`attention` must be a `keras.layers.MultiHeadAttention`. Received: attention={attention!r}.")
-    config = attention.get_config()
-    shared = set(inspect.signature(AttentionLayer.__init__).parameters) - {"self", "kwargs"}
-    arguments = {name: value for name, value in config.items() if name in shared | {"name", "dtype"}}
+    if not is_dense_attention(attention):
+        raise ValueError(
+            "`attention` must be a `keras.layers.MultiHeadAttention`, a `keras.layers.GroupQueryAttention`, or the "
+            f"attention of one of KerasHub's decoders that can be replaced. Received: attention={attention!r}."
+        )
+    arguments = decoder_arguments(attention) if is_decoder_attention(attention) else _shared_config(attention)
     checks.check_optional_count("window", window)
     if window is not None:
         arguments["window"] = min(window, sliding_window_of(attention) or window)
     return arguments
 
 
-def sliding_window_of(attention: keras.layers.MultiHeadAttention) -> int | None:
-    """Returns the `sliding_window` of a dense attention, which counts the query as `window` does, or None."""
+def _shared_config(attention):
+    """Returns the part of the config of Keras's attention that the layers of this library have too."""
+    shared = set(inspect.signature(AttentionLayer.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
+    config = {GROUPED_NAMES.get(name, name): value for name, value in attention.get_config().items()}
+    extra = {name for name in ("num_key_value_heads", "use_gate") if config.get(name)}
+    return {name: value for name, value in config.items() if name in shared | extra}
+
+
+def is_keras_attention(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer is of one of Keras's two classes of attention to a sequence, or a subclass."""
+    return isinstance(layer, KERAS_CLASSES)
+
+
+def is_dense_attention(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer is of a class that can be replaced, subclasses that compute something else included."""
+    return is_keras_attention(layer) or is_decoder_attention(layer)
+
+
+def sliding_window_of(attention: keras.layers.Layer) -> int | None:
+    """Returns the sliding window of a dense attention, counting the query as `window` does, or None."""
+    if is_decoder_attention(attention):
+        return decoder_window(attention)
     return attention.get_config().get("sliding_window")
 
 
@@ -106,18 +139,18 @@ def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
 
 def unsupported_reason(layer: keras.layers.Layer) -> str | None:
     """Returns why a layer named attention cannot be replaced by a sparse one; None if it can."""
-    dense = keras.layers.MultiHeadAttention
     name = type(layer).__name__
-    if not isinstance(layer, dense):
-        return f"{name} is no keras.layers.MultiHeadAttention"
-    own = {name for part in type(layer).__mro__ for name in vars(part) if issubclass(part, dense) and part is not dense}
+    if is_decoder_attention(layer):
+        return decoder_unsupported_reason(layer)
+    if not is_keras_attention(layer):
+        return f"{name} is no keras.layers.MultiHeadAttention, nor that of a decoder which is known"
+    parts = [part for part in type(layer).__mro__ if issubclass(part, KERAS_CLASSES) and part not in KERAS_CLASSES]
+    own = {name for part in parts for name in vars(part)}
     if own & {"_compute_attention", "_masked_softmax"} or ("call" in own and not has_cache(layer)):
         return f"{name} computes something else than the attention it derives from"
     if not layer.built:
         return "it is not built"
-    if layer.get_config().get("use_gate"):
-        return "it has a gate"
-    kernels = [projection.kernel for projection in (layer.query_dense, layer.key_dense, layer.value_dense)]
-    if len(layer.attention_axes) != 1 or any(len(kernel.shape) != 3 for kernel in kernels):
+    kernels = [part_of(layer, f"{name}_dense").kernel for name in ("query", "key", "value")]
+    if len(part_of(layer, "attention_axes", (1,))) != 1 or any(len(kernel.shape) != 3 for kernel in kernels):
         return "it attends along several axes"
     return None

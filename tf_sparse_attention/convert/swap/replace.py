@@ -9,19 +9,21 @@ from tf_sparse_attention.convert.swap.replacement import Replacement
 
 def replace_attention(
     model: keras.Model,
-    make_layer: Callable[[keras.layers.MultiHeadAttention], keras.layers.Layer | None],
+    make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None],
     causal: bool = False,
+    keep_windows: bool = True,
     print_fn: Callable[[str], object] | None = print,
 ) -> keras.Model:
     """Returns a copy of a dense model with sparse attention of the same weights.
 
-    Every `keras.layers.MultiHeadAttention` used for self-attention is replaced, whether it is a node of a functional
-    model or inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`, whose cached attention
-    still decodes with KerasHub's caches. Calls and masks do not change, the model keeps its methods, including
-    `generate`, and it can be saved, and loaded wherever this library is imported. Where a dense attention has a
-    `sliding_window`, the smaller of it and the new layer's window applies, and the report says so, as it does where a
-    new layer has no window. A window as long as the sequence gives the results of the dense model. Cross-attention
-    and subclasses that compute something else are not replaced.
+    Every `keras.layers.MultiHeadAttention` or `GroupQueryAttention` used for self-attention is replaced, whether it is
+    a node of a functional model or inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`;
+    and the attention of KerasHub's decoders, see `arguments_of`. Calls and masks do not change, the model keeps its
+    methods, including `generate`, which decodes with caches of the new layers, and it can be saved, also as a preset,
+    and loaded wherever this library is imported. Where a dense attention has a sliding window, the smaller of it and
+    the new layer's window applies, and the report says so, as it does where a new layer has no window, or another cap
+    or scale than a decoder. A window as long as the sequence gives the results of the dense model. Cross-attention and
+    subclasses that compute something else are not replaced.
 
     Args:
         model: a built `keras.Model`: functional, Sequential, or reconstructible from its config. It is not changed.
@@ -32,6 +34,8 @@ def replace_attention(
         causal: whether the masks that the model passes to its attention hide later positions, which patterns that
             depend on it cannot see from a mask. Not needed where the model passes Keras's `use_causal_mask`, nor for
             KerasHub's decoders. Default: False.
+        keep_windows: whether the window of a dense attention limits that of the new layer. False: new layers see what
+            `make_layer` says, for models whose windows are not those that were published. Default: True.
         print_fn: function that takes the report: a line for each attention, replaced or skipped, and why. None for no
             report. Default: `print`.
 
@@ -55,7 +59,7 @@ def replace_attention(
         raise ValueError(f"`model` must be a `keras.Model` that is built. Received: model={model!r}.")
     if not callable(make_layer) or isinstance(make_layer, keras.layers.Layer | type):
         raise ValueError(f"`make_layer` must be a function of a layer. Received: make_layer={make_layer!r}.")
-    replacement = Replacement(make_layer, causal)
+    replacement = Replacement(make_layer, causal, keep_windows)
     sparse = replacement.replace_sublayers(replacement.copy_model(model))
     report = replacement.report()
     if not replacement.replaced:

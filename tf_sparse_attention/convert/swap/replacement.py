@@ -4,7 +4,10 @@ from collections.abc import Callable
 
 import keras
 
+from tf_sparse_attention.convert.swap.decoders import copy_head_parts, is_decoder_attention
 from tf_sparse_attention.convert.swap.dense_attention import (
+    is_dense_attention,
+    is_keras_attention,
     is_sparse,
     limit_window,
     looks_like_attention,
@@ -15,6 +18,7 @@ from tf_sparse_attention.convert.swap.model_copy import copy_state, is_plain_gra
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable
+from tf_sparse_attention.models.dense_parts import input_sizes
 from tf_sparse_attention.models.layer_sites import find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
@@ -28,15 +32,22 @@ class Replacement:
     Args:
         make_layer: function of a dense attention layer that returns a new layer or None.
         causal: whether every new layer is called with `use_causal_mask`.
+        keep_windows: whether the window of a dense attention limits that of the new layer.
 
     Attributes:
         replaced: by path, the names of the classes of the dense and the new layer, and remarks, as text.
         skipped: by path, pairs of the name of the class and the reason.
     """
 
-    def __init__(self, make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None], causal: bool) -> None:
+    def __init__(
+        self,
+        make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None],
+        causal: bool,
+        keep_windows: bool = True,
+    ) -> None:
         self.make_layer = make_layer
         self.causal = causal
+        self.keep_windows = keep_windows
         self.replaced: dict[str, tuple[str, ...]] = {}
         self.skipped: dict[str, tuple[str, str]] = {}
         self.new_layers: dict[int, keras.layers.Layer] = {}  # by id, what `make_layer` has returned
@@ -76,7 +87,7 @@ class Replacement:
                 f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
             )
         remarks: list[str] = []
-        window = sliding_window_of(dense)
+        window = sliding_window_of(dense) if self.keep_windows else None
         if window is not None:
             layer, remarks = limit_window(layer, window)
         try:
@@ -87,6 +98,8 @@ class Replacement:
                 f"`make_layer` must return a layer that fits {path}: `arguments_of(attention)` has what both need, "
                 f"and layers that share queries and keys need `share_qk=False`. {error}"
             ) from error
+        if is_decoder_attention(dense):
+            remarks += copy_head_parts(dense, layer)
         layer.trainable = dense.trainable
         copy_trainable(dense, layer)
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
@@ -98,7 +111,7 @@ class Replacement:
         sites = find_layer_sites(model)
         by_dense: dict[int, SwappedAttention] = {}
         for site in sites:
-            if site.path in known or not isinstance(site.layer, keras.layers.MultiHeadAttention):
+            if site.path in known or not is_dense_attention(site.layer):
                 continue
             if site.attribute is None:
                 self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
@@ -158,7 +171,7 @@ class _GraphCopy:
         if is_plain_graph(layer):
             return self.replacement.copy_model(layer, f"{self.path}{layer.name}.")
         copy = type(layer).from_config(layer.get_config())
-        if isinstance(layer, keras.layers.MultiHeadAttention):
+        if is_keras_attention(layer):
             self.dense[id(copy)] = [layer, copy]
         if isinstance(layer, keras.layers.Layer):  # additions and the like are operations without weights
             self.pairs.append((layer, copy))
@@ -197,5 +210,4 @@ def _is_cross_attention(site):
         return True
     if unsupported_reason(site.layer):
         return False
-    sizes = {p.kernel.shape[0] for p in (site.layer.query_dense, site.layer.value_dense, site.layer.key_dense)}
-    return len(sizes) > 1
+    return len(set(input_sizes(site.layer))) > 1

@@ -76,11 +76,12 @@ class AllAttention(AttentionLayer):
         if "see_self" in kwargs:
             renamed("see_self=False", "mask_self=True")
             mask_self = not kwargs.pop("see_self")
+        checks.check_choice("variant", variant, VARIANTS)
+        self.variant = variant  # first, for the checks of heads
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("num_persistent", num_persistent, minimum=0)
         checks.check_count("window", window)
         checks.check_switch("mask_self", mask_self)
-        checks.check_choice("variant", variant, VARIANTS)
         if variant != "all" and num_persistent == 0:
             raise ValueError(f"`num_persistent` must be positive for variant={variant!r}. Received: num_persistent=0.")
         if variant == "head_split" and num_heads == 1:
@@ -91,7 +92,6 @@ class AllAttention(AttentionLayer):
         self.num_persistent = num_persistent
         self.window = window
         self.mask_self = mask_self
-        self.variant = variant
         self.adaptive_span = checked_span(adaptive_span, window)
 
     @property

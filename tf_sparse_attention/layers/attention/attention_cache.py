@@ -8,6 +8,13 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.cache_checks import check_cache, check_index, check_space
 from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
+from tf_sparse_attention.layers.attention.endless_cache import (
+    check_prompt,
+    is_unturned,
+    length_of_cache,
+    mark_unturned,
+    position_in_cache,
+)
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts.masks import token_masks
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
@@ -35,45 +42,63 @@ class AttentionCache(CrossAttentionCache):
         return self.make_pattern(causal=True).cache_unsupported_reason()
 
     def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
     ) -> Cache:
         """Returns the cache before the first token.
 
         Args:
             batch_size: B, an integer or a scalar tensor.
-            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor.
+            max_length: the most tokens that a sequence can have, an integer, or in a graph a scalar tensor. None: any
+                number (up to 2^30), of a pattern whose cache does not grow, such as a window or `Window(w) | First(n)`.
             memory: float (B, L, D), inputs of the L positions before the first token, as in a call of a layer with
                 `supports_memory`. They take no positions: the first token is at 0. None: nothing comes before.
             memory_mask: bool (B, L), False where there is nothing, or another document. None: all are seen.
+            positions_in_cache: whether rotary positions of keys are their places among those that a query can see, as
+                in StreamingLLM (Xiao et al. 2024), and no position is ever larger than the cache; of windows with or
+                without first tokens. Once there are more tokens than that, results are no longer those of a call,
+                where the first tokens are further away, and `prefill` takes no longer prompts. Default False.
 
         Returns:
             Dictionary of tensors: floats in the compute dtype, counters int32; with a memory also a mask of it.
 
         Raises:
-            ValueError: if the layer cannot decode with a cache or is not built, and for a memory that it does not
-                take, or of another shape.
+            ValueError: if the layer cannot decode with a cache or is not built, for a memory that it does not take, or
+                of another shape, and for no `max_length` or `positions_in_cache` where the pattern does not allow it.
         """
         check_has_cache(self)
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
+        pattern, sizes = self.make_pattern(causal=True), (self.key_dim, self.value_dim)
+        plans = self.plan_heads(pattern)
+        max_length = length_of_cache(self, plans, max_length)
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
-        pattern, sizes = self.make_pattern(causal=True), (self.key_dim, self.value_dim)
         check_length(pattern, "max_length", max_length)
         length = max_length if memory is None else max_length + shape(memory)[1]
-        cache = empty_cache(self.plan_heads(pattern), batch_size, sizes, length, self.compute_dtype)
+        cache = empty_cache(plans, batch_size, sizes, length, self.compute_dtype)
+        if positions_in_cache:
+            cache = mark_unturned(self, plans, cache, memory)
         if memory is None:
             return cache
         return fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
 
-    def prefill(self, x: Tensor, cache: Cache, mask: Tensor | None = None) -> tuple[Tensor, Cache]:
+    def prefill(
+        self, x: Tensor, cache: Cache, mask: Tensor | None = None, kept: Size | None = None
+    ) -> tuple[Tensor, Cache]:
         """Returns the results for a prompt, in one pass, and the cache after it.
 
         Args:
             x: float (B, T, D), from the first token on.
             cache: what `init_cache` returned.
             mask: bool (B, T), False for padding, which must be on the right. None: no padding.
+            kept: int32 () or (B,), how many tokens of each row the cache has afterwards, where it is to go on from
+                within the prompt. None: all that are no padding.
 
         Returns:
             Pair of the output (B, T, D) and the cache.
@@ -82,10 +107,11 @@ class AttentionCache(CrossAttentionCache):
             ValueError: for a cache of another layer or of other rows, and for a prompt that it cannot hold.
         """
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
-        pattern = self.make_pattern(causal=True)
-        plans = self.plan_heads(pattern)
+        plans = self.plan_heads(self.make_pattern(causal=True))
         check_cache(x, cache, plans)
         check_space("x", plans, cache, x.shape[1])
+        if is_unturned(cache):
+            check_prompt(self, plans, x.shape[1])
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         heads = self.project(x)
         output = self.attend(
@@ -95,9 +121,9 @@ class AttentionCache(CrossAttentionCache):
         lengths = ops.full((batch,), length, dtype="int32")
         if masks.query_mask is not None:
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
-        query, key, value = heads
-        groups, key = describe_keys(self, pattern, query, key)
-        return output, fill_cache(plans, cache, key, value, groups, lengths)
+        if kept is not None:
+            lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
+        return output, self.fill_attention(*heads, cache=cache, lengths=lengths)
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
         """Returns the result for the next token and the cache after it.
@@ -122,9 +148,22 @@ class AttentionCache(CrossAttentionCache):
         if not ops.is_tensor(index):
             check_space("index", plans, cache, int(np.max(index)) + 1)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        query, key, value = self.project(x)
-        output, cache = self.decode_attention(query, key, value, cache, index)
+        output, cache = self.decode_attention(*self.project(x), cache=cache, index=index)
         return self.join_heads(x, output), cache
+
+    def fill_attention(self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, lengths: Tensor) -> Cache:
+        """Returns the cache after a prompt of projected heads, (B, N, T, H) and so on as in `decode_attention`.
+
+        Args:
+            query: float (B, N, T, H), not scaled.
+            key: float (B, M, T, H), or None where queries serve as keys.
+            value: float (B, M, T, Hv).
+            cache: as before the prompt.
+            lengths: int32 (B,), tokens of each row.
+        """
+        pattern = self.make_pattern(causal=True)
+        groups, key = describe_keys(self, pattern, query, key, is_turned=not is_unturned(cache))
+        return fill_cache(self.plan_heads(pattern), cache, key, value, groups, lengths)
 
     def decode_attention(
         self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, index: Tensor
@@ -143,9 +182,11 @@ class AttentionCache(CrossAttentionCache):
         keys = queries if key is None else groups_of_leaves(self, pattern, key, index[:, None])
         query, key = self.score_inputs(query, key)
         groups = list(zip(queries, keys, strict=True))
-        options = self.attention_options(causal=True)
+        plans, options = self.plan_heads(pattern), self.attention_options(causal=True)
+        if is_unturned(cache):
+            options = options._replace(position=position_in_cache(self, plans, index))
         key = query if key is None else key
-        return decode_pattern(self.plan_heads(pattern), cache, query, key, value, groups, index, options)
+        return decode_pattern(plans, cache, query, key, value, groups, index, options)
 
 
 def check_has_cache(layer: keras.layers.Layer) -> None:

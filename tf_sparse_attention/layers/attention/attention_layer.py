@@ -138,6 +138,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         self._output_sizes = attention_checks.checked_sizes(output_shape)
         self._objects = projections.get_keras_objects(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
+        self.head_settings.check_for(self)
 
     def build(
         self,

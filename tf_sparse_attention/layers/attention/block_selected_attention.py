@@ -4,10 +4,17 @@ from typing import Any
 
 import keras
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention.layers.parts.key_convolution import KeyConvolution
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.selected import SelectedBlocks
-from tf_sparse_attention.types import Config
+from tf_sparse_attention.types import Config, Shape, Size, Tensor
+
+CONVOLUTION = "convolution"  # the entry of a cache
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -16,17 +23,27 @@ class BlockSelectedAttention(AttentionLayer):
 
     Softmax of q . k / sqrt(key_dim) over the keys of `tsa.patterns.SelectedBlocks`, which says how blocks are chosen,
     with padding and packed documents too, and what it costs: O(T num_blocks block_size), and O(T^2 / block_size) to
-    choose. Exactly: however many queries choose a block, none is dropped. Nothing is learned but the projections.
+    choose. Exactly: however many queries choose a block, none is dropped.
 
     For causal self-attention alone: call it with `use_causal_mask=True` and without `value`.
 
-    Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189).
+    With `key_convolution` K a key is k_i + silu(sum_l w_l k_{i-l}), 0 <= l < K, each channel for itself, before
+    positions turn it: means and scores are of such keys, which makes blocks with what is sought stand out. It neither
+    crosses documents nor takes in padding. Kernels are zeros at first, and keys as without.
+
+    Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189); the convolution
+    Xiao et al. 2025, "Optimizing Mixture of Block Attention" (arXiv 2511.11571).
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         block_size: positions of a block. Default 128.
         num_blocks: blocks that a query sees, with its own. Default 3.
+        key_convolution: K, positions of a short causal convolution over the keys, 3 to 5 in the paper. None: none.
+        use_shared_choice: whether heads that share keys (`num_key_value_heads`) see the same blocks, those of the
+            largest sum of their products. Default False: each head chooses by itself.
+        choice_chunk_size: queries that choose at a time, which bounds the memory of T^2 / block_size products a head
+            to so many rows of it. None: all at once, which is faster.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
@@ -39,15 +56,81 @@ class BlockSelectedAttention(AttentionLayer):
     """
 
     def __init__(
-        self, num_heads: int, key_dim: int, *, block_size: int = 128, num_blocks: int = 3, **kwargs: Any
+        self,
+        num_heads: int,
+        key_dim: int,
+        *,
+        block_size: int = 128,
+        num_blocks: int = 3,
+        key_convolution: int | None = None,
+        use_shared_choice: bool = False,
+        choice_chunk_size: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
-        self._pattern = SelectedBlocks(block_size, num_blocks)
+        checks.check_optional_count("key_convolution", key_convolution)
+        self._pattern = SelectedBlocks(block_size, num_blocks, use_shared_choice, choice_chunk_size)
         self.block_size = block_size
         self.num_blocks = num_blocks
+        self.key_convolution = key_convolution
+        self.use_shared_choice = use_shared_choice
+        self.choice_chunk_size = choice_chunk_size
+
+    def build_projections(self, query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
+        super().build_projections(query_shape, value_shape, key_shape)
+        self._convolution = None
+        if self.key_convolution is not None:
+            sizes = self.key_convolution, self.num_key_heads, self.key_dim
+            self._convolution = KeyConvolution(*sizes, name="key_convolution", dtype=self.dtype_policy)
 
     def make_pattern(self, causal: bool) -> Pattern:
         return self._pattern
 
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        return super().compute_attention(self._convolved(heads, masks), masks, causal, training, return_weights)
+
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
+        return super().dense_mask(self._convolved(heads, masks), masks, causal)
+
+    def _convolved(self, heads: ProjectedHeads, masks: TokenMasks) -> ProjectedHeads:
+        """Returns projected heads whose keys have those before them in them."""
+        query, key, value = heads
+        return heads if self._convolution is None else (query, self._convolution.of_sequence(key, masks), value)
+
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
+    ) -> Cache:
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache)
+        return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
+
+    def fill_attention(self, query: Tensor, key: Tensor, value: Tensor, cache: Cache, lengths: Tensor) -> Cache:
+        if self._convolution is None:
+            return super().fill_attention(query, key, value, cache, lengths)
+        # Padding is on the right, and so comes into no key of a token.
+        filled = super().fill_attention(query, self._convolution.of_sequence(key), value, cache, lengths)
+        return {**filled, CONVOLUTION: self._convolution.after_prompt(cache[CONVOLUTION], key, lengths)}
+
+    def decode_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache, index: Tensor
+    ) -> tuple[Tensor, Cache]:
+        if self._convolution is None:
+            return super().decode_attention(query, key, value, cache, index)
+        key, kept = self._convolution.of_next(cache[CONVOLUTION], key, index)
+        output, cache = super().decode_attention(query, key, value, cache, index)
+        return output, {**cache, CONVOLUTION: kept}
+
     def get_config(self) -> Config:
-        return {**super().get_config(), "block_size": self.block_size, "num_blocks": self.num_blocks}
+        names = ("block_size", "num_blocks", "key_convolution", "use_shared_choice", "choice_chunk_size")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -104,7 +104,12 @@ class CrossAttentionCache:
 
 
 def describe_keys(
-    layer: keras.layers.Layer, pattern: Pattern, query: Tensor, key: Tensor | None, mask: Tensor | None = None
+    layer: keras.layers.Layer,
+    pattern: Pattern,
+    query: Tensor,
+    key: Tensor | None,
+    mask: Tensor | None = None,
+    is_turned: bool = True,
 ) -> tuple[list[Any], Tensor]:
     """Returns `groups_of_sequence` of keys (B, N, S, H), and the keys as a cache holds them, turned by positions.
 
@@ -114,10 +119,12 @@ def describe_keys(
         query: the queries, which serve as keys where there are none.
         key: the keys, or None.
         mask: bool (B, S), False for keys that no query may see; or None.
+        is_turned: whether positions turn the keys. Default True.
     """
     groups = groups_of_sequence(layer, pattern, query if key is None else key, mask)
     query, key = layer.score_inputs(query, key)
-    return groups, rotate_key(layer.position_encoding, query if key is None else key)
+    key = query if key is None else key
+    return groups, rotate_key(layer.position_encoding, key) if is_turned else key
 
 
 def check_has_cross_cache(layer: keras.layers.Layer) -> None:

@@ -80,8 +80,9 @@ class LSHAttention(AttentionLayer):
         use_successor_values: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_heads, key_dim, **kwargs)
         checks.check_switch("share_qk", share_qk)
+        self.share_qk = share_qk  # first, for the checks of heads
+        super().__init__(num_heads, key_dim, **kwargs)
         checks.check_optional_switch("mask_self", mask_self)
         for name, value in (("num_buckets", num_buckets), ("bucket_size", bucket_size), ("num_rounds", num_rounds)):
             checks.check_count(name, value)
@@ -97,7 +98,6 @@ class LSHAttention(AttentionLayer):
         self.bucket_size = bucket_size
         self.num_rounds = num_rounds
         self.selection = selection
-        self.share_qk = share_qk
         self.mask_self = mask_self
         self.use_successor_values = use_successor_values
         self.seed = drawn_seed(self.seed)

@@ -21,18 +21,23 @@ class MixedAttentionCache:
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
     def init_cache(
-        self, batch_size: Size, max_length: Size, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
     ) -> dict[str, Cache]:
         """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
         check_has_cache(self)
-        given = batch_size, max_length, memory, memory_mask
+        given = batch_size, max_length, memory, memory_mask, positions_in_cache
         return {name: part.init_cache(*given) for name, part in self._named_parts()}
 
     def prefill(
-        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None
+        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None, kept: Size | None = None
     ) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the results for a prompt, and the caches after it."""
-        return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask))
+        return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask, kept))
 
     def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
         """Returns the result for the next token, and the caches after it."""

@@ -117,12 +117,12 @@ class RoutingAttention(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())
-        super().__init__(num_heads, key_dim, **kwargs)
         routing_checks.check_arguments(arguments)
+        self.share_qk = share_qk  # first, for the checks of heads
+        super().__init__(num_heads, key_dim, **kwargs)
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
         self.selection = selection
-        self.share_qk = share_qk
         self.mask_self = mask_self
         self.use_successor_values = use_successor_values
         self.seed = drawn_seed(self.seed)

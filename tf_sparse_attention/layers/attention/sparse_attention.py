@@ -63,14 +63,14 @@ class SparseAttention(AttentionLayer):
         mask_self: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_heads, key_dim, **kwargs)
         checks.check_switch("share_qk", share_qk)
+        self.share_qk = share_qk  # first, for the checks of heads
+        super().__init__(num_heads, key_dim, **kwargs)
         checks.check_optional_switch("mask_self", mask_self)
         if isinstance(pattern, dict):
             pattern = keras.saving.deserialize_keras_object(pattern)
         self.pattern = _checked_pattern(pattern)
         self.plan_heads(self.pattern)  # refuses another number of heads
-        self.share_qk = share_qk
         self.mask_self = mask_self
         if self.pattern.by_content:
             self.seed = drawn_seed(self.seed)

@@ -12,6 +12,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
+from tf_sparse_attention.layers.attention.swapped_caches import caches_in_use
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
@@ -36,14 +37,15 @@ class CallMask(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SwappedAttention(AdaptableMixin, keras.layers.Layer):
-    """Sparse self-attention that is called as `keras.layers.MultiHeadAttention` or KerasHub's cached attention is.
+    """Sparse self-attention that is called as `keras.layers.MultiHeadAttention` or the attention of KerasHub is.
 
     `tsa.convert.replace_attention` puts it inside layers whose code calls a dense attention. A mask that is the same
     for all queries masks tokens, which are in no cluster; where a pattern goes by content they are no queries either.
 
-    Caches have KerasHub's form. With an exact `window` and `value_dim` = `key_dim` a step of local and all-attention
-    costs the window: the cache holds keys and values, as KerasHub does. Otherwise it holds the inputs, and
-    a step recomputes attention for all positions.
+    A model that generates says itself where the caches are (`swapped_caches`): they are those of the sparse layer.
+    Caches that are passed by hand have KerasHub's form. With an exact `window` and `value_dim` = `key_dim` a step of
+    local and all-attention costs the window: the cache holds keys and values, as KerasHub does. Otherwise it holds the
+    inputs, and a step recomputes attention for all positions.
 
     Args:
         attention: an attention layer of this library.
@@ -51,7 +53,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        query: float (B, T, D).
+        query: float (B, T, D), or `hidden_states`, as some decoders name it.
         value: None or `query` itself, as `key`.
         key_mask: bool (B, S), False for keys that no query may see.
         attention_mask: numbers or booleans, not zero where a query may see a key, of rank 2 to 4, broadcastable to
@@ -59,6 +61,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         use_causal_mask: whether later positions are hidden.
         cache: float (B, 2, S, N, H), to continue a sequence, or None. Then the call is causal.
         cache_update_index: integer, the position of the first query; with `cache` alone.
+        cache_update_mask: not used: which tokens of a prompt a cache has is known from its length.
         return_attention_scores: whether to return weights (B, N, T, S) too, not with a cache.
         training: whether to drop weights and update state.
 
@@ -91,13 +94,16 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
 
     def __call__(
         self,
-        query: Tensor,
+        query: Tensor | None = None,
         value: Tensor | None = None,
         key: Tensor | None = None,
         *,
+        hidden_states: Tensor | None = None,
         attention_mask: Tensor | CallMask | None = None,
+        cache_update_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        query = hidden_states if query is None else query
         value, key = normalize_self_attention(query, value, key)
         if value is not None:
             raise ValueError(
@@ -116,7 +122,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         key_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         use_causal_mask: bool = False,
-        cache: Tensor | None = None,
+        cache: Tensor | tuple[Tensor, Tensor] | None = None,
         cache_update_index: Size | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
@@ -132,10 +138,18 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
                 return_attention_scores=return_attention_scores,
                 training=training,
             )
+        used = caches_in_use(self.attention)
+        if used is not None:
+            return used.attend(self.attention, query, cache_update_index), cache
         if cache_update_index is None or return_attention_scores:
             raise ValueError(
                 "`cache_update_index` must be given with `cache`, and `return_attention_scores` False. Received: "
                 f"cache_update_index={cache_update_index}, return_attention_scores={return_attention_scores}."
+            )
+        if isinstance(cache, tuple):
+            raise ValueError(
+                "`cache` must be one tensor of keys and values, (B, 2, S, M, H). Received: a tuple. Models that "
+                "generate have caches of their own: call `generate`."
             )
         step = _attend_near if _sees_a_window(self.attention) else _attend_anew
         return step(self.attention, query, key_mask, attention_mask, cache, cache_update_index)
@@ -177,6 +191,11 @@ def _sees_a_window(attention: keras.layers.Layer) -> bool:
 
 def _attend_near(attention, query, key_mask, attention_mask, cache, index):
     """Returns attention to the window before `index` and the cache with the new keys and values."""
+    if attention.num_key_heads != shape(cache)[3]:
+        raise ValueError(
+            f"`cache` must have the {attention.num_key_heads} key heads of the layer. "
+            f"Received: cache of shape {tuple(cache.shape)}."
+        )
     queries, keys, values = attention.project(query)
     new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, N, H)
     cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))

@@ -27,11 +27,12 @@ class BlockCache:
     def init_cache(
         self,
         batch_size: Size,
-        max_length: Size,
+        max_length: Size | None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         encoder_sequence: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
     ) -> dict[str, Any]:
         """Returns the caches by the names of the attentions; see `AttentionLayer.init_cache`, likewise the next two.
 
@@ -45,7 +46,8 @@ class BlockCache:
         self._check_encoder_sequence(encoder_sequence)
         if memory is not None and is_before(self.norm):
             memory = self._attention_norm(memory)
-        cache = {self.attention.name: self.attention.init_cache(batch_size, max_length, memory, memory_mask)}
+        given = batch_size, max_length, memory, memory_mask, positions_in_cache
+        cache = {self.attention.name: self.attention.init_cache(*given)}
         if self.cross_attention is not None:
             across = self.cross_attention.init_cross_cache(encoder_sequence, value_mask=encoder_padding_mask)
             cache[self.cross_attention.name] = across

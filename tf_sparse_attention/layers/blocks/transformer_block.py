@@ -16,7 +16,7 @@ from tf_sparse_attention.layers.blocks.block_checks import check_causal, check_s
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import hide_from_attention, implicit_mask
-from tf_sparse_attention.layers.parts.norms import NORMS, is_before, make_norm
+from tf_sparse_attention.layers.parts.norms import NORMS, is_around, is_before, make_norm
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Shape, Tensor
@@ -29,14 +29,15 @@ SUBLAYERS = ("attention", "cross_attention", "feed_forward")
 class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
     """Attention, perhaps cross-attention, and feed-forward, each with a residual connection and a layer norm.
 
-    pre: x + f(LN(x)). post: LN(x + f(x)), as in the published Routing Transformer. A block without feed-forward is the
+    pre: x + f(LN(x)). post: LN(x + f(x)), as in the published Routing Transformer. pre_and_post: x + LN(f(LN(x))), with
+    two norms a sublayer, as Gemma 2 has them. A block without feed-forward is the
     attention alone, as all-attention layers want it.
 
     Args:
         attention: an attention layer of this library.
         feed_forward: a layer (B, T, D) to (B, T, D), or None.
-        norm: "pre" or "post", or "pre_rms" or "post_rms" with `keras.layers.RMSNormalization` in place of layer norms.
-            Default "pre".
+        norm: "pre", "post" or "pre_and_post", or "pre_rms", "post_rms" or "pre_and_post_rms" with
+            `keras.layers.RMSNormalization` in place of layer norms. Default "pre".
         causal: whether later positions are hidden: passed on as `use_causal_mask`, and needed for the values of
             successors. Default False.
         dropout: rate in [0, 1) on the result of each sublayer before it is added, in training. Default 0.
@@ -140,6 +141,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
                     "`attention`, `cross_attention` and `feed_forward` must return the shape they get, to be added to "
                     f"it. Received: {layer.name}, which makes {found} of {tuple(inputs_shape)}."
                 )
+        self._result_norms: dict[str, keras.layers.Layer] = {}  # by the names of the norms before, if there are any
         self._attention_norm = self._norm("attention_norm", inputs_shape)
         self._cross_attention_norm = self._feed_forward_norm = None
         if self.cross_attention is not None:
@@ -148,6 +150,11 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
             self._feed_forward_norm = self._norm("feed_forward_norm", inputs_shape)
 
     def _norm(self, name, inputs_shape):
+        if is_around(self.norm):
+            self._result_norms[name] = self._built_norm(f"{name}_of_result", inputs_shape)
+        return self._built_norm(name, inputs_shape)
+
+    def _built_norm(self, name, inputs_shape):
         layer = make_norm(self.norm, self.epsilon, name, self.dtype_policy)
         layer.build(inputs_shape)
         return layer
@@ -217,7 +224,10 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
             )
 
     def _residual(self, x, sublayer, norm, training):
-        change = ops.cast(sublayer(norm(x) if is_before(self.norm) else x), x.dtype)
+        change = sublayer(norm(x) if is_before(self.norm) else x)
+        if norm.name in self._result_norms:
+            change = self._result_norms[norm.name](change)
+        change = ops.cast(change, x.dtype)
         if training and self._seeds is not None:
             change = keras.random.dropout(change, self.dropout, seed=self._seeds)
         return x + change if is_before(self.norm) else norm(x + change)

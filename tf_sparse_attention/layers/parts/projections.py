@@ -147,9 +147,28 @@ def join_heads(projection: keras.layers.Layer, heads: Tensor) -> Tensor:
 
 def build_for(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
     """Builds `target`, unless it is built, for the inputs of `source`, if that is built."""
-    kernels = [_weights_by_name(source).get(f"{name}/kernel") for name in ("query", "value", "key")]
-    if not target.built and all(kernel is not None for kernel in kernels):
-        target.build(*((None, None, kernel.shape[0]) for kernel in kernels))
+    found = [_projections(source).get(name) for name in ("query", "value", "key")]
+    if not target.built and all(projection is not None and projection.built for projection in found):
+        target.build(*((None, None, input_size(projection)) for projection in found))
+
+
+def input_size(projection: keras.layers.EinsumDense) -> int:
+    """Returns the channels of the inputs of a built projection of tokens to heads."""
+    return projection.kernel.shape[_input_axis(projection)]
+
+
+def _input_axis(projection):
+    """Returns the axis of a kernel that goes over the channels of the input: Gemma has that of the heads before it."""
+    inputs, kernel = projection.equation.split("->")[0].split(",")
+    return kernel.index(inputs[-1])
+
+
+def _inputs_first(projections, name, weight):
+    """Returns the weight of a projection of tokens to heads with the channels of the input first, as they are here."""
+    projection, weight_name = name.split("/")
+    if projection == "attention_output" or weight_name not in ("kernel", "lora_kernel_a"):
+        return weight
+    return ops.moveaxis(weight, 1, 0) if _input_axis(projections[projection]) else weight
 
 
 def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = slice(None)) -> None:
@@ -164,8 +183,10 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
         ValueError: unless both have the same projections, with the same shapes.
     """
     build_for(source, target)
-    copy_low_rank(_projections(source), _projections(target))
-    theirs = {name: _of_heads(name, weight, heads, source) for name, weight in _weights_by_name(source).items()}
+    dense = _projections(source)
+    copy_low_rank(dense, _projections(target))
+    theirs = {name: _inputs_first(dense, name, weight) for name, weight in _weights_by_name(source).items()}
+    theirs = {name: _of_heads(name, weight, heads, source) for name, weight in theirs.items()}
     own = _weights_by_name(target)
     if "key/bias" in own and "query/bias" in theirs:
         # Where keys alone have no bias, zeros are the same: a bias of keys adds one number to all scores of a query.
@@ -204,7 +225,8 @@ def _differences(theirs, own):
 
 def head_count(attention: keras.layers.Layer) -> int:
     """Returns the number of query heads of an attention layer, Keras's with shared keys too."""
-    return getattr(attention, "num_query_heads", None) or attention.num_heads
+    names = ("num_query_heads", "_num_query_heads", "num_heads")
+    return next(count for name in names if (count := getattr(attention, name, None)))
 
 
 def _of_heads(name, weight, heads, attention):
@@ -213,7 +235,7 @@ def _of_heads(name, weight, heads, attention):
     if heads == slice(None) or name == "attention_output/bias" or weight_name == "lora_kernel_b":
         return weight
     if projection in ("key", "value"):
-        size = head_count(attention) // (getattr(attention, "num_key_value_heads", None) or head_count(attention))
+        size = head_count(attention) // weight.shape[-2]  # (D, M, H) or (M, H)
         heads = slice(heads.start // size, -(-heads.stop // size))
     return weight[heads] if projection == "attention_output" or weight_name == "bias" else weight[:, heads]
 

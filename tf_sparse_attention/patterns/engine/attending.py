@@ -196,7 +196,7 @@ def _with_persistent(
     Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.
     """
     dropout = None if dropout is None else dropout.of_persistent()
-    others = attend_shared_fused(query, *persistent, dropout) if soft_cap is None else None
+    others = attend_shared_fused(query, *persistent, dropout, soft_cap)
     if others is None:
         others = attend_shared_keys(query, *persistent, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=True)
     weights = None if attended.weights is None else ops.zeros_like(attended.weights)  # theirs are not returned

@@ -73,6 +73,7 @@ def decode_pattern(
     groups: Sequence[tuple[Tensor | None, Tensor | None]],
     index: Tensor,
     options: AttentionOptions,
+    chosen: Mapping[int, Mapping[str, Tensor]] = {},
 ) -> tuple[Tensor, Cache]:
     """Returns attention of the next token to what the cache keeps and to itself, and the cache after it.
 
@@ -86,6 +87,7 @@ def decode_pattern(
             goes by positions.
         index: int32 (B,), the position of the token.
         options: an `AttentionOptions`.
+        chosen: what was chosen for the query, int32 (B, n) by name, for leaves of `ChosenBlocks` by their index.
 
     Returns:
         Pair of the output (B, N, 1, Hv) and the cache. Where the cache has no slots for `index`, the output is NaN and
@@ -94,7 +96,7 @@ def decode_pattern(
     at, held, kept = index[:, None, None], holds(plans, cache, index + 1), None
     if held is not True:  # rows that have ended may have -1, or the largest integer, whose successor is negative
         kept = ops.logical_and(held, index + 1 > 0)[:, None]
-    turned, key = options.position.rotate(query, at), options.position.rotate(key, at)
+    turned, key = options.position.rotate(query, at), options.position.rotate_written(key, at)
     cache, queries, keys = dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, (query_groups, key_groups), is_kept = cache[entry_name(leaf)], groups[leaf.index], kept
@@ -107,11 +109,12 @@ def decode_pattern(
             entry = {**entry, "count": count}
         cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, is_kept)
 
-    queries |= choices_of_next(plans, cache, turned, index)
+    queries |= {**chosen, **choices_of_next(plans, cache, turned, index)}
 
     def read(leaf):
         places = _query_places(leaf, queries, index)
-        return places, _read(leaf, cache[entry_name(leaf)], places[leaf.index])
+        keys = _read(leaf, cache[entry_name(leaf)], places[leaf.index])
+        return places, keys._replace(key=options.position.rotate_read(keys.key, keys.places[leaf.index].position))
 
     output = attend_cached(plans, query, turned, read, options, causal=True)
     if kept is not None:

@@ -45,7 +45,7 @@ def attend_fused(
     pairs = pairs_in_order(arrangement, leaf, inputs, call)
     if pairs is None:
         return _attend_groups(kernel, arrangement, leaf, inputs, call, returns)
-    attended = _attend(kernel, _rows_in_order(arrangement, inputs), pairs, returns)
+    attended = _attend(kernel, _rows_in_order(arrangement, inputs), pairs, returns, inputs.options.soft_cap)
     return attended.restored(arrangement.from_order, dense=lambda weights: weights)
 
 
@@ -81,10 +81,12 @@ def attend_union_fused(
     )
     if not can_ask(rule) or KERNELS[kernel.name].share_of_blocks(pairs, lengths) > LARGEST_SHARE:
         return None
-    return _attend(kernel, (inputs.query, inputs.key, inputs.value), pairs, returns)
+    return _attend(kernel, (inputs.query, inputs.key, inputs.value), pairs, returns, inputs.options.soft_cap)
 
 
-def attend_shared_fused(query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None) -> Attended | None:
+def attend_shared_fused(
+    query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None, soft_cap: float | None = None
+) -> Attended | None:
     """Returns attention of all rows to the same keys, with its log-sum-exp, by the kernel that serves here.
 
     Args:
@@ -92,6 +94,7 @@ def attend_shared_fused(query: Tensor, key: Tensor, value: Tensor, dropout: Drop
         key: (N, M, H).
         value: (N, M, Hv).
         dropout: an `attend.Dropout`, or None.
+        soft_cap: see `AttentionOptions`.
 
     Returns:
         An `Attended`; None where no kernel serves.
@@ -103,10 +106,13 @@ def attend_shared_fused(query: Tensor, key: Tensor, value: Tensor, dropout: Drop
     if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
         return None
     pairs = SlotPairs(EverySlot(), (1 - length, shape(key)[1] - 1))
-    return _attend(kernel, rows, pairs, {"return_log_sum_exp": True})
+    return _attend(kernel, rows, pairs, {"return_log_sum_exp": True}, soft_cap)
 
 
-def _attend(kernel: Kernel, rows: Sequence[Tensor], pairs: SlotPairs, returns: Mapping) -> Attended:
+def _attend(
+    kernel: Kernel, rows: Sequence[Tensor], pairs: SlotPairs, returns: Mapping, soft_cap: float | None
+) -> Attended:
+    pairs = pairs._replace(soft_cap=soft_cap)
     output, log_sum_exp = KERNELS[kernel.name].attend_slots(*rows, pairs, kernel.interpret)
     return Attended(output, log_sum_exp=log_sum_exp if returns["return_log_sum_exp"] else None)
 
@@ -117,6 +123,8 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     if not are_known(groups, *slots) or min(slots) < SMALLEST_GROUP:
         return None
     batch, heads = shape(inputs.query)[:2]
+    if heads != inputs.value.shape[1]:
+        return None  # groups stand between a head and those that share its keys
     sizes = batch, heads, groups
     pairs = pairs_in_groups(arrangement, leaf, inputs, call, (*sizes, *slots))
     if pairs is None:
@@ -125,7 +133,7 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     rows = [ops.reshape(x, (batch, heads * groups, *shape(x)[3:])) for x in rows]
     if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
         return None
-    attended = _attend(kernel, rows, pairs, returns)
+    attended = _attend(kernel, rows, pairs, returns, inputs.options.soft_cap)
     return attended.restored(
         lambda x: arrangement.restore(ops.reshape(x, (*sizes, *shape(x)[2:]))), dense=lambda weights: weights
     )
@@ -144,8 +152,6 @@ def _asks_for_a_kernel(kernel, leaf, inputs, call, dropout, returns):
         and not returns["return_weights"]
         and not _drops(dropout)
         and not options.position.has_bias
-        and options.soft_cap is None
-        and heads == inputs.value.shape[1]
         and masks.attention_mask is None
         and not any(each.pattern.uses_starts and call.starts is not None for each in (leaf, *leaf.excluded))
     )

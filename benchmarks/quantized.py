@@ -1,0 +1,87 @@
+"""What kernels of few bits cost in quality: `python -m benchmarks.quantized`.
+
+Trains the tiny decoders of `tsa.models.DECODER_PRESETS` (grouped heads; norms of queries and keys; sinks) on bytes of
+Python's own library, in some minutes of two cores, and prints for float32 and for what Keras's `quantize` makes of it,
+int8, int4 and float8, the bits per byte of held-out files, the median error of logits as a share of their standard
+deviation, and how often the likeliest byte is the same.
+"""
+
+import argparse
+import pathlib
+import sysconfig
+import warnings
+
+import keras
+import numpy as np
+
+from tf_sparse_attention import models
+
+LENGTH, BATCH = 256, 16
+MODES = ("int8", "int4", "float8")
+NAMES = ("gemma3_tiny", "gpt_oss_tiny")
+
+
+def read_bytes():
+    """Returns the bytes of the modules of Python's library, uint8, those of training and those held out."""
+    files = sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    parts = [
+        b"".join(path.read_bytes() for path in files if (path.stem[-1] in "aeiou") == held) for held in (False, True)
+    ]
+    return [np.frombuffer(part, "uint8") for part in parts]
+
+
+def windows(data, number, seed):
+    """Returns random windows of bytes, as ids from 2 on: inputs that begin with id 0, and targets."""
+    starts = np.random.default_rng(seed).integers(len(data) - LENGTH, size=number)
+    targets = data[starts[:, None] + np.arange(LENGTH)].astype("int32") + 2
+    return np.pad(targets[:, :-1], ((0, 0), (1, 0))), targets
+
+
+def train(name, data, steps):
+    """Returns a model of a preset, trained on so many batches."""
+    keras.utils.set_random_seed(0)
+    model = models.LanguageModel.from_preset(name, 258, tie_embeddings=True, use_output_bias=False, seed=0)
+    model.compile(keras.optimizers.Adam(3e-3, global_clipnorm=1.0), models.language_model_loss())
+    model.fit(*windows(data, steps * BATCH, seed=0), batch_size=BATCH, verbose=0)
+    return model
+
+
+def score(model, inputs, targets):
+    """Returns bits per byte and logits."""
+    logits = np.asarray(model.predict(inputs, batch_size=BATCH, verbose=0))
+    logs = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+    return -np.mean(np.take_along_axis(logs, targets[..., None], -1)) / np.log(2), logits
+
+
+def copy_of(model):
+    """Returns a model of the same config and weights."""
+    other = type(model).from_config(model.get_config())
+    other.set_weights(model.get_weights())
+    return other
+
+
+def main():
+    """Prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", nargs="+", default=NAMES, help="presets")
+    parser.add_argument("--steps", type=int, default=400, help="batches of training")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", message=".*`quantize`|Invalid quantization mode")
+    training, held = read_bytes()
+    pairs = windows(held, 64, seed=1)
+    print("| model | kernels | bits per byte | error of logits | same likeliest byte |\n|---|---|---|---|---|")
+    for name in options.names:
+        model = train(name, training, options.steps)
+        bits, exact = score(model, *pairs)
+        print(f"| `{name}` | float32 | {bits:.3f} | 0 | 1 |", flush=True)
+        for mode in MODES:
+            other = copy_of(model)
+            other.quantize(mode)
+            bits, logits = score(other, *pairs)
+            error = np.median(np.abs(logits - exact)) / exact.std()
+            same = np.mean(logits.argmax(-1) == exact.argmax(-1))
+            print(f"| `{name}` | {mode} | {bits:.3f} | {error:.4f} | {same:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Text without an end: `python -m benchmarks.streaming`.
+
+A language model whose layers see a window and the first tokens decodes 100,000 tokens with a cache that never grows
+(`init_cache(max_length=None)`), positions counted inside of it, as StreamingLLM does. Prints, each tenth of the way,
+tokens a second, bytes of the cache and memory of the process: all stay what they are. Some minutes of two cores.
+"""
+
+import argparse
+import functools
+import resource
+import sys
+import time
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention import models
+from tf_sparse_attention.models.programs import compiled
+from tf_sparse_attention.patterns import First, Window
+
+HEADS = {"num_heads": 8, "num_key_value_heads": 2, "key_dim": 64, "position": "rotary"}
+CHUNK = 500  # tokens a call of the program
+
+
+def build(window=256, num_first=4):
+    """Returns a language model of two layers."""
+    part = {"layer": "SparseAttention", "pattern": Window(window) | First(num_first), **HEADS}
+    return models.LanguageModel(models.Backbone(258, 2, 512, [part], intermediate_dim=1024, seed=0))
+
+
+def decode(model, token_ids, index, cache):
+    """Returns the state after `CHUNK` more tokens, each the likeliest: ids int32 (B, 1), the index, the cache."""
+
+    def add(count, token_ids, index, cache):
+        logits, cache = model.decode(token_ids, cache, index)
+        return count + 1, ops.cast(ops.argmax(logits, axis=-1), "int32"), index + 1, cache
+
+    start = (ops.zeros((), "int32"), token_ids, index, cache)
+    return ops.while_loop(lambda count, *_: count < CHUNK, add, start)[1:]
+
+
+def num_bytes(cache):
+    """Returns the bytes of the tensors of a cache."""
+    return sum(np.asarray(leaf).nbytes for leaf in keras.tree.flatten(cache))
+
+
+def run(num_tokens, num_rows=10):
+    """Yields (tokens so far, tokens a second since the last, bytes of the cache, megabytes of the process)."""
+    model = build()
+    program = compiled(functools.partial(decode, model), model)
+    state = np.ones((1, 1), "int32"), np.zeros((), "int32"), model.init_cache(1, None, positions_in_cache=True)
+    state = program(*state)  # compiles
+    chunks = max(num_tokens // CHUNK // num_rows, 1)
+    for _ in range(num_rows):
+        begin = time.perf_counter()
+        for _ in range(chunks):
+            state = program(*state)
+        done = int(ops.convert_to_numpy(state[1]))
+        speed = chunks * CHUNK / (time.perf_counter() - begin)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024)
+        yield done, speed, num_bytes(state[2]), peak
+
+
+def main():
+    """Prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=100_000)
+    print("| tokens | tokens a second | bytes of the cache | peak memory in MB |\n|---|---|---|---|")
+    for done, speed, size, peak in run(parser.parse_args().tokens):
+        print(f"| {done:,} | {speed:.0f} | {size:,} | {peak:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Tiny decoders of KerasHub with random weights, one of each family whose attention is a class of its own."""
+
+import keras_hub
+
+from tests.convert.swap.swap_models import randomized
+
+VOCABULARY = 50
+SIZES = {"vocabulary_size": VOCABULARY, "hidden_dim": 32, "intermediate_dim": 48}
+HEADS = {"num_query_heads": 4, "num_key_value_heads": 2}
+LAYERS = {**SIZES, **HEADS, "num_layers": 2}
+GEMMA = {**LAYERS, "head_dim": 8, "sliding_window_size": 5, "use_sliding_window_attention": True}
+LLAMA3 = {
+    "rope_frequency_adjustment_factor": 8.0,
+    "rope_low_freq_factor": 1.0,
+    "rope_high_freq_factor": 4.0,
+    "rope_pretraining_sequence_length": 64,
+}
+EXPERTS = {"num_experts": 2, "top_k": 2}
+# By family the names of its classes and the arguments of its backbone.
+FAMILIES = {
+    "llama": ("Llama", LAYERS),
+    "llama3": ("Llama3", {**LAYERS, **LLAMA3}),
+    "mistral": ("Mistral", {**LAYERS, "sliding_window": 5}),
+    "mixtral": ("Mixtral", {**LAYERS, **EXPERTS, "sliding_window": 5}),
+    "gemma": ("Gemma", {**LAYERS, "head_dim": 8}),
+    "gemma2": (
+        "Gemma",
+        {**GEMMA, "attention_logit_soft_cap": 5.0, "final_logit_soft_cap": 30.0, "query_head_dim_normalize": False}
+        | {"use_post_ffw_norm": True, "use_post_attention_norm": True},
+    ),
+    "gemma3": (
+        "Gemma3",
+        {**GEMMA, "num_layers": 7, "image_size": 16, "use_query_key_norm": True, "vision_encoder": None}
+        | {"use_post_ffw_norm": True, "use_post_attention_norm": True, "global_rope_scaling_factor": 8.0},
+    ),
+    "qwen2": ("Qwen", {**LAYERS, "use_sliding_window_attention": True, "sliding_window_size": 5}),
+    "qwen3": ("Qwen3", {**LAYERS, "head_dim": 8, "sliding_window_size": 5}),
+    "phi3": ("Phi3", LAYERS),
+    "gpt_oss": (
+        "GptOss",
+        {**LAYERS, **EXPERTS, "head_dim": 8, "sliding_window": 4, "rope_scaling_factor": 4.0},
+    ),
+}
+
+
+def decoder(family, seed=0, **changes):
+    """Returns a `CausalLM` of a family, without a preprocessor."""
+    name, arguments = FAMILIES[family]
+    backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**arguments, **changes})
+    return randomized(getattr(keras_hub.models, f"{name}CausalLM")(backbone=backbone, preprocessor=None), seed)

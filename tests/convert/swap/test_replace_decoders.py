@@ -1,0 +1,246 @@
+"""Decoders of KerasHub made sparse: the same logits and text where nothing is hidden, caches cut to the window."""
+
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.convert.swap.swap_models import difference
+
+keras_hub = pytest.importorskip("keras_hub")
+
+from tests.convert.swap.decoder_models import FAMILIES, VOCABULARY, decoder  # noqa: E402
+from tf_sparse_attention.analysis import assert_causal  # noqa: E402
+from tf_sparse_attention.convert import arguments_of, replace_attention  # noqa: E402
+from tf_sparse_attention.layers import (  # noqa: E402
+    BlockSelectedAttention,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+)
+
+LENGTH = 16
+FAST = ("llama3", "gemma2", "gpt_oss")  # what others do too: scaled frequencies, caps and windows, sinks and biases
+WITH_WINDOW = ("mistral", "mixtral", "gemma2", "gemma3", "qwen2", "qwen3", "gpt_oss")
+
+
+def families(names, default=FAST):
+    return [pytest.param(name, marks=() if name in default else pytest.mark.full) for name in names]
+
+
+def tokens(lengths=(LENGTH, 10), seed=0):
+    """Returns token ids and their padding mask, as KerasHub's models take them."""
+    mask = (np.arange(LENGTH) < np.array(lengths)[:, None]).astype("int32")
+    return {"token_ids": np.random.default_rng(seed).integers(1, VOCABULARY, mask.shape) * mask, "padding_mask": mask}
+
+
+@pytest.fixture(scope="module")
+def dense():
+    models = {}
+
+    def of_family(family):
+        if family not in models:
+            models[family] = decoder(family)
+        return models[family]
+
+    return of_family
+
+
+def local(window=LENGTH, **options):
+    return lambda attention: LocalAttention(**arguments_of(attention, window=window), **options)
+
+
+def routed(attention):
+    return RoutingAttention(**arguments_of(attention), num_clusters=2, cluster_size=4, share_qk=False)
+
+
+def selected(attention):
+    return BlockSelectedAttention(**arguments_of(attention), block_size=4, num_blocks=2)
+
+
+def halves(attention):
+    """Two windows that see everything, each with half of the heads and of the key heads."""
+    arguments = {**arguments_of(attention, window=LENGTH), "num_heads": 2, "num_key_value_heads": 1}
+    return MixedAttention([LocalAttention(**{**arguments, "name": name}) for name in ("first", "second")])
+
+
+def generated(model, lengths=(4, 6), sampler="greedy", eager=True):
+    """Returns the tokens that a model writes after prompts of some lengths."""
+    prompt = tokens(lengths)
+    if "Gemma3" in type(model).__name__:  # which returns the images that it was given
+        prompt["images"] = np.zeros((2, 0, 16, 16, 3), "float32")
+    model.compile(sampler=sampler, run_eagerly=eager)
+    return ops.convert_to_numpy(model.generate(prompt, stop_token_ids=None)["token_ids"])
+
+
+def logits(model, inputs):
+    return ops.convert_to_numpy(model(inputs))[inputs["padding_mask"] == 1]
+
+
+@pytest.mark.parametrize("family", families(FAMILIES, default=FAMILIES))
+def test_a_window_as_long_as_the_sequence_gives_the_dense_logits(dense, family):
+    inputs, reports = tokens(), []
+    sparse = replace_attention(dense(family), local(), print_fn=reports.append)
+    assert difference(*(logits(model, inputs) for model in (dense(family), sparse))) < 1e-4
+    lines = reports[0].split("\n")
+    assert len(lines) == dense(family).backbone.num_layers
+    assert all(line.startswith("replaced") and "instead of None" not in line for line in lines)
+
+
+# KerasHub's Qwen 2 does not generate with a window on TensorFlow.
+@pytest.mark.parametrize("family", families([name for name in FAMILIES if name != "qwen2"]))
+def test_greedy_text_is_that_of_the_dense_model(dense, family):
+    sparse = replace_attention(dense(family), local(), print_fn=None)
+    texts = [generated(model, eager=family != FAST[0]) for model in (dense(family), sparse)]
+    assert (texts[0] == texts[1]).all()
+
+
+@pytest.mark.parametrize("family", families(WITH_WINDOW, default=("gemma2", "gpt_oss")))
+def test_the_smaller_of_the_own_window_and_the_one_asked_for_applies(family):
+    name = "sliding_window" if family in ("mistral", "mixtral", "gpt_oss") else "sliding_window_size"
+    short = decoder(family, **{name: 3 - (family == "gpt_oss")})
+    wide = decoder(family, **{name: 9})  # with the same weights
+
+    def where_there_is_one(attention):
+        has_window = arguments_of(attention, window=LENGTH)["window"] < LENGTH
+        return LocalAttention(**arguments_of(attention, window=3 if has_window else LENGTH))
+
+    sparse = replace_attention(wide, where_there_is_one, print_fn=None)
+    assert difference(logits(sparse, tokens()), logits(short, tokens())) < 1e-4
+
+
+def test_windows_can_be_those_that_were_published():
+    published = decoder("gpt_oss", sliding_window=4)
+    model = decoder("gpt_oss", sliding_window=4)  # with the same weights
+    for layer, window in zip(published.backbone.transformer_layers, (3, None), strict=True):
+        layer.self_attention_layer.sliding_window = window  # KerasHub's see one more, on the other layers
+
+    def make_layer(attention):
+        window = 4 if "transformer_layer_0" in attention.path else LENGTH
+        return LocalAttention(**{**arguments_of(attention), "window": window})
+
+    sparse = replace_attention(model, make_layer, keep_windows=False, print_fn=None)
+    assert difference(logits(sparse, tokens()), logits(published, tokens())) < 1e-4
+    assert difference(logits(model, tokens()), logits(published, tokens())) > 1e-2
+
+
+def cache_sizes(model):
+    """Returns the sizes of what a model carries from step to step, in numbers, by where they are."""
+    found = {}
+
+    class Recorder(keras_hub.samplers.GreedySampler):
+        def __call__(self, next, prompt, cache, **kwargs):
+            leaves = keras.tree.flatten_with_path(cache)
+            found.update({"/".join(map(str, path)): int(np.prod(leaf.shape)) for path, leaf in leaves})
+            return prompt
+
+    model.compile(sampler=Recorder(), run_eagerly=True)
+    model.generate(tokens((4, 4)), stop_token_ids=None)
+    return found
+
+
+def test_caches_have_the_length_of_the_window(dense):
+    whole = sum(cache_sizes(dense("llama3")).values())
+    assert whole == 2 * 2 * 2 * LENGTH * 2 * 8  # rows, layers, keys and values, positions, heads, channels
+    sizes = cache_sizes(replace_attention(dense("llama3"), local(4), print_fn=None))
+    keys = [size for name, size in sizes.items() if name.endswith(("key", "value"))]
+    assert sum(keys) == whole * 4 / LENGTH
+    assert sum(sizes.values()) < sum(keys) * 1.2  # positions of slots
+
+
+@pytest.mark.parametrize(
+    ("family", "make_layer"),
+    [
+        ("llama3", selected),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in (("mistral", routed), ("gemma2", selected))),
+    ],
+)
+def test_patterns_by_content_decode_what_the_full_pass_says(dense, family, make_layer):
+    sparse = replace_attention(dense(family), make_layer, print_fn=None)
+    text = generated(sparse, (4, 4))
+    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
+    assert (best[:, 3:-1] == text[:, 4:]).all()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sampler", ["beam", "contrastive", "top_k"])
+def test_all_samplers_take_the_caches(dense, sampler):
+    samplers = keras_hub.samplers
+    make = {
+        "beam": lambda: samplers.BeamSampler(num_beams=2),
+        "contrastive": lambda: samplers.ContrastiveSampler(k=2, alpha=0.3),
+        "top_k": lambda: samplers.TopKSampler(k=3, seed=0),
+    }[sampler]
+    sparse = replace_attention(dense("llama3"), local(), print_fn=None)
+    texts = [generated(model, sampler=make()) for model in (dense("llama3"), sparse)]
+    assert (texts[0] == texts[1]).all()
+
+
+def test_parts_take_heads_and_key_heads_in_order(dense):
+    sparse = replace_attention(dense("gpt_oss"), halves, print_fn=None)
+    assert difference(*(logits(model, tokens()) for model in (dense("gpt_oss"), sparse))) < 1e-4
+
+
+# KerasHub's tasks do not save how they were compiled.
+@pytest.mark.filterwarnings("ignore:`compile:UserWarning", "ignore:Skipping variable loading for opt:UserWarning")
+def test_it_trains_and_is_saved_as_a_file_and_as_a_preset(dense, tmp_path):
+    inputs = tokens((LENGTH, LENGTH))
+    sparse = replace_attention(dense("gemma2"), local(4), print_fn=None)
+    sparse.backbone.enable_lora(2)
+    assert len(sparse.trainable_weights) == 2 * 2 * 2  # of queries and values of two layers
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    sparse.compile(keras.optimizers.Adam(1e-2), loss, run_eagerly=True)
+    dataset = [keras.tree.map_structure(ops.convert_to_tensor, inputs)]
+    losses = [sparse.train_on_batch(dataset[0], inputs["token_ids"]) for _ in range(3)]
+    assert losses[-1] < losses[0]
+    sparse.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert difference(sparse(inputs), loaded(inputs)) < 1e-6
+    sparse.save_to_preset(str(tmp_path / "preset"))
+    loaded = keras_hub.models.CausalLM.from_preset(str(tmp_path / "preset"), preprocessor=None)
+    assert isinstance(loaded, keras_hub.models.GemmaCausalLM)
+    assert difference(sparse(inputs), loaded(inputs)) < 1e-6
+
+
+def test_a_sparse_decoder_is_causal(dense):
+    sparse = replace_attention(dense("mistral"), routed, print_fn=None)
+    ids = keras.Input((LENGTH,), dtype="int32")
+    model = keras.Model(ids, sparse.backbone({"token_ids": ids, "padding_mask": ops.ones_like(ids)}))
+    assert_causal(model, LENGTH, num_cuts=3)
+
+
+def test_what_a_layer_does_not_take_over_is_reported(dense):
+    def bare(attention):
+        names = ("num_heads", "num_key_value_heads", "key_dim", "use_bias", "use_output_bias", "position")
+        arguments = arguments_of(attention)
+        return LocalAttention(**{name: arguments[name] for name in names}, window=LENGTH)
+
+    reports = []
+    replace_attention(dense("gpt_oss"), bare, print_fn=reports.append)
+    for remark in ("use_sink=False instead of True", "rotary_type='linear' instead of 'yarn'"):
+        assert remark in reports[0]
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
+def test_what_cannot_be_replaced_is_said():
+    model = decoder("phi3", rope_scaling_type="su", rope_scaling_short_factor=[1] * 4, rope_scaling_long_factor=[2] * 4)
+    with pytest.raises(ValueError, match="rotary positions are scaled by 'su'"):
+        replace_attention(model, local())
+    model = decoder("llama")
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="it is quantized: make the model sparse first"):
+        replace_attention(model, local())
+    attention = type(model.backbone.transformer_layers[0]._self_attention_layer)
+    with pytest.raises(ValueError, match="`attention` must be built"):
+        arguments_of(attention(4, 2))
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_of_decoders_is_what_is_found():
+    from tests import decoder_table
+
+    page = pathlib.Path(decoder_table.__file__).parents[1] / "docs" / "converting.md"
+    assert f"<!-- decoders -->\n{decoder_table.table()}\n<!-- /decoders -->" in page.read_text(encoding="utf-8")

@@ -1,0 +1,74 @@
+"""The table of decoders in docs/converting.md, made by trying: `python -m tests.decoder_table` prints it.
+
+Of each decoder of KerasHub a tiny one with random weights is made sparse with a window as long as the sequence, and
+compared with the dense one in logits and greedy text.
+"""
+
+import warnings
+
+import keras
+import numpy as np
+
+from tests.convert.swap.decoder_models import FAMILIES, VOCABULARY, decoder
+from tf_sparse_attention.convert import arguments_of, replace_attention
+from tf_sparse_attention.layers import LocalAttention
+
+LENGTH = 24
+COLUMNS = ("decoder", "carried over beside rotary positions and grouped heads", "logits differ by", "greedy text")
+BOUND = 1e-5  # of logits about 5; the figures change from machine to machine
+SETTINGS = {
+    "use_bias": "biases",
+    "logit_soft_cap": "soft cap",
+    "attention_scale": "scale",
+    "use_sink": "sinks",
+    "use_query_key_norm": "norms of queries and keys",
+}
+
+
+def rows():
+    """Yields a row for each decoder."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, VOCABULARY, (2, LENGTH))
+    for family, (name, _) in FAMILIES.items():
+        dense, settings = decoder(family), set()
+
+        def make_layer(attention, settings=settings):
+            arguments = arguments_of(attention, window=LENGTH)
+            settings |= {word for setting, word in SETTINGS.items() if arguments.get(setting)}
+            settings |= {"window"} if arguments["window"] < LENGTH else set()
+            kind, scaling = arguments["rotary_type"], arguments["rotary_scaling_factor"]
+            settings |= {f"{kind} frequencies"} if kind != "linear" or scaling != 1 else set()
+            return LocalAttention(**arguments)
+
+        sparse = replace_attention(dense, make_layer, print_fn=None)
+        inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids)}
+        logits = [keras.ops.convert_to_numpy(model(inputs)) for model in (dense, sparse)]
+        size = np.abs(logits[0] - logits[1]).max()
+        words = "1e-5 at most" if size < BOUND else f"{size:.0e}"
+        yield f"{name}, {family}", ", ".join(sorted(settings)) or "-", words, _same_text(dense, sparse, ids, name)
+
+
+def _same_text(dense, sparse, ids, name):
+    known = np.arange(LENGTH) < np.array([[5], [9]])
+    texts = []
+    for model in (dense, sparse):
+        prompt = {"token_ids": ids * known, "padding_mask": known.astype("int32")}
+        if name == "Gemma3":  # which returns the images that it was given
+            prompt["images"] = np.zeros((2, 0, 16, 16, 3), "float32")
+        model.compile(sampler="greedy")
+        try:
+            texts.append(keras.ops.convert_to_numpy(model.generate(prompt, stop_token_ids=None)["token_ids"]))
+        except Exception as error:  # whatever KerasHub raises
+            return f"the dense model raises {type(error).__name__}"
+    return "the same" if (texts[0] == texts[1]).all() else "another"
+
+
+def table():
+    """Returns the table in Markdown."""
+    head, *lines = (f"| {' | '.join(line)} |" for line in (COLUMNS, *rows()))
+    return "\n".join([head, "|---" * len(COLUMNS) + "|", *lines])
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(table())

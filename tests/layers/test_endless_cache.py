@@ -1,0 +1,148 @@
+"""Decoding without an end: caches that never grow, and positions counted inside of them, as StreamingLLM has them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import assert_close, normal, to_numpy, with_random_weights
+from tf_sparse_attention.data import ByteTokenizer
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.layers import BlockSelectedAttention, LocalAttention, MixedAttention, SparseAttention
+from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.ops.positions import Rotary
+from tf_sparse_attention.patterns import First, Heads, Nearest, Window
+
+SIZE, LENGTH, FIRST, WINDOW = 8, 14, 2, 5
+SINKS = Window(WINDOW) | First(FIRST)
+STREAMING = {"layer": "SparseAttention", "num_heads": 2, "key_dim": 4, "pattern": SINKS}
+STREAMING |= {"position": "rotary", "num_key_value_heads": 1}
+
+
+def layer_of(pattern=SINKS, **arguments):
+    keras.utils.set_random_seed(0)
+    layer = SparseAttention(4, 6, pattern, **{"num_key_value_heads": 2, "position": "rotary", **arguments})
+    layer.build((2, LENGTH, SIZE))
+    return with_random_weights(layer)
+
+
+def decoded(layer, x, cache, start=0):
+    """Returns the outputs of tokens decoded one by one, and the cache after them."""
+    outputs = []
+    for index in range(start, x.shape[1]):
+        output, cache = layer.decode(x[:, index : index + 1], cache, index)
+        outputs.append(to_numpy(output))
+    return np.concatenate(outputs, 1), cache
+
+
+def shapes(cache):
+    return keras.tree.map_structure(lambda leaf: tuple(leaf.shape), cache)
+
+
+@pytest.mark.parametrize("pattern", [SINKS, pytest.param(Window(3) | Nearest(3, 4), marks=pytest.mark.full)])
+def test_without_a_maximum_length_the_cache_is_that_of_a_long_one_and_does_not_grow(pattern):
+    layer, x = layer_of(pattern), normal(2, LENGTH, SIZE)
+    cache = layer.init_cache(2, None)
+    assert shapes(cache) == shapes(layer.init_cache(2, 10_000))
+    outputs, after = decoded(layer, x, cache)
+    assert shapes(after) == shapes(cache)
+    assert_close(outputs, layer(x, use_causal_mask=True), 1e-5)
+    far, _ = layer.decode(x[:, :1], after, 2**30 - 2)  # the last position of all
+    assert np.isfinite(to_numpy(far)).all()
+
+
+def by_the_rule(layer, x):
+    """StreamingLLM in NumPy: each token asks its cache, whose keys are turned by their places in it."""
+    queries, keys, values = (to_numpy(part).astype("float64") for part in layer.project(ops.convert_to_tensor(x)))
+    rotary, rows = Rotary(layer.head_settings.rotary), []
+    for index in range(x.shape[1]):
+        cache = [p for p in range(index + 1) if p < FIRST or p > index - WINDOW]
+        places = np.arange(len(cache))
+        key = np.repeat(to_numpy(rotary.rotate(ops.convert_to_tensor(keys[:, :, cache]), places)), 2, axis=1)
+        query = to_numpy(rotary.rotate(ops.convert_to_tensor(queries[:, :, index : index + 1]), places[-1:]))
+        scores = query @ key.swapaxes(-1, -2) / np.sqrt(layer.key_dim)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        rows.append(weights @ np.repeat(values[:, :, cache], 2, axis=1))
+    heads = np.concatenate(rows, axis=2).astype("float32")
+    return to_numpy(layer.join_heads(ops.convert_to_tensor(x), ops.convert_to_tensor(heads)))
+
+
+@pytest.mark.parametrize("prompt", [pytest.param(0, marks=pytest.mark.full), FIRST + WINDOW])
+def test_positions_in_the_cache_are_those_of_streaming_language_models(prompt):
+    layer, x = layer_of(), normal(2, LENGTH, SIZE)
+    cache, parts = layer.init_cache(2, None, positions_in_cache=True), []
+    if prompt:
+        output, cache = layer.prefill(x[:, :prompt], cache)
+        parts = [to_numpy(output)]
+    outputs = np.concatenate([*parts, decoded(layer, x, cache, prompt)[0]], 1)
+    assert_close(outputs, by_the_rule(layer, x), 1e-5)
+    whole = to_numpy(layer(x, use_causal_mask=True))
+    assert_close(outputs[:, : FIRST + WINDOW], whole[:, : FIRST + WINDOW], 1e-5)
+    assert np.abs(outputs - whole).max() > 1e-2  # where the first tokens are further away
+
+
+def test_in_a_window_alone_places_keep_all_distances():
+    layer, x = layer_of(Window(WINDOW)), normal(2, LENGTH, SIZE)
+    outputs, _ = decoded(layer, x, layer.init_cache(2, None, positions_in_cache=True))
+    assert_close(outputs, layer(x, use_causal_mask=True), 1e-5)
+
+
+def test_a_model_decodes_without_a_maximum_length():
+    backbone = Backbone(
+        20, 2, 16, [[STREAMING], [{**STREAMING, "num_key_value_heads": 2}]], intermediate_dim=16, seed=0
+    )
+    model, ids = LanguageModel(backbone), np.arange(1, 17)[None]
+    _, cache = model.prefill(ids[:, :7], model.init_cache(1, None, positions_in_cache=True))
+    logits, after = decoded(model, ids, cache, 7)
+    assert shapes(after) == shapes(cache) and np.isfinite(logits).all()
+
+
+def test_a_part_whose_cache_grows_is_named():
+    parts = [STREAMING], [STREAMING, {"layer": "DenseAttention", "num_heads": 1, "key_dim": 4}]
+    model = LanguageModel(Backbone(20, 2, 16, list(parts)))
+    with pytest.raises(ValueError, match=r"`max_length` must be given: Stride.* in .*block_1.*dense_1 keeps more"):
+        model.init_cache(1, None)
+    layer = BlockSelectedAttention(1, 4)
+    layer.build((1, 9, 4))
+    with pytest.raises(ValueError, match=r"`max_length` must be given: SelectedBlocks.* in block_selected_attention"):
+        layer.init_cache(1, None)
+    model = LanguageModel(Backbone(20, 1, 16, [STREAMING], embedding={"grid": (4, 4)}))
+    with pytest.raises(ValueError, match=r"`max_length` must be given: grid_embedding has 16 positions"):
+        model.init_cache(1, None)
+
+
+def test_positions_in_the_cache_need_a_pattern_that_keeps_first_and_last_tokens():
+    for pattern in (Window(3) | Nearest(3, 4), Heads([(2, Window(3)), (2, Window(4))])):
+        with pytest.raises(ValueError, match="`positions_in_cache` must be False unless the pattern is `Window"):
+            layer_of(pattern).init_cache(1, None, positions_in_cache=True)
+    with pytest.raises(ValueError, match=r"`positions_in_cache` must be False unless `position` is .*position='alibi'"):
+        layer_of(position="alibi").init_cache(1, None, positions_in_cache=True)
+    layer, x = layer_of(), normal(1, LENGTH, SIZE)
+    with pytest.raises(ValueError, match=r"`x` must be at most 7 tokens.*Received: 14 tokens"):
+        layer.prefill(x, layer.init_cache(1, None, positions_in_cache=True))
+    local = LocalAttention(2, 4, window=3)
+    local.build((1, 9, SIZE))
+    with pytest.raises(ValueError, match="`memory` must be None with `positions_in_cache`"):
+        local.init_cache(1, 9, memory=normal(1, 3, SIZE), positions_in_cache=True)
+    mixed = MixedAttention([LocalAttention(2, 4, window=3), LocalAttention(2, 4, window=4)])
+    mixed.build((1, 9, SIZE))
+    assert mixed.init_cache(1, None, positions_in_cache=True)
+
+
+@pytest.mark.parametrize("run_eagerly", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
+    model = LanguageModel(Backbone(20, 1, 16, [STREAMING], seed=0))
+    model._generator = Generator(model, run_eagerly)
+    settings = {"strategy": Sampling(temperature=0.9), "seed": 3, "stop_token_ids": None, "chunk_size": 3}
+    endless = model.stream([4, 5, 6], None, **settings)
+    ids = np.concatenate([next(endless) for _ in range(3)])
+    np.testing.assert_array_equal(ids, np.concatenate([*model.stream([4, 5, 6], 9, **settings)]))
+    stopped = model.stream([4, 5, 6], None, **{**settings, "stop_token_ids": ids[7:8]})
+    end = 3 + list(ids[3:]).index(ids[7])
+    np.testing.assert_array_equal(np.concatenate([*stopped]), ids[: end + 1])
+    with pytest.raises(ValueError, match="`strategy` must not be a beam search, nor look at the text so far"):
+        model.stream([4], None, strategy=Sampling(repetition_penalty=1.2))
+    with pytest.raises(ValueError, match="`tokenizer` must be None where `max_length` is None"):
+        model.stream([4], None, tokenizer=ByteTokenizer())

@@ -1,0 +1,130 @@
+"""Native sparse attention: what its parts see at the edges of blocks, weights it takes over, and errors."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.cases import Case
+from tests.contracts import assert_close, built, normal, to_numpy
+from tf_sparse_attention.layers import LocalAttention, NativeSparseAttention, TransformerBlock
+from tf_sparse_attention.layers.parts.block_pooling import BlockPooling
+from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.selected_blocks import BlockKeys
+
+SIZES = {"block_size": 4, "num_blocks": 2, "window": 3}
+
+
+def native(**own):
+    return built(Case(lambda **common: NativeSparseAttention(2, 4, **SIZES, **own, **common)), (1, 13, 8))
+
+
+def seen(length, attention_mask=None, **masks):
+    masks = TokenMasks(**{name: np.asarray([x]) for name, x in masks.items()})
+    blocks = BlockKeys.of(masks, length, 2)
+    mask = None if attention_mask is None else np.asarray(attention_mask)[None, None]
+    found = seen_blocks(blocks, np.arange(length), masks.query_segments, mask)
+    return to_numpy(found)[0, 0].astype(int).tolist()
+
+
+def test_a_compressed_block_counts_from_its_last_token_on():
+    assert seen(5) == [[0, 0, 0], [1, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 0]]
+
+
+def test_a_compressed_block_is_seen_by_the_document_of_its_last_token_unless_that_is_padding():
+    segments = {name: [0, 1, 1, 2, 2, 2] for name in ("query_segments", "key_segments")}
+    assert np.transpose(seen(6, **segments)).tolist() == [[0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 1]]
+    assert np.transpose(seen(6, **segments, key_mask=[1, 0, 1, 1, 0, 1]))[0].tolist() == [0] * 6
+
+
+def test_a_query_sees_a_compressed_block_if_its_mask_shows_all_keys_that_count():
+    mask = np.ones((4, 4), bool)
+    mask[2, 0] = mask[3, 1] = False
+    assert np.transpose(seen(4, mask))[0].tolist() == [0, 1, 0, 0]
+    assert np.transpose(seen(4, mask, key_mask=[1, 0, 1, 1]))[0].tolist() == [0, 1, 0, 1]
+    assert np.transpose(seen(4, mask[:, :1]))[0].tolist() == [0, 1, 0, 1]  # one number for all keys
+
+
+def test_blocks_are_chosen_by_the_weights_of_the_heads_that_share_keys_together():
+    # The products 2, 1, 0 and 0, 1.9, 0: in the sum of the weights the second block is the best.
+    query = np.array([[[[1.0, 0.0]], [[0.0, 1.0]]]], "float32")
+    key = np.array([[[[2.0, 0.0], [1.0, 1.9], [0.0, 0.0]]]], "float32")
+    every = np.ones((1, 1, 1, 3), bool)
+    chosen = blocks_by_shares(query, key, every, every, 2, {})
+    assert [to_numpy(x)[0, :, 0].tolist() for x in chosen] == [[1, 1], [0, 0]]
+    weights = to_numpy(attend_blocks(query, key, key, every).weights)
+    np.testing.assert_allclose(weights[0, 0, 0], np.exp([2, 1, 0]) / np.exp([2, 1, 0]).sum(), rtol=1e-5)
+
+
+def test_a_pooled_vector_knows_the_places_of_its_tokens_and_what_does_not_count():
+    pooling = BlockPooling(2, 3, True, keras.initializers.RandomNormal(seed=1))
+    pooling.inner_bias.assign([0.5, 0.0, -0.5])
+    x = normal(1, 1, 4, 3)
+    position, kernel, outer, bias = (to_numpy(weight) for weight in pooling.weights)
+    counted = np.array([[[True, True], [False, True]]])
+    found = to_numpy(pooling.of_sums(pooling.sums(x, counted, 2)))[0, 0]
+    inner = [bias + (x[0, 0, 0] + position[0]) @ kernel[0] + (x[0, 0, 1] + position[1]) @ kernel[1]]
+    inner += [bias + (x[0, 0, 3] + position[1]) @ kernel[1]]
+    np.testing.assert_allclose(found, [y / (1 + np.exp(-y)) @ outer for y in inner], rtol=1e-5)
+
+
+def test_gates_of_one_part_alone_leave_the_attention_of_that_part():
+    layer, near = native(use_bias=True), LocalAttention(2, 4, window=3)
+    near.build((1, 13, 8))
+    gate = layer._gates
+    gate.kernel.assign(np.zeros(gate.kernel.shape))
+    gate.bias.assign(np.tile([-50.0, -50.0, 50.0], (2, 1)))
+    near.copy_projections(layer)
+    for own, other in zip((layer._keys[0], layer._values[0]), (near._key, near._value), strict=True):
+        other.set_weights(own.get_weights())
+    x = normal(1, 13, 8)
+    assert_close(layer(x, use_causal_mask=True), near(x, use_causal_mask=True), 1e-5)
+
+
+def test_projections_of_a_dense_layer_are_those_of_all_parts():
+    dense, layer = keras.layers.MultiHeadAttention(2, 4), native()
+    dense(*[normal(1, 3, 8)] * 2)
+    layer.copy_projections(dense)
+    for name, parts in (("key", layer._keys), ("value", layer._values)):
+        for part in parts:
+            np.testing.assert_array_equal(part.kernel, getattr(dense, f"_{name}_dense").kernel)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_a_model_of_few_bits_is_close_and_is_loaded_as_it_was(tmp_path):
+    inputs, x = keras.Input((13, 8)), normal(2, 13, 8)
+    model = keras.Model(inputs, TransformerBlock(native(), causal=True)(inputs))
+    exact = to_numpy(model(x))
+    model.quantize("int8")
+    found = to_numpy(model(x))
+    assert 0 < np.median(np.abs(found - exact)) < 0.05 * np.abs(exact).max()
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras")(x), found)
+
+
+def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
+    layer, x = native(position="rotary"), tf.zeros((1, 50, 8))
+    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
+    names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
+    assert "sort" in names and not names & {"scatter", "while"}
+
+
+@pytest.mark.parametrize("name", ["block_size", "num_blocks", "window"])
+def test_sizes_are_positive_integers(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
+        NativeSparseAttention(2, 4, **{name: 0})
+
+
+def test_calls_are_causal_self_attention_without_memory():
+    layer, x = native(), normal(1, 9, 8)
+    for call in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match="`use_causal_mask` must be True with NativeSparseAttention"):
+            call(x)
+    with pytest.raises(ValueError, match="`value` and `key` must be None"):
+        layer(x, normal(1, 9, 8, seed=1), use_causal_mask=True)
+    with pytest.raises(ValueError, match="`memory` must be None"):
+        layer(x, memory=x, use_causal_mask=True)
+    assert "self-attention alone" in layer.cross_cache_unsupported_reason

@@ -1,0 +1,83 @@
+"""Rotary positions are those of KerasHub, whose own code also runs here in float64, on NumPy."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contracts import assert_close, normal, to_numpy
+from tf_sparse_attention.ops.positions import Rotary
+from tf_sparse_attention.ops.rotary import RotarySettings
+
+HEADS = (0, 2, 1, 3)  # (B, N, T, H) from (B, T, N, H) and back
+NEAR, FAR = np.arange(64), np.arange(0, 8193, 512)
+YARN = {"rope_type": "yarn", "max_wavelength": 1.5e5}
+SETTINGS = {
+    "plain": {},
+    "linear": {"max_wavelength": 5e5, "scaling_factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "scaling_factor": 3.0},
+    "yarn": {**YARN, "scaling_factor": 32.0, "truncate": False},
+    "yarn_truncated": {**YARN, "scaling_factor": 8.0, "original_max_position_embeddings": 1024},
+    "llama3": {
+        "max_wavelength": 5e5,
+        "frequency_adjustment_factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "pretraining_sequence_length": 8192,
+    },
+}
+RENAMED = {
+    "rope_type": "type",
+    "frequency_adjustment_factor": "scaling_factor",
+    "pretraining_sequence_length": "original_max_position_embeddings",
+}
+
+
+class NumPyInFloat64:
+    """Stands for `keras.ops` in KerasHub's files: the same functions of NumPy, which compute in float64."""
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def cast(self, x, dtype):
+        return np.asarray(x, "float64")
+
+    def arange(self, *limits, dtype=None):
+        return np.arange(*limits).astype("float64")
+
+
+@pytest.fixture(params=SETTINGS)
+def pair(request):
+    """KerasHub's layer, and our positions of the same settings."""
+    keras_hub = pytest.importorskip("keras_hub")
+    from keras_hub.src.models.llama.llama_rotary_embedding import LlamaRotaryEmbedding
+
+    settings = SETTINGS[request.param]
+    cls = LlamaRotaryEmbedding if request.param == "llama3" else keras_hub.layers.RotaryEmbedding
+    own = {RENAMED.get(name, name): value for name, value in settings.items()}
+    if request.param == "llama3":
+        own["type"] = "llama3"
+    return cls(**settings), Rotary(RotarySettings(**own))
+
+
+def turned(own, x, positions):
+    return np.transpose(to_numpy(own.rotate(ops.convert_to_tensor(np.transpose(x, HEADS)), positions)), HEADS)
+
+
+@pytest.mark.parametrize("positions", [NEAR, FAR], ids=["near", "far"])
+def test_in_float64_they_are_those_of_keras_hub_to_a_millionth(pair, positions, monkeypatch):
+    theirs, own = pair
+    for module in ("layers.modeling.rotary_embedding", "models.llama.llama_rotary_embedding"):
+        monkeypatch.setattr(f"keras_hub.src.{module}.ops", NumPyInFloat64())
+    x = normal(1, len(positions), 2, 64).astype("float64")
+    wanted = theirs.call(x, positions=positions)
+    assert_close(turned(own, x, positions), wanted, 1e-6)
+    # In float32 the angle, up to the last position, has 24 bits; so have its factors.
+    by_rounding = 4 * positions[-1] * 2.0**-24 * np.abs(x).max()
+    assert_close(turned(own, x.astype("float32"), positions), wanted, by_rounding)
+
+
+def test_in_float32_they_are_those_of_keras_hub_to_a_thousandth(pair):
+    theirs, own = pair
+    for positions, atol in ((NEAR, 1e-5), (FAR, 1e-3)):
+        x = normal(1, len(positions), 2, 64)
+        assert_close(turned(own, x, positions), theirs(x, positions=positions), atol)

@@ -1,0 +1,188 @@
+"""The attention of KerasHub's decoders: classes of their own with grouped heads, rotary positions, windows and sinks.
+
+They are told by their names, so that KerasHub is not needed. What is read here is what a class computes, where that is
+not what its model is published to compute:
+- gpt-oss (0.32): a query sees `sliding_window` positions before its own, one more than published; and the layers with a
+  window are those of odd numbers, not those of even ones.
+- Gemma: rotary channels lie elsewhere in a head, alike for queries and keys, which changes no score.
+- Qwen 2: `use_sliding_window_attention` gives all layers a window, not only the upper ones.
+- Phi 3: no window, though some of its models are published with one.
+- Llama, Mistral, Mixtral, Qwen and Phi drop attended heads where `dropout` is not 0, the new layer attention weights.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
+from tf_sparse_attention.layers.parts.copies import assign_copy
+from tf_sparse_attention.models.dense_parts import part_of
+
+Window = Callable[[keras.layers.Layer], int | None]
+NORMS = {"query": ("query_norm", "query_dense_layer_norm"), "key": ("key_norm", "key_dense_layer_norm")}
+# Of Llama's words for the frequencies of Llama 3, those of `RotarySettings`.
+LLAMA3 = {
+    "scaling_factor": "frequency_adjustment_factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_max_position_embeddings": "pretraining_sequence_length",
+}
+LINEAR = ("max_wavelength", "scaling_factor", "denominator_dim")
+YARN = (*LINEAR, "beta_fast", "beta_slow", "original_max_position_embeddings", "truncate")
+
+
+def _no_window(attention):
+    return None
+
+
+def _masked_by_decoder(attention):
+    return part_of(attention, "sliding_window")
+
+
+def _size_if_used(attention):
+    return attention.sliding_window_size if attention.use_sliding_window_attention else None
+
+
+def _size(attention):
+    return attention.sliding_window_size or None
+
+
+def _positions_before(attention):
+    return attention.sliding_window + 1 if attention.sliding_window else None
+
+
+# By class, the function that returns the positions that a query sees, counting its own.
+WINDOWS: dict[str, Window] = {
+    "LlamaAttention": _no_window,
+    "CachedMistralAttention": _masked_by_decoder,
+    "CachedMixtralAttention": _masked_by_decoder,
+    "CachedGemmaAttention": _size_if_used,
+    "CachedGemma3Attention": _size_if_used,
+    "QwenAttention": _size_if_used,
+    "Qwen3Attention": _size,
+    "Phi3Attention": _no_window,
+    "GptOssAttention": _positions_before,
+}
+
+
+def is_decoder_attention(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer is the attention of one of KerasHub's decoders that are known here."""
+    return type(layer).__name__ in WINDOWS and type(layer).__module__.startswith("keras_hub.")
+
+
+def decoder_window(attention: keras.layers.Layer) -> int | None:
+    """Returns the positions that a query of a decoder sees, counting its own, or None of one without a window."""
+    return WINDOWS[type(attention).__name__](attention)
+
+
+def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the constructor arguments of a layer of this library that computes what a decoder's attention does.
+
+    Args:
+        attention: a layer of which `is_decoder_attention` is true, built.
+
+    Returns:
+        Dictionary of arguments, without a window.
+
+    Raises:
+        ValueError: if it is not built.
+    """
+    if not attention.built:
+        raise ValueError(f"`attention` must be built: its sizes are those of its weights. Received: {attention!r}.")
+    query, output = part_of(attention, "query_dense"), part_of(attention, "output_dense")
+    norm = _norm(attention, "query")
+    arguments = {
+        "name": attention.name,
+        "dtype": keras.dtype_policies.serialize(attention.dtype_policy),
+        "num_heads": part_of(attention, "num_query_heads"),
+        "num_key_value_heads": part_of(attention, "num_key_value_heads"),
+        "key_dim": query.kernel.shape[-1],
+        "dropout": part_of(attention, "dropout"),
+        "use_bias": query.bias is not None,
+        "use_output_bias": output.bias is not None,
+        "kernel_initializer": keras.initializers.serialize(part_of(attention, "kernel_initializer")),
+        "attention_scale": _scale(attention),
+        "logit_soft_cap": part_of(attention, "logit_soft_cap"),
+        "use_sink": part_of(attention, "sinks") is not None,
+        "use_query_key_norm": norm is not None,
+    }
+    if norm is not None:
+        arguments["query_key_norm_epsilon"] = norm.epsilon
+    return arguments | _rotary_arguments(part_of(attention, "rotary_embedding_layer", part_of(attention, "rope_layer")))
+
+
+def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
+    """Returns why the attention of a decoder cannot be replaced; None if it can."""
+    if not attention.built:
+        return "it is not built"
+    if part_of(attention, "use_bidirectional_attention"):
+        return "it attends both ways"
+    if part_of(attention, "rope_scaling_type") is not None:
+        return f"its rotary positions are scaled by {attention.rope_scaling_type!r}, which changes with the length"
+    if any(part_of(attention, f"{name}_dense").quantization_mode for name in ("query", "key", "value", "output")):
+        return "it is quantized: make the model sparse first, then call `quantize`"
+    return None
+
+
+def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAttention) -> list[str]:
+    """Gives a new layer the norms and sinks of a decoder's attention.
+
+    Args:
+        source: the decoder's attention.
+        target: the new layer, built, whose projections are copied already.
+
+    Returns:
+        Remarks on what of the source the target does not have, as text.
+    """
+    remarks: list[str] = []
+    wanted, first = decoder_arguments(source), 0
+    for part in target.parts if isinstance(target, MixedAttention) else [target]:
+        heads = slice(first, first + part.num_heads)
+        first += part.num_heads
+        for name, norm in part._head_norms.items():
+            theirs = _norm(source, name)
+            if theirs is not None:
+                assign_copy(norm.scale, _norm_scale(theirs))
+        if part._head_sinks is not None and wanted["use_sink"]:
+            assign_copy(part._head_sinks, source.sinks[heads])
+        remarks += _differences(part, wanted)
+    return list(dict.fromkeys(remarks))
+
+
+def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]:
+    """Iterates over remarks on settings of a decoder's attention that a new layer does not have."""
+    own = {"position": layer.position, **layer.head_settings.config()}
+    for name in own.keys() & wanted.keys() - {"num_key_value_heads"}:
+        if own[name] != wanted[name] and not (name == "attention_scale" and own[name] is wanted[name] is None):
+            yield f"{name}={own[name]!r} instead of {wanted[name]!r}"
+
+
+def _norm(attention, name):
+    """Returns the norm of queries or keys of a decoder's attention, or None."""
+    return next((norm for part in NORMS[name] if (norm := part_of(attention, part)) is not None), None)
+
+
+def _norm_scale(norm):
+    """Returns the factors of a norm: Gemma's weights are what they have beyond one."""
+    return norm.scale + 1 if type(norm).__name__ == "RMSNormalization" else norm.scale
+
+
+def _scale(attention):
+    """Returns the factor of q . k where it is not 1 / sqrt(key_dim), or None."""
+    if part_of(attention, "query_head_dim_normalize", True):
+        return None
+    return 1 / math.sqrt(attention.hidden_dim // attention.num_query_heads)
+
+
+def _rotary_arguments(rotary):
+    """Returns the arguments that describe rotary positions, which KerasHub has as a layer."""
+    if getattr(rotary, "low_freq_factor", None) is not None:
+        settings = {name: getattr(rotary, theirs) for name, theirs in LLAMA3.items()}
+        settings |= {"type": "llama3", "max_wavelength": rotary.max_wavelength}
+    else:
+        names = YARN if rotary.rope_type == "yarn" else LINEAR
+        settings = {"type": rotary.rope_type, **{name: getattr(rotary, name) for name in names}}
+    return {"position": "rotary", **{f"rotary_{name}": value for name, value in settings.items()}}

@@ -1,0 +1,62 @@
+"""What layers inside a model are called with, and what they return, during a call of the model."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+
+from tf_sparse_attention.types import Tensor
+
+
+class RecordedCall(NamedTuple):
+    """One call of a layer.
+
+    Attributes:
+        inputs: the first argument.
+        arguments: the others, by name.
+        output: the result, the first of several.
+    """
+
+    inputs: Tensor
+    arguments: dict[str, Any]
+    output: Tensor
+
+
+@contextlib.contextmanager
+def recorded_calls(layers: Iterable[keras.layers.Layer]) -> Iterator[dict[int, list[RecordedCall]]]:
+    """Context that yields the calls of some layers, by their ids, which fill up as a model is called in it.
+
+    Inside a traced function the tensors are those of the trace. The layers are as before when the context ends.
+    """
+    found: dict[int, list[RecordedCall]] = {}
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(_recording(layer, found.setdefault(id(layer), [])))
+        yield found
+
+
+@contextlib.contextmanager
+def _recording(layer: keras.layers.Layer, calls: list[RecordedCall]) -> Iterator[None]:
+    call = layer.call
+    names = list(inspect.signature(call).parameters)
+
+    @functools.wraps(call)
+    def record(*args, **kwargs):
+        output = call(*args, **kwargs)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        inputs = given.pop(names[0])
+        calls.append(RecordedCall(inputs, given, output[0] if isinstance(output, tuple) else output))
+        return output
+
+    before = vars(layer).get("call")
+    vars(layer)["call"] = record  # not by `setattr`, as Keras keeps track of attributes
+    try:
+        yield
+    finally:
+        if before is None:
+            del vars(layer)["call"]
+        else:
+            vars(layer)["call"] = before

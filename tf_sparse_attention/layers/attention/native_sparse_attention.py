@@ -1,0 +1,280 @@
+"""Native sparse attention: compressed blocks, selected blocks and a window."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.cross_attention_cache import describe_keys
+from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention.layers.parts import projections
+from tf_sparse_attention.layers.parts.block_pooling import BlockPooling
+from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.ops.attend import Attended
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.selected_blocks import BlockKeys, names_of
+from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.decoding import decode_pattern
+from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache
+from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.selected import ChosenBlocks
+from tf_sparse_attention.patterns.window import Window
+from tf_sparse_attention.types import Config, Shape, Size, Tensor
+
+WINDOW, KEYS, VALUES = "window", "compressed_key", "compressed_value"  # entries of a cache beside that of the pattern
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class NativeSparseAttention(AttentionLayer):
+    """Multi-head attention to compressed blocks, to selected blocks and to a window, added up by gates.
+
+    out_i = g_c C(i) + g_s S(i) + g_w W(i), each part a softmax with keys and values of its own and the same queries,
+    the gates of each head sigmoids of projections of the query:
+    - C sees one key and one value for each block that is complete at i, made of those of its b tokens by a learned
+      function of them and their positions in the block: W silu(sum_s A_s (x_s + p_s) + c). It has no other positions.
+    - S sees the query's own block up to i, and of the blocks before it the `num_blocks` - 1 of the largest weights in
+      C, added up over the heads that share keys, which see the same blocks. No gradient goes through the choice.
+    - W sees the last `window` positions.
+
+    O(T (num_blocks b + window)), and O(T^2 / b) for C: a b-th of dense attention, small and yet quadratic in time and
+    memory. Decoding keeps the keys and values of all positions, of all blocks and of the window, and reads T / b
+    blocks, num_blocks b positions and the window for a token.
+
+    For causal self-attention alone: call it with `use_causal_mask=True` and without `value`. Blocks lie on positions,
+    also of packed documents: a compressed block is made of the tokens of the document of its last token, and tokens of
+    that one alone see and choose it. Padding counts in no block. A query sees a compressed block if its attention mask
+    lets it see all the keys. Weights that are returned are those of S and W times their gates, without C's.
+
+    Source: Yuan et al. 2025, "Native Sparse Attention: Hardware-Aligned and Natively Trainable Sparse Attention" (arXiv
+    2502.11089).
+
+    Note: differs from the paper in its blocks, of one size for C and S and without overlap; only the query's own block
+    is always selected, there the first one and the two last.
+
+    Args:
+        num_heads: N, number of heads.
+        key_dim: H, size of each head for queries and keys.
+        block_size: b, positions of a block. Default 64.
+        num_blocks: selected blocks that a query sees, with its own. Default 16.
+        window: positions that W sees, the query's own among them. Default 512.
+        **kwargs: the other arguments of `AttentionLayer`; `position` is that of S and W.
+
+    Raises:
+        ValueError: for a wrong argument, and for a call that is not causal self-attention.
+
+    Example:
+        >>> layer = NativeSparseAttention(num_heads=4, key_dim=16, block_size=16, num_blocks=4, window=32)
+        >>> tuple(layer(keras.random.normal((2, 200, 64)), use_causal_mask=True).shape)
+        (2, 200, 64)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        *,
+        block_size: int = 64,
+        num_blocks: int = 16,
+        window: int = 512,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_heads, key_dim, **kwargs)
+        checks.check_count("window", window)
+        self._pattern = ChosenBlocks(block_size, num_blocks)
+        self._window = Window(window)
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self.window = window
+
+    @property
+    def reach(self) -> int:
+        return max(self.block_size, self._window.reach)
+
+    def make_pattern(self, causal: bool) -> Pattern:
+        return self._pattern
+
+    def build_projections(self, query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
+        super().build_projections(query_shape, value_shape, key_shape)
+
+        def make(name, num_heads, size):
+            return projections.input_projection(self, name, query_shape, num_heads, size, self.use_bias, self._objects)
+
+        def pooling(name, size):
+            initializer = self._objects["kernel_initializer"]
+            return BlockPooling(self.block_size, size, self.use_bias, initializer, name=name, dtype=self.dtype_policy)
+
+        self._gates = make("branch_gate", self.num_heads, 3)
+        self._keys = [make(f"{name}_key", self.num_key_heads, self.key_dim) for name in ("window", "compressed")]
+        self._values = [make(f"{name}_value", self.num_key_heads, self.value_dim) for name in ("window", "compressed")]
+        self._key_pooling = pooling("key_pooling", self.key_dim)
+        self._value_pooling = pooling("value_pooling", self.value_dim)
+
+    def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
+        """Takes over the projections of another layer, those of keys and values for all parts."""
+        super().copy_projections(attention, heads)
+        sources: tuple[Any, Any] = self._key, self._value
+        for parts, source in zip((self._keys, self._values), sources, strict=True):
+            for part in parts:
+                part.set_weights(source.get_weights())
+
+    def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
+        """Returns queries, keys and values of S, gates (B, N, T, 3), keys and values of W, and those of C."""
+        heads = super().project(query, value, key)
+        norm = self._head_norms.get("key", lambda x: x)
+        keys = [norm(projections.heads_of(projection, query)) for projection in self._keys]
+        values = [projections.heads_of(projection, query) for projection in self._values]
+        gates = ops.sigmoid(projections.heads_of(self._gates, query))
+        return (*heads, gates, keys[0], values[0], keys[1], values[1])
+
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        _check_causal(causal)
+        query, key, value, gates, window_key, window_value, *_ = heads
+        options = {**self.attention_options(causal, training)._asdict(), "return_weights": return_weights}
+        options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
+        compressed, chosen = self._attend_compressed(heads, masks, training)
+        known: list[Known] = [(names_of(chosen), {})]
+        selected = attend_pattern(self._pattern, *self.score_inputs(query, key), value, known=known, **options)
+        near = attend_pattern(self._window, *self.score_inputs(query, window_key), window_value, **options)
+        weights = None
+        if return_weights:
+            weights = gates[..., 1:2] * selected.weights + gates[..., 2:3] * near.weights
+        return _gated(gates, compressed, selected, near), weights
+
+    def _attend_compressed(
+        self, heads: ProjectedHeads, masks: TokenMasks, training: bool = False
+    ) -> tuple[Attended, list[Tensor]]:
+        """Returns attention to compressed blocks, and the blocks that are chosen by it."""
+        query, *_, key, value = heads
+        query, _ = self.score_inputs(query, key)
+        blocks = BlockKeys.of(masks, shape(key)[2], self.block_size)
+        key, value = (
+            pooling.of_sums(pooling.sums(x, blocks.counted, blocks.num_blocks))
+            for pooling, x in ((self._key_pooling, key), (self._value_pooling, value))
+        )
+        positions = ops.arange(shape(query)[2], dtype="int32")
+        seen = seen_blocks(blocks, positions, masks.query_segments, masks.attention_mask)
+        allowed = blocks.before(positions, masks.query_segments)
+        options = self._compressed_options()
+        chosen = blocks_by_shares(query, key, seen, allowed, self.num_blocks - 1, options)
+        return attend_blocks(query, key, value, seen, dropout=dropout_of_call(self, training), **options), chosen
+
+    def _compressed_options(self) -> dict[str, Any]:
+        options = self.attention_options(causal=True)
+        return {"soft_cap": options.soft_cap, "sinks": options.sinks}
+
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
+        _check_causal(causal)
+        query, options = heads[0], self.attention_options(causal)
+        call = Call.of(self._pattern, query, query, causal, masks)
+        _, chosen = self._attend_compressed(heads, masks)
+        known: list[Known] = [(names_of(chosen), {})]
+        selected = dense_pattern(self._pattern, call, query.shape[1], masks, known, options)
+        return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
+
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
+    ) -> Cache:
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache)
+        sizes = self.key_dim, self.value_dim
+        near = empty_cache(self.plan_heads(self._window), batch_size, sizes, max_length, self.compute_dtype)
+        num_blocks = shape(cache["part_0"]["key"])[2] // self.block_size
+        own = batch_size, self.num_key_heads, num_blocks
+        poolings = {KEYS: self._key_pooling.empty_cache(*own), VALUES: self._value_pooling.empty_cache(*own)}
+        return {**cache, WINDOW: near["part_0"], **poolings}
+
+    def fill_attention(  # type: ignore[override]  # more heads than others have
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        gates: Tensor,
+        window_key: Tensor,
+        window_value: Tensor,
+        compressed_key: Tensor,
+        compressed_value: Tensor,
+        cache: Cache,
+        lengths: Tensor,
+    ) -> Cache:
+        filled = super().fill_attention(query, key, value, cache, lengths)
+        _, turned = describe_keys(self, self._window, query, window_key)
+        near = {"part_0": cache[WINDOW]}
+        near = fill_cache(self.plan_heads(self._window), near, turned, window_value, [None], lengths)
+        keys = self._key_pooling.after_prompt(cache[KEYS], compressed_key, lengths)
+        values = self._value_pooling.after_prompt(cache[VALUES], compressed_value, lengths)
+        return {**filled, WINDOW: near["part_0"], KEYS: keys, VALUES: values}
+
+    def decode_attention(  # type: ignore[override]  # more heads than others have
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        gates: Tensor,
+        window_key: Tensor,
+        window_value: Tensor,
+        compressed_key: Tensor,
+        compressed_value: Tensor,
+        cache: Cache,
+        index: Tensor,
+    ) -> tuple[Tensor, Cache]:
+        kept = ops.logical_and(index >= 0, index < shape(cache["part_0"]["key"])[2])[:, None]
+        keys = self._key_pooling.after_next(cache[KEYS], compressed_key, index, kept)
+        values = self._value_pooling.after_next(cache[VALUES], compressed_value, index, kept)
+        compressed, chosen = self._decode_compressed(query, keys["block"], values["block"], index)
+        options, groups = self.attention_options(causal=True), [(None, None)]
+
+        def attend(pattern, entry, key, value, known):
+            plans, cached, (asking, key) = self.plan_heads(pattern), {"part_0": entry}, self.score_inputs(query, key)
+            output, cached = decode_pattern(plans, cached, asking, key, value, groups, index, options, known)
+            return Attended(output), cached["part_0"]
+
+        known = {0: {name: block[..., 0] for name, block in names_of(chosen).items()}}
+        selected, entry = attend(self._pattern, cache["part_0"], key, value, known)
+        near, window = attend(self._window, cache[WINDOW], window_key, window_value, {})
+        after = {"part_0": entry, WINDOW: window, KEYS: keys, VALUES: values}
+        return _gated(gates, compressed, selected, near), {**cache, **after}
+
+    def _decode_compressed(self, query, key, value, index):
+        """Returns attention of the token at `index` (B,) to compressed blocks, and the blocks that it chose."""
+        query, _ = self.score_inputs(query, key)
+        blocks = ops.arange(shape(key)[2], dtype="int32")
+        seen, allowed = (
+            (blocks < (end // self.block_size)[:, None])[:, None, None] for end in (index + 1, index)
+        )  # (B, 1, 1, G)
+        options = self._compressed_options()
+        chosen = blocks_by_shares(query, key, seen, allowed, self.num_blocks - 1, options)
+        return attend_blocks(query, key, value, seen, **options), chosen
+
+    def get_config(self) -> Config:
+        names = ("block_size", "num_blocks", "window")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def _gated(gates, *parts):
+    """Returns the sum of the outputs of parts, each times its gate of (B, N, T, 3)."""
+    return sum(gates[..., i : i + 1] * part.output for i, part in enumerate(parts))
+
+
+def _check_causal(causal):
+    if not causal:
+        raise ValueError(
+            "`use_causal_mask` must be True with NativeSparseAttention, whose queries see complete earlier blocks. "
+            "Received: use_causal_mask=False."
+        )

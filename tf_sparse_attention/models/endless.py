@@ -1,0 +1,88 @@
+"""Text without an end: one prompt is continued by chunks, with memory that does not grow."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention.generation import (
+    BeamSearch,
+    DecodingConfig,
+    advance,
+    begin,
+    bucket_length,
+    get_strategy,
+    row_keys,
+)
+from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.models.programs import Programs
+from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
+from tf_sparse_attention.models.steps import cached_step, prefill_prompts
+from tf_sparse_attention.types import Tensor
+
+
+def stream_endless(
+    model: keras.Model,
+    programs: Programs,
+    prompt: Tensor,
+    strategy: str | DecodingConfig | Callable,
+    seed: int | Sequence[int] | Tensor,
+    stop_token_ids: int | Sequence[int] | Tensor | None,
+    chunk_size: int,
+) -> Iterator[np.ndarray]:
+    """Returns an iterator over the ids of a prompt, if it has some, and of each chunk after it, int32 (n,).
+
+    Args:
+        model: a causal `LanguageModel` whose caches do not grow.
+        programs: of the model.
+        prompt: int (T,), without the start id.
+        strategy, seed, stop_token_ids: see `LanguageModel.generate`. The ids are those that it returns.
+        chunk_size: tokens a chunk.
+
+    Raises:
+        ValueError: for a model whose caches grow, and for strategies that look at the whole text.
+    """
+    check_has_cache(model)
+    model.init_cache(1, None)  # refuses one that grows, before the first chunk is asked for
+    stops = check_stop_token_ids(stop_token_ids, model.vocabulary_size)
+    chosen = get_strategy(strategy)
+    if isinstance(chosen, BeamSearch) or chosen.adjust(chosen.values) is not None:
+        raise ValueError(
+            "`strategy` must not be a beam search, nor look at the text so far, where `max_length` is None. "
+            f"Received: strategy={strategy!r}."
+        )
+    keys = ops.convert_to_numpy(row_keys(check_seeds(seed, 1), 1))
+    return _chunks(model, programs, np.asarray(prompt, "int32"), chosen, keys, stops, chunk_size)
+
+
+def _chunks(model, programs, prompt, strategy, keys, stop_token_ids, chunk_size):
+    padded = np.zeros((1, bucket_length(len(prompt))), "int32")
+    padded[0, : len(prompt)] = prompt
+    start = programs.get(("endless_start",), lambda: lambda ids, lengths: prefill_prompts(model, ids, lengths, None))
+    add = programs.get(
+        ("endless", chunk_size, *strategy.kind), lambda: functools.partial(_add, model, strategy, chunk_size)
+    )
+    cache, position = start(padded, np.array([len(prompt)], "int32")), len(prompt)
+    last = prompt[-1] if len(prompt) else 0  # the start id
+    if len(prompt):
+        yield prompt
+    while True:
+        given = np.array(last, "int32"), np.array(position, "int32"), keys, stop_token_ids, strategy.values
+        token_ids, length, cache = add(cache, *given)
+        new = ops.convert_to_numpy(token_ids)[: int(ops.convert_to_numpy(length))]
+        yield new
+        position, last = position + len(new), new[-1]
+        if last in stop_token_ids:
+            return
+
+
+def _add(model, strategy, chunk_size, cache, last, position, keys, stop_token_ids, values):
+    """Returns ids of a chunk after the token `last` at a position, int32 (C,), how many there are, and the cache."""
+    step = cached_step(model, position)
+    nothing = ops.zeros((1, chunk_size), "int32")
+    progress = begin(nothing, ops.zeros((1,), "int32"), chunk_size, state=cache)
+    progress = progress._replace(inputs=ops.concatenate([ops.reshape(last, (1, 1)), nothing], axis=1))
+    progress = advance(progress, step, strategy.sampler(values), keys, stop_token_ids, first=position)
+    return progress.token_ids[0], progress.lengths[0], progress.state
