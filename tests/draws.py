@@ -1,13 +1,19 @@
 """How much of a kind is tried: some of it by default, more in the full run (`make test-full`)."""
 
+import os
+
 import hypothesis
 import pytest
 
 
+def is_full():
+    """Whether the profile of Hypothesis is "full": then a default test too does what takes long."""
+    return hypothesis.settings.get_current_profile_name() == "full"
+
+
 def draws(few, many):
     """Returns settings of Hypothesis with `few` examples, or `many` where its profile is "full"."""
-    full = hypothesis.settings.get_current_profile_name() == "full"
-    return hypothesis.settings(max_examples=many if full else few)
+    return hypothesis.settings(max_examples=many if is_full() else few)
 
 
 def first(cases, count):
@@ -18,11 +24,25 @@ def first(cases, count):
     return [case if number < count else _marked(case) for number, case in enumerate(cases)]
 
 
+def first_of_each(cases, kind):
+    """Returns the cases for `parametrize`, those after the first one of a kind marked for the full run.
+
+    Args:
+        cases: as for `first`.
+        kind: function of a case to what tells its kind.
+    """
+    kinds = [kind(case) for case in cases]
+    return [case if kinds[at] not in kinds[:at] else _marked(case) for at, case in enumerate(cases)]
+
+
 def _marked(case):
     values = case if isinstance(case, tuple) else (case,)
     return pytest.param(*values, marks=pytest.mark.full)
 
 
 ON_JAX = 20  # draws of a slow proof: each shape is a program of its own, which takes seconds to compile
-# Of such programs most of the time goes into machine code that is fast, for a moment.
-JAX_SETTINGS = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+# Of such programs most of the time goes into machine code that is fast, for a moment: `make test` asks for less.
+JAX_SETTINGS = {
+    "KERAS_BACKEND": "jax",
+    "XLA_FLAGS": os.environ.get("XLA_FLAGS", "").strip() or "--xla_backend_optimization_level=0",
+}

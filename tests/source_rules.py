@@ -4,6 +4,7 @@ Files are read with `ast`, so that imports inside functions count and nothing is
 """
 
 import ast
+import functools
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +92,13 @@ class Import(NamedTuple):
         return self.name.split(".")[0]
 
 
+@functools.cache
+def parsed(source):
+    """Returns the tree of `source`, which the rules look at one after the other and leave as it is."""
+    return ast.parse(source)
+
+
+@functools.cache
 def imports_of(source):
     """Returns every import in `source`; the name of a relative one begins with a dot."""
     found = []
@@ -105,8 +113,8 @@ def imports_of(source):
         for child in ast.iter_child_nodes(node):
             visit(child, deferred)
 
-    visit(ast.parse(source), False)
-    return found
+    visit(parsed(source), False)
+    return tuple(found)
 
 
 def part_of(name):
@@ -152,15 +160,15 @@ def uses_of_keras_internals(source):
     imported = [item.line for item in imports_of(source) if f"{item.name}.".startswith("keras.src.")]
     reached = [
         node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "keras.src"
+        for node in ast.walk(parsed(source))
+        if isinstance(node, ast.Attribute) and node.attr == "src" and ast.unparse(node) == "keras.src"
     ]
     return imported + reached
 
 
 def assertions(source):
     """Returns the lines of `source` with an `assert` statement."""
-    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+    return [node.lineno for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]
 
 
 def not_annotated(source):
@@ -187,7 +195,7 @@ def not_annotated(source):
             if isinstance(node, ast.FunctionDef) and is_public(node) and not has_types(node, bool(prefix)):
                 yield f"{prefix}{node.name}"
 
-    return list(found_in(ast.parse(source).body))
+    return list(found_in(parsed(source).body))
 
 
 def more_than_exports(source):
@@ -201,13 +209,13 @@ def more_than_exports(source):
         shows_all = ast.unparse(node) == "__dir__ = __all__.copy"
         return shows_all or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
 
-    return [node.lineno for index, node in enumerate(ast.parse(source).body) if not only_exports(index, node)]
+    return [node.lineno for index, node in enumerate(parsed(source).body) if not only_exports(index, node)]
 
 
 def exports_that_differ(source):
     """Returns the public names of ours that an `__init__` imports and does not list in `__all__`, or the reverse."""
     imported, listed = set(), set()
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in (LIBRARY, "trainers"):
             imported |= {alias.asname or alias.name for alias in node.names}
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

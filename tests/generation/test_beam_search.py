@@ -90,7 +90,7 @@ def slow_search(logits, prompt, max_length, num_beams, stop_id, length_penalty):
     return ended
 
 
-@pytest.mark.parametrize("seed", first(range(6), 2))
+@pytest.mark.parametrize("seed", first(range(6), 1))
 @pytest.mark.parametrize("num_beams", [1, 2, 3])
 def test_few_beams_find_what_a_slow_search_finds(seed, num_beams):
     prompts = [[2], [], [1, 3, 0]]

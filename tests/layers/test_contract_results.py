@@ -34,7 +34,7 @@ def test_values_of_successors_stay_in_a_document_that_another_one_interrupts(nam
     contracts.check_dense_twin(CASES[name], segment_ids=segments)
 
 
-@every_layer(by_default=FEW, pairs=True)
+@every_layer(by_default=("mixed",), pairs=True)
 @pytest.mark.parametrize("shape", [(13, 13), (2, 13, 13), (1, 13, 13), (2, 1, 13), (1, 1, 1, 13), (2, 1, 13, 1)])
 def test_attention_masks_of_every_rank_are_those_of_rank_four(case, shape):
     layer, x = built(case), normal(2, 13, SIZE)
@@ -64,7 +64,7 @@ def test_a_layer_without_a_case_among_the_dense_ones_is_an_error():
         contracts.check_dense_twin(Case(lambda **common: Other(2, 4, window=3, **common)))
 
 
-@every_layer(by_default=OF_EACH_CLASS)
+@every_layer(by_default=(*FEW, "local_2d", "lsh", "selected", "sparse_routed"))
 def test_padding_changes_no_row_at_any_length(case):
     contracts.check_padding(case)
 
@@ -79,7 +79,7 @@ def test_packed_documents_equal_separate_ones(case):
     contracts.check_segments(case)
 
 
-@every_layer()
+@every_layer(by_default=OF_EACH_CLASS)
 def test_a_config_makes_an_equal_layer(case):
     contracts.check_config_round_trip(case)
 
@@ -89,7 +89,7 @@ def test_state_is_left_alone_outside_training(case):
     contracts.check_state_is_left_alone(case)
 
 
-@every_layer()
+@every_layer(by_default=OF_EACH_CLASS)
 def test_scores_are_rows_of_probabilities_inside_the_pattern(case):
     layer, x = built(case), normal(2, 13, SIZE)
     masks = {"query_mask": np.arange(13) < np.array([[13], [8]])}

@@ -66,7 +66,7 @@ def test_values_of_successors_go_on_after_prompts_of_no_one_and_some_tokens(name
     assert largest_error(made(name), normal(3, 6, SIZE), np.array([0, 1, 4])) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", first(NAMES, 4))
+@pytest.mark.parametrize("name", first(NAMES[2:] + NAMES[:2], 2))
 def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
     import tensorflow as tf
 

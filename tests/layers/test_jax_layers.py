@@ -59,12 +59,12 @@ def test_rematerialisation_keeps_a_fraction_of_the_activations_on_jax(run_jax):
     assert again < plain / 5
 
 
-@every_case("local_2d", "sparse_routed")
+@every_case("sparse_routed")
 def test_contracts_hold_on_jax(run_jax, name):
     assert run_checks(run_jax, f"same_contracts={name}") == {"same_contracts": "passed"}
 
 
-@every_case("nearest_separate", "local_window")
+@every_case("nearest_separate")
 def test_a_layer_is_exported_by_jax_for_any_batch_and_length(run_jax, name):
     if name == "local_2d_blocks":
         pytest.skip("takes a limited length, with which JAX cannot compare one that it does not know")

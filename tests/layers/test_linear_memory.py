@@ -5,24 +5,28 @@ import json
 import pytest
 
 from tests import arrays
-from tests.layers.linear_memory import BY_DEFAULT, LAYERS, quadratic_arrays
+from tests.layers.linear_memory import BY_DEFAULT, BY_DEFAULT_ON_JAX, LAYERS, quadratic_arrays
 
 JAX = """
 import json
 from tests.layers.linear_memory import quadratic_arrays
 print(json.dumps(quadratic_arrays({name!r})))
 """
-every_layer = pytest.mark.parametrize(
-    "name", [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.full) for name in LAYERS]
-)
 
 
-@every_layer
+def every_layer(by_default):
+    """Parametrises a test over the names of `LAYERS`, those that are not named here for the full run."""
+    return pytest.mark.parametrize(
+        "name", [name if name in by_default else pytest.param(name, marks=pytest.mark.full) for name in LAYERS]
+    )
+
+
+@every_layer(BY_DEFAULT)
 def test_no_array_is_quadratic_in_the_sequence(name):
     assert quadratic_arrays(name) == []
 
 
-@every_layer
+@every_layer(BY_DEFAULT_ON_JAX)
 def test_no_array_is_quadratic_in_the_sequence_on_jax(run_jax, name):
     assert json.loads(run_jax(JAX.format(name=name))) == []
 

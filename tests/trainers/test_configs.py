@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tf_sparse_attention as tsa
+from tests.draws import first, first_of_each
 from trainers.configs import (
     all_attention_enwik8,
     answer,
@@ -151,14 +152,15 @@ def test_an_optimizer_can_be_made(name, arguments):
     assert optimizer.name
 
 
-@pytest.mark.parametrize(("name", "arguments"), SMALL)
+@pytest.mark.parametrize(("name", "arguments"), first_of_each(SMALL, lambda case: case[0]))
 def test_a_small_model_can_be_built(name, arguments):
     assert 100_000 < num_weights(name, arguments) < 5_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "preset"), [(name, *given) for name, given in ALL if name in ("enwik8", "pg19", "wikitext103")]
-)
+PUBLISHED = [(name, *given) for name, given in ALL if name in ("enwik8", "pg19", "wikitext103")]
+
+
+@pytest.mark.parametrize(("name", "preset"), first_of_each(PUBLISHED, lambda case: case[0]))
 def test_a_published_size_can_be_built_with_one_layer(name, preset):
     config = load(name, (preset,))
     config.model.num_layers = 1
@@ -183,7 +185,7 @@ def test_the_published_sparse_transformer_has_its_preset():
     assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
 
 
-@pytest.mark.parametrize("preset", images_published.SIZES)
+@pytest.mark.parametrize("preset", first(images_published.SIZES, 2))
 def test_a_published_model_of_images_has_the_positions_of_its_images(preset):
     config = load("images_published", (preset,))
     config.model.num_layers = 1

@@ -7,9 +7,12 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import CASES
+from tests.draws import first
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members
 
+# By default the logits of all, from which the rest follows.
+first_cases = pytest.mark.parametrize("published", first(CASES, 2), indirect=True)
 WITHOUT_DROPOUT = {"layer_prepostprocess_dropout": 0.0, "attention_dropout": 0.0, "relu_dropout": 0.0}
 
 
@@ -39,6 +42,7 @@ def test_logits_and_the_loss_of_each_token_are_the_published_ones(published, mod
     equal(loss, published.arrays["loss"], atol=1e-5)
 
 
+@first_cases
 def test_what_every_sublayer_returns_is_published(published, model):
     backbone, arrays = model.backbone, published.arrays
     x = backbone.embedding_projection(backbone.embedding(published.inputs))
@@ -51,6 +55,7 @@ def test_what_every_sublayer_returns_is_published(published, model):
     equal(x, arrays["decoder_output"])
 
 
+@first_cases
 def test_clusters_have_the_published_members_and_losses(published, model):
     if not published.routed:
         assert not [weight for weight in model.weights if "centroids" in weight.path]
@@ -73,6 +78,7 @@ def _compare_clusters(part, x, arrays, layer):
     equal(loss, arrays[layer + "cluster_loss"], atol=1e-9)
 
 
+@first_cases
 def test_the_loss_of_the_clusters_is_the_published_one_which_tells_means_from_their_sums(published, model):
     model(published.inputs, training=True)
     equal(sum(model.losses), published.arrays["extra_loss"], atol=1e-8)

@@ -10,12 +10,15 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import write_checkpoint
+from tests.draws import first
 from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.convert.t2t.layout import HEADS
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.layers import RoutingAttention
 
-CASES = ("pg19like_skip2", "allrouting_timing", "prenorm_n_da_relu", "seq2seq")
+CASES = ("pg19like_skip2", "seq2seq", "allrouting_timing", "prenorm_n_da_relu")
+# By default the logits of all, from which the rest follows.
+first_cases = pytest.mark.parametrize("case", first(CASES, 2), indirect=True)
 
 goldens = goldens_of("routing_transformer/mini_lm.npz")
 
@@ -64,6 +67,7 @@ def test_logits_and_last_vectors_are_published(case):
     np.testing.assert_allclose(last_vectors_of(model, inputs_of(arrays)), arrays["decoder_output"], atol=5e-5, rtol=0)
 
 
+@first_cases
 def test_clusters_have_the_published_members(case, monkeypatch):
     (arrays, _, model), found, describe = case, [], RoutingAttention.describe_tokens
 
@@ -80,6 +84,7 @@ def test_clusters_have_the_published_members(case, monkeypatch):
             assert valid is None
 
 
+@first_cases
 def test_losses_and_all_gradients_are_published(case):
     import tensorflow as tf
 

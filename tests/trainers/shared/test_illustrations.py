@@ -19,7 +19,7 @@ def model_of(*parts):
     ("parts", "names"),
     [
         ([SPAN, ROUTING], ["spans", "routes/layer_0_head_2", "routes/layer_1_head_2"]),
-        ([ROUTING], ["routes/layer_0_head_0", "routes/layer_1_head_0"]),
+        pytest.param([ROUTING], ["routes/layer_0_head_0", "routes/layer_1_head_0"], marks=pytest.mark.full),
         ([{**SPAN, "adaptive_span": False}], []),
     ],
 )
