@@ -27,6 +27,16 @@ def test_weights_are_those_that_the_layer_returns():
     np.testing.assert_allclose(found, np.asarray(expected), atol=1e-6)
 
 
+@pytest.mark.parametrize("num_key_heads", [1, 2])
+def test_heads_that_share_keys_have_weights_of_their_own(num_key_heads):
+    grouped = tsa.layers.LocalAttention(window=5, num_heads=4, key_dim=3, num_key_value_heads=num_key_heads, seed=0)
+    layer = tsa.layers.MixedAttention([grouped, tsa.layers.LocalAttention(window=3, num_heads=2, key_dim=3, seed=1)])
+    x = np.random.default_rng(0).normal(size=(2, 7, 12)).astype("float32")
+    _, expected = layer(x, use_causal_mask=False, return_attention_scores=True)
+    (found,) = tsa.analysis.attention_weights(layer, x)
+    np.testing.assert_allclose(found, np.asarray(expected), atol=1e-6)
+
+
 def test_those_of_a_decoder_are_its_own_and_then_those_of_the_source_without_its_padding():
     inputs = {"encoder_token_ids": IDS, "decoder_token_ids": IDS[:, :7]}
     inputs["encoder_padding_mask"] = np.arange(11) < np.array([[11], [8]])

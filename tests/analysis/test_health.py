@@ -51,9 +51,9 @@ def test_what_is_dropped_is_what_the_dense_twin_shows_empty(arguments, least, mo
     assert any('selection="nearest" leaves out none' in line for line in report.advice) == drops
 
 
-@pytest.mark.parametrize("share_qk", [True, False])
-def test_clusters_are_counted_by_row_and_without_padding(share_qk):
-    layer, x = routing(selection="nearest", share_qk=share_qk), normal(2, 20, SIZE)
+@pytest.mark.parametrize("arguments", [{}, {"share_qk": False}, {"share_qk": False, "num_key_value_heads": 1}])
+def test_clusters_are_counted_by_row_and_without_padding(arguments):
+    layer, x = routing(selection="nearest", **arguments), normal(2, 20, SIZE)
     mask = np.arange(20) < np.array([[20], [11]])
 
     class Masked(keras.layers.Layer):
@@ -65,6 +65,8 @@ def test_clusters_are_counted_by_row_and_without_padding(share_qk):
             return self.inner(x, query_mask=mask, use_causal_mask=True)
 
     report = health(Masked(), x)
+    assert [head.head for head in report.heads] == [0, 1]
+    assert all(head.drift == 0 for head in health(layer, x, previous=health(layer, x)).heads)
     sides = [side for side in layer.project(x)[:2] if side is not None]
     for head, found in enumerate(report.heads):
         rows = []
@@ -72,7 +74,8 @@ def test_clusters_are_counted_by_row_and_without_padding(share_qk):
             nearest = (
                 keras.ops.convert_to_numpy(side) @ keras.ops.convert_to_numpy(layer.centroids).swapaxes(1, 2)
             ).argmax(-1)
-            rows += [np.bincount(nearest[row, head][mask[row]], minlength=4) for row in range(2)]
+            own = head * nearest.shape[1] // 2
+            rows += [np.bincount(nearest[row, own][mask[row]], minlength=4) for row in range(2)]
         rows = np.array(rows)
         shares = rows.sum(0) / rows.sum()
         np.testing.assert_allclose(found.shares, shares)  # in the order of the clusters

@@ -134,14 +134,11 @@ LAYERS = {
     ),
     "grouped and persistent": lambda: layers.AllAttention(num_persistent=70, window=50, logit_soft_cap=0.5, **GROUPED),
     "grouped strides": lambda: layers.StridedAttention(stride=7, heads="merged", **GROUPED),
-    "grouped clusters": lambda: layers.RoutingAttention(
-        share_qk=False, num_clusters=3, cluster_size=100, logit_soft_cap=0.5, **GROUPED
-    ),
     "capped nearest": lambda: layers.RoutingAttention(logit_soft_cap=0.5, **CLUSTERS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
 # What no kernel computes: biases, successors of keys of their own in clusters, chunks, tokens that a call marks, groups
-# that are small; of a pattern of one's own what cannot be asked inside a kernel.
+# that are small, or of heads that share keys; of a pattern of one's own what cannot be asked inside a kernel.
 OTHERS = {
     "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
     "global": lambda: layers.GlobalLocalAttention(window=20, num_global=4, num_first_global=2, **HEADS),
@@ -152,6 +149,9 @@ OTHERS = {
     "cluster in blocks": lambda: layers.SparseAttention(pattern=ClusterInBlocks(5, 40), share_qk=True, **HEADS),
     "chunks": lambda: layers.LSHAttention(num_buckets=4, bucket_size=70, selection="chunks", num_rounds=2, **HEADS),
     "separate": lambda: layers.SparseAttention(pattern=Successors(Nearest(5, 40)), **HEADS),
+    "grouped clusters": lambda: layers.RoutingAttention(
+        share_qk=False, num_clusters=3, cluster_size=100, logit_soft_cap=0.5, **GROUPED
+    ),
 }
 
 

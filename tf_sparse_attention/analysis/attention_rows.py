@@ -34,8 +34,13 @@ class AttentionCall:
 
     @property
     def values(self) -> list[Tensor]:
-        """The values of the heads, (B, N, S, Hv); a layer may have several."""
+        """The values of the key heads, (B, M, S, Hv); a layer may have several."""
         return list(self.heads[2::3])
+
+    @property
+    def group_size(self) -> int:
+        """How many heads beside each other share their keys and values, N / M."""
+        return self.layer.num_heads // self.values[0].shape[1]
 
     def attend(self, values: Sequence[Tensor]) -> Tensor:
         """Returns the attended heads (B, N, T, Hv) for other values."""
@@ -46,7 +51,7 @@ class AttentionCall:
         return output if mask is None else ops.where(mask[:, None, :, None], output, 0)
 
     def weights(self, gradients: Sequence[Tensor]) -> np.ndarray:
-        """Returns the gradients of the values, (B, N, S, Hv) each, as (B, N, Hv, S); a query attends to one of them."""
+        """Returns the gradients of the values, (B, M, S, Hv) each, as (B, M, Hv, S); a query attends to one of them."""
         return np.moveaxis(np.sum([to_numpy(gradient) for gradient in gradients], axis=0), -1, -2)
 
 
@@ -72,7 +77,8 @@ class Attention:
         """Iterates over the weights of all keys for a few queries at a time.
 
         A head's output is a sum of values times weights, so that weights are its derivative: a backward pass gives as
-        many queries as a head has channels, exactly, for any pattern, in O(T H) memory.
+        many queries as a head has channels, exactly, for any pattern, in O(T H) memory. Heads that share values take
+        turns, as their sum would be the derivative.
 
         Args:
             queries: int array of positions; None for all. Default: None.
@@ -83,6 +89,7 @@ class Attention:
         num_rows = min(part.layer.value_dim for part in self.parts)
         queries = np.arange(self.parts[0].heads[0].shape[2]) if queries is None else np.asarray(queries)
         counts = [len(part.values) for part in self.parts]
+        sizes = [part.group_size for part in self.parts]
         ends = np.cumsum(counts)
         own = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
         outputs, pull_back = vector_jacobian_product(
@@ -91,16 +98,27 @@ class Attention:
         )
         for first in range(0, len(queries), num_rows):
             chosen = queries[first : first + num_rows]
-            gradients = pull_back([_one_hot_rows(output, chosen) for output in outputs])
-            weights = [part.weights(gradients[at]) for part, at in zip(self.parts, own, strict=True)]
-            yield chosen, np.concatenate([each[:, :, : len(chosen)] for each in weights], axis=1)
+            weights: list[list[np.ndarray]] = [[] for _ in self.parts]
+            for turn in range(max(sizes)):
+                of_turn = [_one_hot_rows(*each, chosen, turn) for each in zip(outputs, sizes, strict=True)]
+                gradients = pull_back(of_turn)
+                for part, at, found in zip(self.parts, own, weights, strict=True):
+                    found.append(part.weights(gradients[at])[:, :, : len(chosen)])
+            by_part = [_side_by_side(found[:size]) for found, size in zip(weights, sizes, strict=True)]
+            yield chosen, np.concatenate(by_part, axis=1)
 
 
-def _one_hot_rows(output, queries):
-    """Returns zeros like (B, N, T, Hv) with a 1 in channel c of the c-th of some queries."""
-    marks = np.zeros(output.shape[2:], "float32")
-    marks[queries, np.arange(len(queries))] = 1
+def _one_hot_rows(output, group_size, queries, turn):
+    """Returns zeros like (B, N, T, Hv) with a 1 in channel c of the c-th of some queries, in one head of each group."""
+    marks = np.zeros(output.shape[1:], "float32")
+    marks[turn::group_size, queries, np.arange(len(queries))] = 1
     return ops.broadcast_to(ops.cast(marks, output.dtype), output.shape)
+
+
+def _side_by_side(turns):
+    """Returns what heads have (B, N, t, S), of that of the first of each group, of the second ..., (B, M, t, S)."""
+    batch, groups, *sizes = turns[0].shape
+    return np.stack(turns, axis=2).reshape(batch, groups * len(turns), *sizes)
 
 
 def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:

@@ -206,7 +206,7 @@ def _drift(previous, path, now):
 
 
 def _heads_of(part, numbers, pattern, sides, dropped, drift):
-    """Returns the `RoutedHead`s of one leaf."""
+    """Returns the `RoutedHead`s of one leaf; keys and centroids may be those of several heads beside each other."""
     num_clusters, size = pattern.rule.num_clusters, pattern.rule.cluster_size
     selection = getattr(part.layer, "selection_of", lambda causal: "nearest")(part.causal)
     for index, head in enumerate(numbers):
@@ -214,7 +214,7 @@ def _heads_of(part, numbers, pattern, sides, dropped, drift):
             [
                 np.bincount(row[is_token], minlength=num_clusters)[None]
                 for clusters, exists in sides
-                for row, is_token in zip(clusters[:, index], exists, strict=True)
+                for row, is_token in zip(clusters[:, index * clusters.shape[1] // len(numbers)], exists, strict=True)
             ]
         )
         total = counts.sum()
@@ -232,7 +232,7 @@ def _heads_of(part, numbers, pattern, sides, dropped, drift):
             entropy=float(nats / np.log(num_clusters)) if num_clusters > 1 else 1.0,
             overfull=float(counts[counts > size].sum() / total),
             dropped=float(dropped[head]),
-            drift=None if drift is None else float(drift[index]),
+            drift=None if drift is None else float(drift[index * len(drift) // len(numbers)]),
             shares=tuple(shares.tolist()),
             reads_successors=pattern.reads_successors,
         )

@@ -83,6 +83,9 @@ def _stand_in(cache, num_layers):
 
     Where other attention is left in the model, it is the cache itself.
     """
-    if isinstance(cache, tuple):  # a pair of keys and values for each layer
+    is_tuple = isinstance(cache, tuple)  # a pair of keys and values for each layer
+    if (len(cache) if is_tuple else cache.shape[1]) != num_layers:
+        return cache
+    if is_tuple:
         return tuple((key[:, :1, 0, 0], value[:, :1, 0, 0]) for key, value in cache)
-    return cache[:, :, 0, 0, 0, 0][..., None] if cache.shape[1] == num_layers else cache
+    return cache[:, :, 0, 0, 0, 0][..., None]

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.convert.swap.swap_models import difference, ids, local, transformer
+from tests.convert.swap.swap_models import difference, ids, local, randomized, transformer
 from tf_sparse_attention.convert import arguments_of, heal, replace_attention
 from tf_sparse_attention.layers import LocalAttention, RoutingAttention
 
@@ -76,6 +76,21 @@ def test_what_is_wrong_is_said(dense):
         heal(dense, transformer(), batches(2))
     with pytest.raises(ValueError, match="`steps` must be"):
         heal(dense, sparse, batches(2), steps=0)
+
+
+def test_padding_and_returned_scores_count_for_nothing():
+    inputs, shift = keras.Input((12, 16)), keras.Input((12, 16))
+    x = keras.layers.Masking()(inputs)
+    output, scores = keras.layers.MultiHeadAttention(2, 8, name="attention")(x, x, return_attention_scores=True)
+    dense = randomized(keras.Model([inputs, shift], [output + shift, scores]))
+    sparse = replace_attention(dense, local(2), print_fn=None)
+    batch = np.random.default_rng(0).normal(size=(2, 2, 12, 16)).astype("float32")
+    batch[0, 1, 7:] = 0
+    real = batch[0].any(-1)
+    wanted, found = (keras.ops.convert_to_numpy(model([*batch])[0] - batch[1])[real] for model in (dense, sparse))
+    healing = heal(dense, sparse, [[*batch], [0 * batch[0], batch[1]]], verbose=False)
+    assert healing.before["attention"] == pytest.approx(np.square(found - wanted).sum() / np.square(wanted).sum())
+    assert healing.after["attention"] == healing.before["attention"]  # from padding alone there is nothing to learn
 
 
 @pytest.mark.full

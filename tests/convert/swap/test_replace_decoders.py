@@ -165,6 +165,15 @@ def test_patterns_by_content_decode_what_the_full_pass_says(dense, family, make_
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("family", ["gemma3", "llama3"])
+def test_layers_that_are_left_keep_the_caches_of_kerashub(family):
+    model = decoder(family, num_layers=2)
+    sparse = replace_attention(model, lambda x: None if "1" in x.path.split("/")[-2] else local()(x), print_fn=None)
+    texts = [generated(each) for each in (model, sparse)]
+    assert (texts[0] == texts[1]).all()
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("sampler", ["beam", "contrastive", "top_k"])
 def test_all_samplers_take_the_caches(dense, sampler):
     samplers = keras_hub.samplers

@@ -156,17 +156,22 @@ def _error(layer, calls, training):
     """Returns the mean relative square error of a sparse layer over some calls of the dense one, a scalar."""
     errors = []
     for x, arguments, wanted in calls:
-        output = layer(ops.stop_gradient(x), **{**arguments, "training": training})
+        # A node of a graph may return its scores too, a `SwappedAttention` may not have the argument.
+        scores = {name: False for name in arguments if name == "return_attention_scores"}
+        output = layer(ops.stop_gradient(x), **{**arguments, **scores, "training": training})
         output, wanted = (ops.cast(values, "float32") for values in (output, ops.stop_gradient(wanted)))
         mask = _token_mask(arguments)
         weights = 1.0 if mask is None else ops.cast(mask, "float32")[..., None]
-        errors.append(ops.sum(weights * ops.square(output - wanted)) / ops.sum(weights * ops.square(wanted)))
+        error, size = (ops.sum(weights * ops.square(values)) for values in (output - wanted, wanted))
+        errors.append(error / ops.maximum(size, keras.config.epsilon()))  # a batch may be padding alone
     return sum(errors) / len(errors)
 
 
 def _token_mask(arguments: dict[str, Any]) -> Tensor | None:
     """Returns which tokens exist, bool (B, T), by the arguments of a call of a sparse layer, or None."""
-    return next((arguments[name] for name in ("query_mask", "key_mask") if arguments.get(name) is not None), None)
+    # The layers of a graph have `mask`, that of the query.
+    names = ("query_mask", "mask", "key_mask")
+    return next((arguments[name] for name in names if arguments.get(name) is not None), None)
 
 
 def _pairs(dense, sparse):
@@ -182,7 +187,7 @@ def _pairs(dense, sparse):
 
 
 def _inputs(batch):
-    return keras.utils.unpack_x_y_sample_weight(batch)[0]
+    return batch[0] if isinstance(batch, tuple) else batch  # a list may be several inputs
 
 
 @contextlib.contextmanager
