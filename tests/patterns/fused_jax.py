@@ -134,6 +134,9 @@ LAYERS = {
     ),
     "grouped and persistent": lambda: layers.AllAttention(num_persistent=70, window=50, logit_soft_cap=0.5, **GROUPED),
     "grouped strides": lambda: layers.StridedAttention(stride=7, heads="merged", **GROUPED),
+    "grouped clusters": lambda: layers.RoutingAttention(
+        share_qk=False, num_clusters=3, cluster_size=100, logit_soft_cap=0.5, **GROUPED
+    ),
     "capped nearest": lambda: layers.RoutingAttention(logit_soft_cap=0.5, **CLUSTERS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
@@ -149,9 +152,6 @@ OTHERS = {
     "cluster in blocks": lambda: layers.SparseAttention(pattern=ClusterInBlocks(5, 40), share_qk=True, **HEADS),
     "chunks": lambda: layers.LSHAttention(num_buckets=4, bucket_size=70, selection="chunks", num_rounds=2, **HEADS),
     "separate": lambda: layers.SparseAttention(pattern=Successors(Nearest(5, 40)), **HEADS),
-    "grouped clusters": lambda: layers.RoutingAttention(
-        share_qk=False, num_clusters=3, cluster_size=100, logit_soft_cap=0.5, **GROUPED
-    ),
 }
 
 

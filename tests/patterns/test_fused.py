@@ -10,7 +10,7 @@ CODE = (
 )
 KERNELS = ("mosaic", "triton")
 # Of `fused_jax.OTHERS`, without that of float16, which Triton's kernel takes, and the one that is not causal.
-OTHERS = ("alibi", "list", "table", "small groups", "cluster in blocks", "chunks", "separate", "grouped clusters")
+OTHERS = ("alibi", "list", "table", "small groups", "cluster in blocks", "chunks", "separate")
 # Of `fused_jax.LAYERS`, and how many kernels each runs forward; `None`: as many as its length wants.
 RUNS = {
     "window": 1,
@@ -45,6 +45,7 @@ RUNS = {
     "grouped successors": 1,
     "grouped and persistent": 2,
     "grouped strides": 2,
+    "grouped clusters": 1,
     "capped nearest": 1,
     "side by side": 2,
 }
