@@ -20,6 +20,8 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
+MISSING: Any = object()  # an argument that is not given, where None is given for a tensor that is not there
+
 
 class CallMask(NamedTuple):
     """The masks of a call by kind, in place of one mask (B, T, S) of all pairs.
@@ -94,7 +96,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
 
     def __call__(
         self,
-        query: Tensor | None = None,
+        query: Tensor | None = MISSING,
         value: Tensor | None = None,
         key: Tensor | None = None,
         *,
@@ -103,7 +105,10 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         cache_update_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        query = hidden_states if query is None else query
+        if query is MISSING:
+            if hidden_states is None:
+                raise TypeError(f"{self.name} must be called with 'query', or 'hidden_states' in its place.")
+            query = hidden_states
         value, key = normalize_self_attention(query, value, key)
         if value is not None:
             raise ValueError(
