@@ -23,8 +23,8 @@ class SwappedGeneration:
     KerasHub allocates a cache of the whole length for every layer and writes the prompt into it, padding included. A
     window needs its own length of it, a pattern by content keeps other things. So the cache of this model is a
     dictionary: of what the model itself handles, and of the caches of the layers, which go up to the token that the
-    first step computes. Samplers take it as it is. Where a layer cannot decode with a cache, or a model generates in
-    another way, KerasHub's own caches are used.
+    first step computes. Samplers take it as it is. Where a layer cannot decode with a cache or stands in several
+    places, or a model generates in another way, KerasHub's own caches are used.
     """
 
     def generate_step(self, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -41,6 +41,8 @@ class SwappedGeneration:
         caches = [layer.init_cache(rows, length) for layer in layers]
         with using_caches(layers, caches, kept) as used:
             hidden_states, own = super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
+        if len(used.called) > len(set(used.called)):  # a layer has one cache, of one place
+            return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
         return hidden_states, {"model": own, "layers": [used.caches[id(layer)] for layer in layers]}
 
     def call_with_cache(

@@ -60,6 +60,11 @@ def selected(attention):
     return BlockSelectedAttention(**arguments_of(attention), block_size=4, num_blocks=2)
 
 
+def near_or_selected(attention):
+    """A short window in the first layer, selected blocks in the second."""
+    return (local(4) if "layer_0" in attention.path else selected)(attention)
+
+
 def halves(attention):
     """Two windows that see everything, each with half of the heads and of the key heads."""
     arguments = {**arguments_of(attention, window=LENGTH), "num_heads": 2, "num_key_value_heads": 1}
@@ -153,12 +158,22 @@ def test_caches_have_the_length_of_the_window(dense):
 @pytest.mark.parametrize(
     ("family", "make_layer"),
     [
-        ("llama3", selected),
+        ("llama3", near_or_selected),
         *(pytest.param(*case, marks=pytest.mark.full) for case in (("mistral", routed), ("gemma2", selected))),
     ],
 )
-def test_patterns_by_content_decode_what_the_full_pass_says(dense, family, make_layer):
-    sparse = replace_attention(dense(family), make_layer, print_fn=None)
+def test_caches_go_on_where_the_shortest_prompt_ends(dense, family, make_layer):
+    sparse, lengths = replace_attention(dense(family), make_layer, print_fn=None), (3, 11)
+    text = generated(sparse, lengths)
+    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
+    assert all((row[n - 1 : -1] == found[n:]).all() for row, found, n in zip(best, text, lengths, strict=True))
+
+
+@pytest.mark.full
+def test_attention_in_two_places_keeps_the_caches_of_kerashub(dense):
+    sparse = replace_attention(dense("llama3"), local(4), print_fn=None)
+    first, second = sparse.backbone.transformer_layers
+    vars(second)["_self_attention_layer"] = first._self_attention_layer
     text = generated(sparse, (4, 4))
     best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
     assert (best[:, 3:-1] == text[:, 4:]).all()

@@ -22,14 +22,17 @@ class CachesInUse:
     Attributes:
         caches: by the id of a layer, its cache before the call, afterwards the one after it.
         kept: tokens of the prompt that the caches are to have, an integer or int32 (); None in a step.
+        called: the ids of the layers that attended, one for each time.
     """
 
     caches: dict[int, Any]
     kept: Size | None = None
+    called: list[int] = dataclasses.field(default_factory=list)
 
     def attend(self, layer: keras.layers.Layer, x: Tensor, index: Size) -> Tensor:
         """Returns the output (B, T, D) of an attention layer for a prompt, or for the token at `index`."""
         cache = self.caches[id(layer)]
+        self.called.append(id(layer))
         if self.kept is None:
             output, self.caches[id(layer)] = layer.decode(x, cache, index)
         else:
