@@ -98,6 +98,7 @@ def test_xla_counts_a_little_more_on_jax(run_jax):
         assert num_bytes >= 1  # as are copies, before anything is fused
 
 
+@pytest.mark.full
 def test_jax_counts_the_same_as_tensorflow(run_jax):
     layer = built(RoutingAttention(2, 8, 4, 16, selection="nearest", seed=0))
     code = """

@@ -48,7 +48,9 @@ def test_a_window_that_hides_nothing_has_no_error(dense):
 
 
 @pytest.mark.parametrize("start_from_data", first([True, False], 1))
-def test_centroids_begin_with_tokens_and_move(dense, start_from_data):
+def test_centroids_begin_with_tokens_and_move(start_from_data):
+    dense = transformer(use_causal_mask=True, num_layers=1)
+
     def routed(attention):
         routing = {"num_clusters": 3, "cluster_size": 4, "share_qk": False, "ema_decay": 0.9, "seed": 0}
         return RoutingAttention(**{**arguments_of(attention), **routing})
