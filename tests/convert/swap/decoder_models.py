@@ -1,6 +1,8 @@
 """Tiny decoders of KerasHub with random weights, one of each family whose attention is a class of its own."""
 
+import keras
 import keras_hub
+import numpy as np
 
 from tests.convert.swap.swap_models import randomized
 
@@ -48,3 +50,13 @@ def decoder(family, seed=0, **changes):
     name, arguments = FAMILIES[family]
     backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**arguments, **changes})
     return randomized(getattr(keras_hub.models, f"{name}CausalLM")(backbone=backbone, preprocessor=None), seed)
+
+
+def generated(model, token_ids, lengths, **compiled):
+    """Returns the token ids that a model goes on with after the first ones of each row, so many of `token_ids`."""
+    known = np.arange(token_ids.shape[1]) < np.array(lengths)[:, None]
+    prompt = {"token_ids": token_ids * known, "padding_mask": known.astype("int32")}
+    if "Gemma3" in type(model).__name__:  # which returns the images that it was given
+        prompt["images"] = np.zeros((len(token_ids), 0, 16, 16, 3), "float32")
+    model.compile(**{"sampler": "greedy", **compiled})
+    return keras.ops.convert_to_numpy(model.generate(prompt, stop_token_ids=None)["token_ids"])

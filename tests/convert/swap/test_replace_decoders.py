@@ -11,6 +11,7 @@ from tests.convert.swap.swap_models import difference
 
 keras_hub = pytest.importorskip("keras_hub")
 
+from tests.convert.swap import decoder_models  # noqa: E402
 from tests.convert.swap.decoder_models import FAMILIES, VOCABULARY, decoder  # noqa: E402
 from tf_sparse_attention.analysis import assert_causal  # noqa: E402
 from tf_sparse_attention.convert import arguments_of, replace_attention  # noqa: E402
@@ -73,11 +74,8 @@ def halves(attention):
 
 def generated(model, lengths=(4, 6), sampler="greedy", eager=True):
     """Returns the tokens that a model writes after prompts of some lengths."""
-    prompt = tokens(lengths)
-    if "Gemma3" in type(model).__name__:  # which returns the images that it was given
-        prompt["images"] = np.zeros((2, 0, 16, 16, 3), "float32")
-    model.compile(sampler=sampler, run_eagerly=eager)
-    return ops.convert_to_numpy(model.generate(prompt, stop_token_ids=None)["token_ids"])
+    ids = tokens((LENGTH, LENGTH))["token_ids"]
+    return decoder_models.generated(model, ids, lengths, sampler=sampler, run_eagerly=eager)
 
 
 def logits(model, inputs):

@@ -155,8 +155,8 @@ def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAt
 def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]:
     """Iterates over remarks on settings of a decoder's attention that a new layer does not have."""
     own = {"position": layer.position, **layer.head_settings.config()}
-    for name in own.keys() & wanted.keys() - {"num_key_value_heads"}:
-        if own[name] != wanted[name] and not (name == "attention_scale" and own[name] is wanted[name] is None):
+    for name in wanted:
+        if name in own and name != "num_key_value_heads" and own[name] != wanted[name]:
             yield f"{name}={own[name]!r} instead of {wanted[name]!r}"
 
 
