@@ -128,13 +128,13 @@ class Alignment(keras.Model):
         return ops.mean(y_pred)
 
     def start_centroids(self, inputs: Any) -> None:
-        """Moves the centroids of routing attention to tokens of inputs."""
+        """Moves the centroids of routing attention, if there is any, to tokens of inputs."""
+        if not any(_parts_with_centroids(layer) for _, layer in self.pairs):
+            return
         for layer, calls in self._calls(inputs):
-            attention = layer.attention if isinstance(layer, SwappedAttention) else layer
-            for part in getattr(attention, "parts", [attention]):
-                if getattr(part, "centroids", None) is not None:
-                    x, masks, _ = calls[0]
-                    part.start_from_data(x, _token_mask(masks))
+            x, masks, _ = calls[0]
+            for part in _parts_with_centroids(layer):
+                part.start_from_data(x, _token_mask(masks))
 
     def _calls(self, inputs):
         """Returns for each pair the sparse layer and its calls: inputs and output of the dense one, masks of its own.
@@ -150,6 +150,12 @@ class Alignment(keras.Model):
             both = zip(dense[id(layer)], sparse[id(new)], strict=True)
             found.append((new, [(theirs.inputs, own.arguments, theirs.output) for theirs, own in both]))
         return found
+
+
+def _parts_with_centroids(layer):
+    """Returns the layers of routing attention with centroids of their own that a sparse layer is, or is made of."""
+    attention = layer.attention if isinstance(layer, SwappedAttention) else layer
+    return [part for part in getattr(attention, "parts", [attention]) if getattr(part, "centroids", None) is not None]
 
 
 def _error(layer, calls, training):
