@@ -69,7 +69,15 @@ def heal(
         ValueError: If `sparse` has no attention in the place of one of `dense`, or `dataset` fewer than two batches.
 
     Example:
-        >>> healing = tsa.convert.heal(dense, sparse, dataset, steps=200)
+        >>> inputs = keras.Input((None, 16))
+        >>> attention = keras.layers.MultiHeadAttention(2, 8, name="attention")
+        >>> dense = keras.Model(inputs, attention(inputs, inputs, use_causal_mask=True))
+        >>> def make_layer(attention):
+        ...     return tsa.layers.LocalAttention(**tsa.convert.arguments_of(attention), window=16)
+        >>> sparse = tsa.convert.replace_attention(dense, make_layer)
+        replaced  attention: MultiHeadAttention by LocalAttention
+        >>> dataset = [np.random.default_rng(seed).normal(size=(2, 64, 16)) for seed in range(5)]
+        >>> healing = tsa.convert.heal(dense, sparse, dataset, steps=4, verbose=False)
         >>> print(healing)
     """
     checks.check_optional_count("steps", steps)
