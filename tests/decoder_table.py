@@ -43,9 +43,13 @@ def rows():
         sparse = replace_attention(dense, make_layer, print_fn=None)
         inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids)}
         logits = [keras.ops.convert_to_numpy(model(inputs)) for model in (dense, sparse)]
-        size = np.abs(logits[0] - logits[1]).max()
-        words = "1e-5 at most" if size < BOUND else f"{size:.0e}"
+        words = words_of(np.abs(logits[0] - logits[1]).max())
         yield f"{name}, {family}", ", ".join(sorted(settings)) or "-", words, _same_text(dense, sparse, ids)
+
+
+def words_of(difference):
+    """Returns a difference as the table has it."""
+    return "1e-5 at most" if difference < BOUND else f"{difference:.0e}"
 
 
 def _same_text(dense, sparse, ids):
