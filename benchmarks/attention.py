@@ -3,10 +3,10 @@
 What is compared: attention CORES, functions of heads that are given first, (1, 8, T, 64) in float32, against PyTorch's
 `scaled_dot_product_attention` (if it is installed), dense and causal. Local attention sees a window of 256, routing has
 clusters of 256 and T / 256 of them; its core includes the norm, the choice of clusters, both sorts and the way back.
-Block selection has three blocks of 128. Strided and fixed attention have a stride of 128 (8 summary columns), half of
-the heads the local part; all-attention sees the window of 256 and 1024 persistent vectors. Clustered attention (100
-clusters of 32 bits, 10 iterations, the improved form with the 32 best keys) is not causal; its core includes the hash
-and the k-means.
+Block selection has three blocks of 128. "Grouped": the eight heads share two heads of keys and values. Strided and
+fixed attention have a stride of 128 (8 summary columns), half of the heads the local part; all-attention sees the
+window of 256 and 1024 persistent vectors. Clustered attention (100 clusters of 32 bits, 10 iterations, the improved
+form with the 32 best keys) is not causal; its core includes the hash and the k-means.
 With `--layers` whole layers in training, projections and the update of centroids included, against
 `keras.layers.MultiHeadAttention` of the same width.
 
@@ -27,8 +27,9 @@ from benchmarks import tables, worker
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = [1024, 2048, 4096, 8192, 16384]
-CASES = ("local", "image", "nearest", "nearest, separate keys", "successors", "top_k", "lsh")
-CASES += ("selected", "strided", "fixed", "all-attention", "clustered", "improved clustered", worker.DENSE)
+CASES = ("local", "local, grouped", "image", "nearest", "nearest, separate keys", "successors", "top_k", "lsh")
+CASES += ("selected", "selected, grouped", "strided", "fixed", "all-attention", "clustered", "improved clustered")
+CASES += (worker.DENSE,)
 
 
 def parse(argv):

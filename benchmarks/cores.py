@@ -133,6 +133,7 @@ def keras_dense(query, key, value, extras, span):
 
 CORES = {
     "local": local,
+    "local, grouped": local,
     "image": image,
     "nearest": nearest,
     "nearest, separate keys": nearest_separate,
@@ -140,6 +141,7 @@ CORES = {
     "top_k": top_k,
     "lsh": hashed,
     "selected": selected,
+    "selected, grouped": selected,
     "strided": strided,
     "fixed": fixed,
     "all-attention": all_attention,
@@ -148,4 +150,5 @@ CORES = {
     DENSE: keras_dense,
 }
 SHARED = ("nearest", "successors", "top_k", "lsh")  # queries are the keys
+KEY_HEADS = {"local, grouped": 2, "selected, grouped": 2}  # heads of keys that the query heads share
 SLOTTED = {"all-attention": 1024}  # persistent vectors

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from benchmarks.cores import BLOCK, CORES, NUM_CLUSTERS, NUM_SUMMARY, SHARED, SLOTTED, STRIDE, TOP_K, WIDTH
+from benchmarks.cores import BLOCK, CORES, KEY_HEADS, NUM_CLUSTERS, NUM_SUMMARY, SHARED, SLOTTED, STRIDE, TOP_K, WIDTH
 from benchmarks.worker import DENSE
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.blocks.remat import remat_call
@@ -83,6 +83,7 @@ def core_subject(name, sizes, remat=False, seed=0):
     query, key, value = heads_of(sizes, seed)
     if name == DENSE:
         query, key, value = (np.swapaxes(x, 1, 2).copy() for x in (query, key, value))
+    key, value = (x[:, : KEY_HEADS.get(name)] for x in (key, value))
     core = one_head_at_a_time(CORES[name]) if remat else CORES[name]
     extras = extras_of(name, sizes, seed)
 
@@ -130,6 +131,8 @@ def layer_of(name, sizes, seed=0):
     """Returns the attention layer with the pattern of a core."""
     heads = {"num_heads": sizes.num_heads, "key_dim": sizes.head_dim, "seed": seed}
     clusters = {"num_clusters": sizes.num_clusters, "cluster_size": sizes.span}
+    if name in KEY_HEADS:
+        heads, name = {**heads, "num_key_value_heads": KEY_HEADS[name]}, name.partition(",")[0]
     if name == "local":
         return layers.LocalAttention(window=sizes.span, **heads)
     if name == "image":

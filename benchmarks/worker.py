@@ -24,7 +24,8 @@ ENVIRONMENT = {
 # second is measured, for which everything must have been given back.
 GIVE_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "131072"}
 DENSE = "keras dense"
-TWO_KINDS = ("strided", "fixed")  # cores whose heads are of two kinds, which cannot be computed one head at a time
+# Cores whose heads are of two kinds or belong together, which cannot be computed one head at a time.
+NOT_ALONE = ("strided", "fixed", "local, grouped", "selected, grouped")
 WARM_UP = 64  # positions of the call that loads libraries before memory is measured
 
 
@@ -58,7 +59,7 @@ def environment(wanted, backend):
 
 def has_remat(case, whole_layers):
     """Returns whether there is a rematerialised form to measure: of all our layers, of cores with heads alike."""
-    return case != DENSE and (whole_layers or case not in TWO_KINDS)
+    return case != DENSE and (whole_layers or case not in NOT_ALONE)
 
 
 def measure(wanted):

@@ -95,10 +95,10 @@ def main() -> None:
 
 
 def page_with_tables(page: str) -> str:
-    """Returns docs/quality.md with the tables of all cells, and those of recall."""
+    """Returns docs/quality.md with the tables of the sets that it shows, and those of recall."""
     from benchmarks.quality import recall  # imports TensorFlow
 
-    found = {name: results.tables(SETS[name], results.read()) for name in ("full", "decides")}
+    found = {name: results.tables(SETS[name], results.read()) for name in ("full", "decides", "blocks")}
     for name, tables in {**found, "recall": recall.tables(recall.read())}.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         head, _, rest = page.partition(begin)

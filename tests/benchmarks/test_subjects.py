@@ -37,6 +37,15 @@ def test_the_local_core_is_dense_attention_in_a_causal_window():
     np.testing.assert_allclose(output_of("local"), dense(*subjects.heads_of(SIZES), mask), atol=1e-5)
 
 
+def test_the_grouped_core_is_dense_attention_to_the_first_heads_of_keys():
+    sizes = subjects.Sizes(length=24, num_heads=4, head_dim=8, span=8)
+    subject = subjects.core_subject("local, grouped", sizes)
+    output = ops.convert_to_numpy(subject.function(*subject.arguments)[0])
+    query, *keys = subjects.heads_of(sizes)
+    mask = definitions.window(24, 24, 8, True)
+    np.testing.assert_allclose(output, dense(query, *(x[:, [0, 0, 1, 1]] for x in keys), mask), atol=1e-5)
+
+
 def test_the_core_of_successors_reads_the_value_after_each_earlier_token():
     sizes = subjects.Sizes(length=24, num_heads=2, head_dim=8, span=24)  # one cluster, which holds all
     query, _, value = subjects.heads_of(sizes)
