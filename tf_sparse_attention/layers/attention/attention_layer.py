@@ -33,7 +33,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
     A subclass gives `make_pattern`; the rest follows from the pattern. Projections have the names and shapes of
     Keras's: `set_weights` takes over Keras's weights where both layers have the same ones.
 
-    Note: differs from Keras in what a pattern cannot have (`attention_axes`, `flash_attention`, gates) and in its third
+    Note: differs from Keras in what a pattern cannot have (`attention_axes`, `flash_attention`) and in its third
     positional argument, which is the pattern's own; write the others by name.
 
     Args:
