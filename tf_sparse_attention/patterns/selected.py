@@ -16,7 +16,7 @@ from tf_sparse_attention.ops.ring import write_slot
 from tf_sparse_attention.ops.selected_blocks import (
     best_blocks,
     blocks_in,
-    names_of,
+    choices_by_name,
     num_choices,
     select_blocks,
     sum_groups,
@@ -133,7 +133,7 @@ class SelectedBlocks(ChosenBlocks):
     def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
         sizes = self.block_size, self.num_blocks - 1
         chosen = select_blocks(query, key, masks, *sizes, self.use_shared_choice, self.choice_chunk_size)
-        return names_of(chosen), {}
+        return choices_by_name(chosen), {}
 
     def cache(self) -> "SelectedSlots":
         return SelectedSlots(self.block_size, self.num_blocks, self.use_shared_choice)
@@ -207,4 +207,4 @@ class SelectedSlots(ChosenSlots):
         if self.use_shared_choice:
             query = sum_groups(query, means.shape[1])
         chosen = best_blocks(query, means, earlier[:, :, None], num_choices(num_blocks, self.num_blocks - 1))
-        return names_of([for_query_heads(block, num_heads)[..., 0] for block in chosen])
+        return choices_by_name([for_query_heads(block, num_heads)[..., 0] for block in chosen])

@@ -16,7 +16,7 @@ from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.selected_blocks import BlockKeys, names_of
+from tf_sparse_attention.ops.selected_blocks import BlockKeys, choices_by_name
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
@@ -145,7 +145,7 @@ class NativeSparseAttention(AttentionLayer):
         options = {**self.attention_options(causal, training)._asdict(), "return_weights": return_weights}
         options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
         compressed, chosen = self._attend_compressed(heads, masks, training)
-        known: list[Known] = [(names_of(chosen), {})]
+        known: list[Known] = [(choices_by_name(chosen), {})]
         selected = attend_pattern(self._pattern, *self.score_inputs(query, key), value, known=known, **options)
         near = attend_pattern(self._window, *self.score_inputs(query, window_key), window_value, **options)
         weights = None
@@ -180,7 +180,7 @@ class NativeSparseAttention(AttentionLayer):
         query, options = heads[0], self.attention_options(causal)
         call = Call.of(self._pattern, query, query, causal, masks)
         _, chosen = self._attend_compressed(heads, masks)
-        known: list[Known] = [(names_of(chosen), {})]
+        known: list[Known] = [(choices_by_name(chosen), {})]
         selected = dense_pattern(self._pattern, call, query.shape[1], masks, known, options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
@@ -245,7 +245,7 @@ class NativeSparseAttention(AttentionLayer):
             output, cached = decode_pattern(plans, cached, asking, key, value, groups, index, options, known)
             return Attended(output), cached["part_0"]
 
-        known = {0: {name: block[..., 0] for name, block in names_of(chosen).items()}}
+        known = {0: choices_by_name([block[..., 0] for block in chosen])}
         selected, entry = attend(self._pattern, cache["part_0"], key, value, known)
         near, window = attend(self._window, cache[WINDOW], window_key, window_value, {})
         after = {"part_0": entry, WINDOW: window, KEYS: keys, VALUES: values}
