@@ -42,10 +42,11 @@ def find_source(
         of attention do.
     """
     begin, end, _ = positions.indices(cut)
-    rows, length = inputs.batch_and_length
-    is_shorter = len(arrays) > 0 and _length(inputs, arrays) < length
-    before = subject.layer_calls(inputs.pack(inputs.arrays), (rows, length), slice(begin, end))
-    after = subject.layer_calls(inputs.pack(arrays), (rows, _length(inputs, arrays)), slice(begin, end))
+    rows, whole = inputs.batch_and_length
+    length = inputs.length_of(arrays)
+    is_shorter = length < whole
+    before = subject.layer_calls(inputs.pack(inputs.arrays), (rows, whole), slice(begin, end))
+    after = subject.layer_calls(inputs.pack(arrays), (rows, length), slice(begin, end))
     # The shorter one ends the comparison: other inputs may take another way through the layers.
     calls = list(zip(before, after, strict=False))
     for index, (old, new) in enumerate(calls):
@@ -70,11 +71,6 @@ def find_distance(position: int, cut: int, length: int, depends: Callable[[int],
     """
     cuts = range(cut + 1, length)
     return cut + bisect.bisect_left(cuts, True, key=lambda later: not depends(later)) - position
-
-
-def _length(inputs, arrays):
-    varies = [tokens or vectors for tokens, vectors in zip(inputs.is_tokens, inputs.is_vectors, strict=True)]
-    return arrays[varies.index(True)].shape[1]
 
 
 def _comparable(olds, news, is_shorter):
