@@ -153,7 +153,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
             sequence_shape(self, sizes) for sizes in (query_shape, value_shape, key_shape)
         )
         attention_checks.check_shapes(query_shape, value_shape, key_shape)
-        self.head_settings.check_for(self)
+        self.head_settings.check_for(self)  # again, since a subclass may have set `share_qk` after `__init__` here
         self.build_projections(query_shape, value_shape, key_shape)
 
     def __call__(
