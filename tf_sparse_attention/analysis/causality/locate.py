@@ -10,6 +10,7 @@ import numpy as np
 from tf_sparse_attention.analysis.causality.comparison import change, change_by_head
 from tf_sparse_attention.analysis.causality.inputs import AuditInputs
 from tf_sparse_attention.analysis.causality.target import AuditTarget, LayerCall
+from tf_sparse_attention.layers.parts.projections import head_count
 
 
 class Source(NamedTuple):
@@ -86,7 +87,7 @@ def _changes(pairs, atol):
 
 
 def _find_heads(layer: keras.Layer, calls: Sequence[tuple[LayerCall, LayerCall]], atol: float) -> tuple[int, ...]:
-    num_heads = getattr(layer, "num_heads", getattr(layer, "num_query_heads", None))
+    num_heads = head_count(layer)
     parts = {id(part) for part in layer._flatten_layers(include_self=False)}
     # From the last call back: the projection of outputs, not a norm of queries and keys.
     for old, new in reversed(calls):
