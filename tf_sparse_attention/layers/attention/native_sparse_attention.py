@@ -184,36 +184,17 @@ class NativeSparseAttention(AttentionLayer):
         selected = dense_pattern(self._pattern, call, query.shape[1], masks, known, options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
-    def init_cache(
-        self,
-        batch_size: Size,
-        max_length: Size | None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        positions_in_cache: bool = False,
-    ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache)
+    def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
         sizes = self.key_dim, self.value_dim
         near = empty_cache(self.plan_heads(self._window), batch_size, sizes, max_length, self.compute_dtype)
         num_blocks = shape(cache["part_0"]["key"])[2] // self.block_size
         own = batch_size, self.num_key_heads, num_blocks
         poolings = {KEYS: self._key_pooling.empty_cache(*own), VALUES: self._value_pooling.empty_cache(*own)}
-        return {**cache, WINDOW: near["part_0"], **poolings}
+        return {WINDOW: near["part_0"], **poolings}
 
-    def fill_attention(  # type: ignore[override]  # more heads than others have
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        gates: Tensor,
-        window_key: Tensor,
-        window_value: Tensor,
-        compressed_key: Tensor,
-        compressed_value: Tensor,
-        cache: Cache,
-        lengths: Tensor,
-    ) -> Cache:
-        filled = super().fill_attention(query, key, value, cache, lengths)
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
+        query, _, _, _, window_key, window_value, compressed_key, compressed_value = heads
+        filled = super().fill_attention(heads, cache, lengths)
         _, turned = describe_keys(self, self._window, query, window_key)
         near = {"part_0": cache[WINDOW]}
         near = fill_cache(self.plan_heads(self._window), near, turned, window_value, [None], lengths)
@@ -221,19 +202,8 @@ class NativeSparseAttention(AttentionLayer):
         values = self._value_pooling.after_prompt(cache[VALUES], compressed_value, lengths)
         return {**filled, WINDOW: near["part_0"], KEYS: keys, VALUES: values}
 
-    def decode_attention(  # type: ignore[override]  # more heads than others have
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        gates: Tensor,
-        window_key: Tensor,
-        window_value: Tensor,
-        compressed_key: Tensor,
-        compressed_value: Tensor,
-        cache: Cache,
-        index: Tensor,
-    ) -> tuple[Tensor, Cache]:
+    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+        query, key, value, gates, window_key, window_value, compressed_key, compressed_value = heads
         kept = ops.logical_and(index >= 0, index < shape(cache["part_0"]["key"])[2])[:, None]
         keys = self._key_pooling.after_next(cache[KEYS], compressed_key, index, kept)
         values = self._value_pooling.after_next(cache[VALUES], compressed_value, index, kept)
