@@ -36,8 +36,8 @@ class ChosenBlocks(Pattern):
     What is known of a query is "block_0", "block_1" .., the blocks chosen for it, each another one, negative for none.
 
     Args:
-        block_size: b, positions of a block.
-        num_blocks: the most blocks that a query sees, with its own.
+        block_size: b, positions of a block. Default 128.
+        num_blocks: the most blocks that a query sees, with its own. Default 3.
 
     Raises:
         ValueError: for numbers that are no positive integers, and for a call that is not causal.
@@ -64,24 +64,26 @@ class ChosenBlocks(Pattern):
         return seen
 
     def arrange(self, call: Call, known: Known = None) -> Arrangement | Together:
-        self._check_causal(call)
+        check_causal(type(self).__name__, call.causal)
         chosen = list(known[0].values())
         own = OwnBlocks(call.query_length, call.key_length, self.block_size, 0, 0)
         return OwnAndSelected(own, SelectedTiles(chosen, self.block_size, call.key_length)) if chosen else own
 
     def dense(self, call: Call, known: Known = None) -> Tensor:
-        self._check_causal(call)
+        check_causal(type(self).__name__, call.causal)
         return super().dense(call, known)
-
-    def _check_causal(self, call):
-        if not call.causal:
-            raise ValueError(
-                f"`use_causal_mask` must be True with {type(self).__name__}, whose queries choose among earlier "
-                "blocks. Received: use_causal_mask=False."
-            )
 
     def cache(self) -> "ChosenSlots":
         return ChosenSlots(self.block_size, self.num_blocks)
+
+
+def check_causal(name: str, causal: bool) -> None:
+    """Raises a `ValueError` for a call that is not causal of a pattern or layer of selected blocks, called `name`."""
+    if not causal:
+        raise ValueError(
+            f"`use_causal_mask` must be True with {name}, whose queries choose among earlier blocks. "
+            "Received: use_causal_mask=False."
+        )
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")

@@ -23,7 +23,7 @@ from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.selected import ChosenBlocks
+from tf_sparse_attention.patterns.selected import ChosenBlocks, check_causal
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
@@ -140,7 +140,7 @@ class NativeSparseAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        _check_causal(causal)
+        check_causal(type(self).__name__, causal)
         query, key, value, gates, window_key, window_value, *_ = heads
         options = {**self.attention_options(causal, training)._asdict(), "return_weights": return_weights}
         options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
@@ -176,7 +176,7 @@ class NativeSparseAttention(AttentionLayer):
         return {"soft_cap": options.soft_cap, "sinks": options.sinks}
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
-        _check_causal(causal)
+        check_causal(type(self).__name__, causal)
         query, options = heads[0], self.attention_options(causal)
         call = Call.of(self._pattern, query, query, causal, masks)
         _, chosen = self._attend_compressed(heads, masks)
@@ -240,11 +240,3 @@ class NativeSparseAttention(AttentionLayer):
 def _gated(gates, *parts):
     """Returns the sum of the outputs of parts, each times its gate of (B, N, T, 3)."""
     return sum(gates[..., i : i + 1] * part.output for i, part in enumerate(parts))
-
-
-def _check_causal(causal):
-    if not causal:
-        raise ValueError(
-            "`use_causal_mask` must be True with NativeSparseAttention, whose queries see complete earlier blocks. "
-            "Received: use_causal_mask=False."
-        )
