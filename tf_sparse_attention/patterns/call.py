@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
     @classmethod
     def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
-        """Returns the call of a pattern with queries (B, N, T, H), keys (B, N, S, H) and `TokenMasks`.
+        """Returns the call of a pattern with queries (B, N, T, H), keys (B, M, S, H) and `TokenMasks`.
 
         Raises:
             ValueError: for more positions than the pattern's `max_length`.

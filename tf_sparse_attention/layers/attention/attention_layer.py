@@ -46,7 +46,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
             first part.
         output_shape: sizes of the output's last axes, an integer or a tuple. None: the size of the query.
         position: None, "relative" (Shaw et al. 2018, learned tables), "rotary" (`key_dim` even) or "alibi".
-        max_distance: M, the largest distance that "relative" tells apart; larger ones are clipped. None: the reach
+        max_distance: the largest distance that "relative" tells apart; larger ones are clipped. None: the reach
             of the pattern.
         kernel_initializer: of the projections and tables, as in Keras; so are `bias_initializer`,
             `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint`.
