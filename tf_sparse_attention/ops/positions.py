@@ -254,9 +254,9 @@ def rotate_both(position: NoPosition, query: Tensor, key: Tensor, num_memory: in
     return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
 
 
-def rotate_key(position: NoPosition, key: Tensor, index: Tensor | None = None) -> Tensor:
-    """Returns keys (B, N, T, H) turned by their slots from 0 on; with `index`, int (B,), those of one token a row."""
-    return position.rotate(key, ops.arange(shape(key)[-2]) if index is None else index[:, None, None])
+def rotate_key(position: NoPosition, key: Tensor) -> Tensor:
+    """Returns keys (B, M, S, H) turned by their slots from 0 on."""
+    return position.rotate(key, ops.arange(shape(key)[-2]))
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:
