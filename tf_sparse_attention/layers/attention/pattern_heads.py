@@ -79,11 +79,6 @@ class PatternHeads(AttentionCache):
     # What follows from the pattern.
 
     @property
-    def reads_successors(self) -> bool:
-        """Whether a part of the pattern has the values of successors: causal self-attention alone."""
-        return self.can_be_causal and any(leaf.reads_successors for leaf in self.make_pattern(causal=True).leaves())
-
-    @property
     def must_be_causal(self) -> bool:
         """Whether a part of the pattern is for causal self-attention alone."""
         return self.can_be_causal and any(leaf.must_be_causal for leaf in self.make_pattern(causal=True).leaves())
