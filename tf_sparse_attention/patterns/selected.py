@@ -64,26 +64,12 @@ class ChosenBlocks(Pattern):
         return seen
 
     def arrange(self, call: Call, known: Known = None) -> Arrangement | Together:
-        check_causal(type(self).__name__, call.causal)
         chosen = list(known[0].values())
         own = OwnBlocks(call.query_length, call.key_length, self.block_size, 0, 0)
         return OwnAndSelected(own, SelectedTiles(chosen, self.block_size, call.key_length)) if chosen else own
 
-    def dense(self, call: Call, known: Known = None) -> Tensor:
-        check_causal(type(self).__name__, call.causal)
-        return super().dense(call, known)
-
     def cache(self) -> "ChosenSlots":
         return ChosenSlots(self.block_size, self.num_blocks)
-
-
-def check_causal(name: str, causal: bool) -> None:
-    """Raises a `ValueError` for a call that is not causal of a pattern or layer of selected blocks, called `name`."""
-    if not causal:
-        raise ValueError(
-            f"`use_causal_mask` must be True with {name}, whose queries choose among earlier blocks. "
-            "Received: use_causal_mask=False."
-        )
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
