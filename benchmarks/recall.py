@@ -7,7 +7,7 @@ route by the nearest centroid the model can look the pair up.
 
 Trains a model with local heads, and models with local and routed heads, heads that select blocks (alone, and with
 compressed blocks and a window beside them), and dense heads, from each of three seeds, in about a minute of one core
-each, and prints the accuracies; `--plot docs/recall.png` draws their course.
+each, and prints the accuracies; `--plot recall.png` draws their course.
 """
 
 import argparse
@@ -138,6 +138,7 @@ def plot(curves, path):
 
 
 def main(argv=None):
+    """Prints the accuracies and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--patterns", nargs="+", choices=list(PATTERNS), default=list(PATTERNS), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default: %(default)s")

@@ -11,10 +11,10 @@ import resource
 import sys
 import time
 
-import keras
 import numpy as np
 from keras import ops
 
+from benchmarks.decoding import cache_bytes
 from tf_sparse_attention import models
 from tf_sparse_attention.models.programs import compiled
 from tf_sparse_attention.patterns import First, Window
@@ -40,11 +40,6 @@ def decode(model, token_ids, index, cache):
     return ops.while_loop(lambda count, *_: count < CHUNK, add, start)[1:]
 
 
-def num_bytes(cache):
-    """Returns the bytes of the tensors of a cache."""
-    return sum(np.asarray(leaf).nbytes for leaf in keras.tree.flatten(cache))
-
-
 def run(num_tokens, num_rows=10):
     """Yields (tokens so far, tokens a second since the last, bytes of the cache, megabytes of the process)."""
     model = build()
@@ -59,13 +54,13 @@ def run(num_tokens, num_rows=10):
         done = int(ops.convert_to_numpy(state[1]))
         speed = chunks * CHUNK / (time.perf_counter() - begin)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024)
-        yield done, speed, num_bytes(state[2]), peak
+        yield done, speed, cache_bytes(state[2]), peak
 
 
 def main():
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=100_000)
+    parser.add_argument("--tokens", type=int, default=100_000, help="tokens to decode (default: %(default)s)")
     print("| tokens | tokens a second | bytes of the cache | peak memory in MB |\n|---|---|---|---|")
     for done, speed, size, peak in run(parser.parse_args().tokens):
         print(f"| {done:,} | {speed:.0f} | {size:,} | {peak:.0f} |", flush=True)

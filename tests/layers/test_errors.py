@@ -395,8 +395,8 @@ def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (lambda layer, x: layer(x), "`use_causal_mask` must be True with the values of successors"),
-        (lambda layer, x: layer.attention_pattern(x), "`use_causal_mask` must be True with the values of successors"),
+        (lambda layer, x: layer(x), "`use_causal_mask` must be True with Successors"),
+        (lambda layer, x: layer.attention_pattern(x), "`use_causal_mask` must be True with Successors"),
         (
             lambda layer, x: layer(x, x + 1, use_causal_mask=True),
             "`value` and `key` must be None, or `query` itself, with the values of successors .* self-attention alone",

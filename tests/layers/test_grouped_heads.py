@@ -190,6 +190,7 @@ def test_a_sink_takes_its_share_of_every_softmax():
         ({"rotary_max_wavelength": 100.0}, "`position` must be 'rotary' with settings of rotary positions"),
         ({"position": "rotary", "rotary_dim": 6}, "`rotary_dim` must be at most `key_dim`"),
         ({"position": "rotary", "rotary_type": "other"}, "`rotary_type` must be one of"),
+        ({"position": "rotary", "rotary_low_freq_factor": 4.0}, "`rotary_low_freq_factor` must be less than"),
         ({"num_key_value_head": 2}, "Did you mean `num_key_value_heads`"),
     ],
 )

@@ -137,6 +137,8 @@ LAYERS = {
     "grouped clusters": lambda: layers.RoutingAttention(
         share_qk=False, num_clusters=3, cluster_size=100, logit_soft_cap=0.5, **GROUPED
     ),
+    "selected": lambda: layers.BlockSelectedAttention(block_size=128, num_blocks=2, **HEADS),
+    "grouped and selected": lambda: layers.BlockSelectedAttention(block_size=128, num_blocks=2, **GROUPED),
     "capped nearest": lambda: layers.RoutingAttention(logit_soft_cap=0.5, **CLUSTERS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }

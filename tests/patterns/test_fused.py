@@ -46,6 +46,8 @@ RUNS = {
     "grouped and persistent": 2,
     "grouped strides": 2,
     "grouped clusters": 1,
+    "selected": 2,
+    "grouped and selected": 1,
     "capped nearest": 1,
     "side by side": 2,
 }

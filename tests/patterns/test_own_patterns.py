@@ -121,3 +121,17 @@ def test_groups_that_nothing_assigns_are_refused():
 
     with pytest.raises(ValueError, match=r"`pattern` must define `make_grouper` .* Received: Nobodys without it\."):
         SparseAttention(2, 4, Window(2) | Nobodys())
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalThirds(EveryThird):
+    must_be_causal = True
+
+
+@pytest.mark.parametrize("pattern", [CausalThirds(), Window(2) | CausalThirds()])
+def test_a_pattern_that_must_be_causal_is_in_no_other_call(pattern):
+    layer = SparseAttention(2, 4, pattern)
+    for call in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match="`use_causal_mask` must be True with CausalThirds"):
+            call(X)
+    assert layer(X, use_causal_mask=True).shape == X.shape

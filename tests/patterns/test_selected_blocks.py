@@ -84,7 +84,7 @@ def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
     key = column([1, 1, 3, 3, 0, 0])
     query = np.concatenate([column([1] * 6), column([-2] * 6)], axis=1)
     for together, last in ((False, [1, 0]), (True, [0, 0])):
-        (blocks,) = select_blocks(query, key, TokenMasks(), 2, 1, in_groups=together)
+        (blocks,) = select_blocks(query, key, TokenMasks(), 2, 1, use_shared_choice=together)
         assert to_numpy(blocks)[0, :, -1].tolist() == last
 
 

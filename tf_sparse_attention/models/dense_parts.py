@@ -1,15 +1,8 @@
 """Reads a dense attention of Keras or KerasHub, whose classes name the same things with or without an underscore."""
 
-from typing import Any
-
 import keras
 
-from tf_sparse_attention.layers.parts.projections import input_size
-
-
-def part_of(attention: keras.layers.Layer, name: str, default: Any = None) -> Any:
-    """Returns an attribute of a dense attention, which may have an underscore before its name."""
-    return getattr(attention, name, getattr(attention, f"_{name}", default))
+from tf_sparse_attention.layers.parts.projections import input_size, part_of
 
 
 def input_sizes(attention: keras.layers.Layer) -> list[int]:

@@ -61,7 +61,7 @@ def prefill_prompts(
     model: keras.Model,
     prompt_ids: Tensor,
     prompt_lengths: Tensor,
-    max_length: int | Tensor,
+    max_length: int | Tensor | None,
     encoded: dict[str, Tensor] | None = None,
 ) -> dict[str, Any]:
     """Returns the cache after all tokens of the prompts but the last one, which the first step reads.
@@ -70,7 +70,8 @@ def prefill_prompts(
         model: `LanguageModel` that can decode with a cache.
         prompt_ids: int32 (B, P), prompts from the left; costs a pass over P positions.
         prompt_lengths: int32 (B,), tokens of each prompt, at most P.
-        max_length: the most tokens that a row can have, an integer or a scalar tensor.
+        max_length: the most tokens that a row can have, an integer or a scalar tensor. None: any number, of a model
+            whose caches do not grow.
         encoded: of a model with `cross_attention` "encoder_sequence" and, if wanted, "encoder_padding_mask".
     """
     encoded = encoded or {}

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, Dropout, with_sinks
-from tf_sparse_attention.ops.blocks import split
+from tf_sparse_attention.ops.blocks import shape, split
 from tf_sparse_attention.ops.grouped_heads import attend_heads, for_query_heads
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.selected_blocks import BlockKeys, best_of, num_choices, sum_groups
@@ -87,7 +87,7 @@ def blocks_by_shares(
     Returns:
         List of int32 (B, N, T), the heads that share keys with the same blocks; as `select_blocks` otherwise.
     """
-    count = num_choices(allowed.shape[-1] if allowed.shape[-1] is not None else ops.shape(allowed)[-1], num_selected)
+    count = num_choices(shape(allowed)[-1], num_selected)
     if count == 0:
         return []
     # In float32, as weights of half precision would often be equal.

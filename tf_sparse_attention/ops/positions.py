@@ -62,7 +62,7 @@ class NoPosition:
         return self.rotate(key, positions)
 
     def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
-        """Returns keys (B, N, S, H) of a cache as a query sees them: as they are kept, arguments as of `rotate`."""
+        """Returns keys (B, M, S, H) of a cache as a query sees them: as they are kept, arguments as of `rotate`."""
         return key
 
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor | None:
@@ -249,14 +249,14 @@ def position_of(
 
 
 def rotate_both(position: NoPosition, query: Tensor, key: Tensor, num_memory: int = 0) -> tuple[Tensor, Tensor]:
-    """Returns queries (B, N, T, H) and keys (B, N, S, H) turned by their slots, the first key `num_memory` before."""
+    """Returns queries (B, N, T, H) and keys (B, M, S, H) turned by their slots, the first key `num_memory` before."""
     at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))
     return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
 
 
-def rotate_key(position: NoPosition, key: Tensor, index: Tensor | None = None) -> Tensor:
-    """Returns keys (B, N, T, H) turned by their slots from 0 on; with `index`, int (B,), those of one token a row."""
-    return position.rotate(key, ops.arange(shape(key)[-2]) if index is None else index[:, None, None])
+def rotate_key(position: NoPosition, key: Tensor) -> Tensor:
+    """Returns keys (B, M, S, H) turned by their slots from 0 on."""
+    return position.rotate(key, ops.arange(shape(key)[-2]))
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:

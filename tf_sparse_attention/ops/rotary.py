@@ -29,7 +29,7 @@ class RotarySettings:
         beta_fast: turns, see "yarn". Default 32.
         beta_slow: turns. Default 1.
         truncate: whether "yarn" mixes between whole numbers of channels. Default True.
-        low_freq_factor: turns, see "llama3". Default 1.
+        low_freq_factor: turns, see "llama3", less than `high_freq_factor`. Default 1.
         high_freq_factor: turns. Default 4.
         original_max_position_embeddings: length that the model was trained for. Default 4096.
     """
@@ -48,7 +48,7 @@ class RotarySettings:
 
     @property
     def amplitude(self) -> float:
-        """By how much turned vectors are longer."""
+        """The factor by which turned vectors are longer."""
         return 0.1 * math.log(self.scaling_factor) + 1 if self.type == "yarn" else 1.0
 
     def frequencies(self, size: int) -> np.ndarray:

@@ -37,16 +37,29 @@ class Call(NamedTuple):
 
     @classmethod
     def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
-        """Returns the call of a pattern with queries (B, N, T, H), keys (B, N, S, H) and `TokenMasks`.
+        """Returns the call of a pattern with queries (B, N, T, H), keys (B, M, S, H) and `TokenMasks`.
 
         Raises:
-            ValueError: for more positions than the pattern's `max_length`.
+            ValueError: for more positions than the pattern's `max_length`, and for a call that is not causal of a
+                pattern of which a part must be.
         """
+        for leaf in pattern.leaves():
+            if leaf.must_be_causal:
+                check_causal(type(leaf).__name__, causal)
         (batch, _, query_length, _), key_length = shape(query), shape(key)[2]
         check_length(pattern, "query", query_length)
         check_length(pattern, "value", key_length - masks.num_memory)
         starts = starts_of_both(masks) if pattern.uses_starts else None
         return cls(batch, query_length, key_length, causal, masks.num_memory, starts)
+
+
+def check_causal(name: str, causal: bool) -> None:
+    """Raises a `ValueError` unless a call is causal of a pattern or layer, called `name`, for such calls alone."""
+    if not causal:
+        raise ValueError(
+            f"`use_causal_mask` must be True with {name}, which is for causal self-attention alone. "
+            "Received: use_causal_mask=False."
+        )
 
 
 def check_length(pattern: "Pattern", name: str, length: Size) -> None:

@@ -130,8 +130,8 @@ class Pattern:
 
         Args:
             call: a `Call`.
-            known: pair of dictionaries of what is known of queries and keys, int (B or 1, N, T) and (B or 1, N, S), of
-                a pattern that is `by_content`, else None.
+            known: pair of dictionaries of what is known of queries and keys, int (B or 1, N, T) and (B or 1, M, S), of
+                a pattern that is `by_content` or where `queries_choose`, else None.
 
         Returns:
             An `ops.arrangement.Arrangement`, a list of them for consecutive runs of queries, or a `Together`.
@@ -148,7 +148,7 @@ class Pattern:
         raise NotImplementedError(f"{type(self).__name__} must define `choose_keys`.")
 
     def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
-        """Returns what queries (B, n, T, H) chose of keys (B, n, S, H), turned by positions, if `queries_choose`."""
+        """Returns what queries (B, n, T, H) chose of turned keys (B, m, S, H): int32 (B, n, T) by name, and {}."""
         raise NotImplementedError(f"{type(self).__name__} must define `choose`.")
 
     def describe(self, known: Known) -> Numbers | None:

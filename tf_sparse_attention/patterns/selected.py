@@ -16,7 +16,7 @@ from tf_sparse_attention.ops.ring import write_slot
 from tf_sparse_attention.ops.selected_blocks import (
     best_blocks,
     blocks_in,
-    names_of,
+    choices_by_name,
     num_choices,
     select_blocks,
     sum_groups,
@@ -36,8 +36,8 @@ class ChosenBlocks(Pattern):
     What is known of a query is "block_0", "block_1" .., the blocks chosen for it, each another one, negative for none.
 
     Args:
-        block_size: b, positions of a block.
-        num_blocks: the most blocks that a query sees, with its own.
+        block_size: b, positions of a block. Default 128.
+        num_blocks: the most blocks that a query sees, with its own. Default 3.
 
     Raises:
         ValueError: for numbers that are no positive integers, and for a call that is not causal.
@@ -64,21 +64,9 @@ class ChosenBlocks(Pattern):
         return seen
 
     def arrange(self, call: Call, known: Known = None) -> Arrangement | Together:
-        self._check_causal(call)
         chosen = list(known[0].values())
         own = OwnBlocks(call.query_length, call.key_length, self.block_size, 0, 0)
         return OwnAndSelected(own, SelectedTiles(chosen, self.block_size, call.key_length)) if chosen else own
-
-    def dense(self, call: Call, known: Known = None) -> Tensor:
-        self._check_causal(call)
-        return super().dense(call, known)
-
-    def _check_causal(self, call):
-        if not call.causal:
-            raise ValueError(
-                f"`use_causal_mask` must be True with {type(self).__name__}, whose queries choose among earlier "
-                "blocks. Received: use_causal_mask=False."
-            )
 
     def cache(self) -> "ChosenSlots":
         return ChosenSlots(self.block_size, self.num_blocks)
@@ -133,7 +121,7 @@ class SelectedBlocks(ChosenBlocks):
     def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
         sizes = self.block_size, self.num_blocks - 1
         chosen = select_blocks(query, key, masks, *sizes, self.use_shared_choice, self.choice_chunk_size)
-        return names_of(chosen), {}
+        return choices_by_name(chosen), {}
 
     def cache(self) -> "SelectedSlots":
         return SelectedSlots(self.block_size, self.num_blocks, self.use_shared_choice)
@@ -207,4 +195,4 @@ class SelectedSlots(ChosenSlots):
         if self.use_shared_choice:
             query = sum_groups(query, means.shape[1])
         chosen = best_blocks(query, means, earlier[:, :, None], num_choices(num_blocks, self.num_blocks - 1))
-        return names_of([for_query_heads(block, num_heads)[..., 0] for block in chosen])
+        return choices_by_name([for_query_heads(block, num_heads)[..., 0] for block in chosen])

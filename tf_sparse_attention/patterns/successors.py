@@ -103,9 +103,4 @@ class Successors(Pattern):
 
 def _a_position_later(call: Call) -> Call:
     """Returns a call whose keys are where their values come from."""
-    if not call.causal:
-        raise ValueError(
-            "`use_causal_mask` must be True with the values of successors, which would show a token what comes after "
-            "it. Received: use_causal_mask=False."
-        )
     return call._replace(lead=-1)

@@ -1,4 +1,4 @@
-"""The checks of the causality audit: gradients are exactly zero, and neither other later inputs nor none show."""
+"""The checks of the causality audit: gradients are zero, and outputs the same with other later inputs, or with none."""
 
 import bisect
 import functools

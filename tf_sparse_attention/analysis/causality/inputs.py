@@ -48,9 +48,18 @@ class AuditInputs:
             )
 
     @property
+    def varies(self) -> list[bool]:
+        """Which arrays are token ids or vectors."""
+        return [tokens or vectors for tokens, vectors in zip(self.is_tokens, self.is_vectors, strict=True)]
+
+    @property
     def batch_and_length(self) -> tuple[int, int]:
         """Shape (B, T) that all varying inputs share."""
-        return self._of([a or b for a, b in zip(self.is_tokens, self.is_vectors, strict=True)])[0].shape[:2]
+        return self._of(self.varies)[0].shape[:2]
+
+    def length_of(self, arrays: Sequence[np.ndarray]) -> int:
+        """Returns the positions of arrays that stand for these, as those of `prefix` do."""
+        return arrays[self.varies.index(True)].shape[1]
 
     def pack(self, arrays: Sequence[Tensor]) -> Any:
         """Puts arrays or tensors, one for each of `self.arrays`, into the structure the target takes."""
@@ -73,8 +82,8 @@ class AuditInputs:
         position draws its own.
         """
         arrays = []
-        for array, is_tokens, is_vectors in zip(self.arrays, self.is_tokens, self.is_vectors, strict=True):
-            if is_tokens or is_vectors:
+        for array, is_tokens, varies in zip(self.arrays, self.is_tokens, self.varies, strict=True):
+            if varies:
                 array = array.copy()
                 suffix = array[:, cut:]
                 suffix[:] = self._draw(suffix[:, :1] if repeat else suffix, is_tokens, rng)
@@ -83,18 +92,17 @@ class AuditInputs:
 
     def join(self, arrays: Sequence[np.ndarray], cut: int) -> list[np.ndarray]:
         """Returns the arrays with their own positions before `cut` and those of `arrays` from it on."""
-        varies = [tokens or vectors for tokens, vectors in zip(self.is_tokens, self.is_vectors, strict=True)]
         return [
             np.concatenate([old[:, :cut], new[:, cut:]], axis=1) if take else old
-            for old, new, take in zip(self.arrays, arrays, varies, strict=True)
+            for old, new, take in zip(self.arrays, arrays, self.varies, strict=True)
         ]
 
     def prefix(self, length: int) -> list[np.ndarray]:
         """Returns the arrays cut off after `length` positions; masks of pairs (B, T, T) on both axes."""
         rows, whole = self.batch_and_length
         prefixes = []
-        for array, tokens, vectors in zip(self.arrays, self.is_tokens, self.is_vectors, strict=True):
-            if tokens or vectors:
+        for array, varies in zip(self.arrays, self.varies, strict=True):
+            if varies:
                 array = array[:, :length]
             elif array.ndim > 1 and array.shape[0] in (1, rows):
                 array = array[(slice(None), *(slice(length if size == whole else None) for size in array.shape[1:]))]

@@ -10,6 +10,7 @@ import numpy as np
 from tf_sparse_attention.analysis.causality.comparison import change, change_by_head
 from tf_sparse_attention.analysis.causality.inputs import AuditInputs
 from tf_sparse_attention.analysis.causality.target import AuditTarget, LayerCall
+from tf_sparse_attention.layers.parts.projections import head_count
 
 
 class Source(NamedTuple):
@@ -42,10 +43,11 @@ def find_source(
         of attention do.
     """
     begin, end, _ = positions.indices(cut)
-    rows, length = inputs.batch_and_length
-    is_shorter = len(arrays) > 0 and _length(inputs, arrays) < length
-    before = subject.layer_calls(inputs.pack(inputs.arrays), (rows, length), slice(begin, end))
-    after = subject.layer_calls(inputs.pack(arrays), (rows, _length(inputs, arrays)), slice(begin, end))
+    rows, whole = inputs.batch_and_length
+    length = inputs.length_of(arrays)
+    is_shorter = length < whole
+    before = subject.layer_calls(inputs.pack(inputs.arrays), (rows, whole), slice(begin, end))
+    after = subject.layer_calls(inputs.pack(arrays), (rows, length), slice(begin, end))
     # The shorter one ends the comparison: other inputs may take another way through the layers.
     calls = list(zip(before, after, strict=False))
     for index, (old, new) in enumerate(calls):
@@ -72,11 +74,6 @@ def find_distance(position: int, cut: int, length: int, depends: Callable[[int],
     return cut + bisect.bisect_left(cuts, True, key=lambda later: not depends(later)) - position
 
 
-def _length(inputs, arrays):
-    varies = [tokens or vectors for tokens, vectors in zip(inputs.is_tokens, inputs.is_vectors, strict=True)]
-    return arrays[varies.index(True)].shape[1]
-
-
 def _comparable(olds, news, is_shorter):
     """Pairs of arrays of the same kind; in a shorter sequence those of one entry a pair of positions are not."""
     pairs = list(zip(olds, news, strict=False))
@@ -90,7 +87,7 @@ def _changes(pairs, atol):
 
 
 def _find_heads(layer: keras.Layer, calls: Sequence[tuple[LayerCall, LayerCall]], atol: float) -> tuple[int, ...]:
-    num_heads = getattr(layer, "num_heads", getattr(layer, "num_query_heads", None))
+    num_heads = head_count(layer)
     parts = {id(part) for part in layer._flatten_layers(include_self=False)}
     # From the last call back: the projection of outputs, not a norm of queries and keys.
     for old, new in reversed(calls):

@@ -166,8 +166,9 @@ def _norm(attention, name):
 
 
 def _norm_scale(norm):
-    """Returns the factors of a norm: Gemma's weights are what they have beyond one."""
-    return norm.scale + 1 if type(norm).__name__ == "RMSNormalization" else norm.scale
+    """Returns the factors of a norm: Gemma's weights are what they have beyond one, those of Keras's class not."""
+    beyond_one = type(norm).__name__ == "RMSNormalization" and not isinstance(norm, keras.layers.RMSNormalization)
+    return norm.scale + 1 if beyond_one else norm.scale
 
 
 def _scale(attention):

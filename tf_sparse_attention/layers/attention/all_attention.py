@@ -161,10 +161,9 @@ class AllAttention(AttentionLayer):
         output, weights = super().compute_attention(heads, masks, causal, training, return_weights)
         return self._with_persistent(query, output, weights, dropout_of_call(self, training))
 
-    def decode_attention(
-        self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, index: Tensor
-    ) -> tuple[Tensor, Cache]:
-        output, cache = super().decode_attention(self._of_window(query), key, value, cache, index)
+    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+        query, *others = heads
+        output, cache = super().decode_attention((self._of_window(query), *others), cache, index)
         return self._with_persistent(query, output)[0], cache
 
     def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:

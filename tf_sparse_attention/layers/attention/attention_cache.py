@@ -1,5 +1,7 @@
 """Decoding with a cache, as all attention layers have it."""
 
+from typing import Any, TypeAlias
+
 import keras
 import numpy as np
 from keras import ops
@@ -23,6 +25,9 @@ from tf_sparse_attention.patterns.call import check_length
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
 from tf_sparse_attention.types import Size, Tensor
+
+# Queries, keys (None where queries serve as keys) and values, heads first; and what else a layer projects.
+ProjectedHeads: TypeAlias = tuple[Any, ...]
 
 
 class AttentionCache(CrossAttentionCache):
@@ -84,9 +89,9 @@ class AttentionCache(CrossAttentionCache):
         cache = empty_cache(plans, batch_size, sizes, length, self.compute_dtype)
         if positions_in_cache:
             cache = mark_unturned(self, plans, cache, memory)
-        if memory is None:
-            return cache
-        return fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
+        if memory is not None:
+            cache = fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
+        return {**cache, **self.extra_entries(cache, batch_size, max_length)}
 
     def prefill(
         self, x: Tensor, cache: Cache, mask: Tensor | None = None, kept: Size | None = None
@@ -123,7 +128,7 @@ class AttentionCache(CrossAttentionCache):
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
         if kept is not None:
             lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
-        return output, self.fill_attention(*heads, cache=cache, lengths=lengths)
+        return output, self.fill_attention(heads, cache, lengths)
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
         """Returns the result for the next token and the cache after it.
@@ -148,36 +153,40 @@ class AttentionCache(CrossAttentionCache):
         if not ops.is_tensor(index):
             check_space("index", plans, cache, int(np.max(index)) + 1)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        output, cache = self.decode_attention(*self.project(x), cache=cache, index=index)
+        output, cache = self.decode_attention(self.project(x), cache, index)
         return self.join_heads(x, output), cache
 
-    def fill_attention(self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, lengths: Tensor) -> Cache:
-        """Returns the cache after a prompt of projected heads, (B, N, T, H) and so on as in `decode_attention`.
+    def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
+        """Returns what a layer keeps beside the entries of its pattern, as it is before the first token.
 
         Args:
-            query: float (B, N, T, H), not scaled.
-            key: float (B, M, T, H), or None where queries serve as keys.
-            value: float (B, M, T, Hv).
+            cache: the entries of the pattern.
+            batch_size: as in `init_cache`; so is `max_length`.
+        """
+        return {}
+
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
+        """Returns the cache after a prompt.
+
+        Args:
+            heads: what `project` returns: queries (B, N, T, H), not scaled, keys (B, M, T, H) or None where queries
+                serve as keys, and values (B, M, T, Hv).
             cache: as before the prompt.
             lengths: int32 (B,), tokens of each row.
         """
-        pattern = self.make_pattern(causal=True)
+        (query, key, value), pattern = heads[:3], self.make_pattern(causal=True)
         groups, key = describe_keys(self, pattern, query, key, is_turned=not is_unturned(cache))
         return fill_cache(self.plan_heads(pattern), cache, key, value, groups, lengths)
 
-    def decode_attention(
-        self, query: Tensor, key: Tensor | None, value: Tensor, cache: Cache, index: Tensor
-    ) -> tuple[Tensor, Cache]:
-        """Returns attended heads (B, N, 1, Hv) of projected ones (B, N, 1, H), and the cache after the token.
+    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+        """Returns attended heads (B, N, 1, Hv) of a token, and the cache after it.
 
         Args:
-            query: float (B, N, 1, H), not scaled.
-            key: float (B, M, 1, H), or None where queries serve as keys.
-            value: float (B, M, 1, Hv).
+            heads: as in `fill_attention`, of one token.
             cache: as before the token.
             index: int32 (B,), the position of the token.
         """
-        pattern = self.make_pattern(causal=True)
+        (query, key, value), pattern = heads[:3], self.make_pattern(causal=True)
         queries = groups_of_leaves(self, pattern, query, index[:, None])
         keys = queries if key is None else groups_of_leaves(self, pattern, key, index[:, None])
         query, key = self.score_inputs(query, key)

@@ -33,7 +33,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
     A subclass gives `make_pattern`; the rest follows from the pattern. Projections have the names and shapes of
     Keras's: `set_weights` takes over Keras's weights where both layers have the same ones.
 
-    Note: differs from Keras in what a pattern cannot have (`attention_axes`, `flash_attention`, gates) and in its third
+    Note: differs from Keras in what a pattern cannot have (`attention_axes`, `flash_attention`) and in its third
     positional argument, which is the pattern's own; write the others by name.
 
     Args:
@@ -46,7 +46,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
             first part.
         output_shape: sizes of the output's last axes, an integer or a tuple. None: the size of the query.
         position: None, "relative" (Shaw et al. 2018, learned tables), "rotary" (`key_dim` even) or "alibi".
-        max_distance: M, the largest distance that "relative" tells apart; larger ones are clipped. None: the reach
+        max_distance: the largest distance that "relative" tells apart; larger ones are clipped. None: the reach
             of the pattern.
         kernel_initializer: of the projections and tables, as in Keras; so are `bias_initializer`,
             `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint`.
@@ -153,7 +153,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
             sequence_shape(self, sizes) for sizes in (query_shape, value_shape, key_shape)
         )
         attention_checks.check_shapes(query_shape, value_shape, key_shape)
-        self.head_settings.check_for(self)
+        self.head_settings.check_for(self)  # again, since a subclass may have set `share_qk` after `__init__` here
         self.build_projections(query_shape, value_shape, key_shape)
 
     def __call__(

@@ -104,31 +104,22 @@ class BlockSelectedAttention(AttentionLayer):
         query, key, value = heads
         return heads if self._convolution is None else (query, self._convolution.of_sequence(key, masks), value)
 
-    def init_cache(
-        self,
-        batch_size: Size,
-        max_length: Size | None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        positions_in_cache: bool = False,
-    ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache)
-        return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
+    def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
+        return {} if self._convolution is None else {CONVOLUTION: self._convolution.empty_cache(batch_size)}
 
-    def fill_attention(self, query: Tensor, key: Tensor, value: Tensor, cache: Cache, lengths: Tensor) -> Cache:
-        if self._convolution is None:
-            return super().fill_attention(query, key, value, cache, lengths)
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
         # Padding is on the right, and so comes into no key of a token.
-        filled = super().fill_attention(query, self._convolution.of_sequence(key), value, cache, lengths)
-        return {**filled, CONVOLUTION: self._convolution.after_prompt(cache[CONVOLUTION], key, lengths)}
-
-    def decode_attention(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache, index: Tensor
-    ) -> tuple[Tensor, Cache]:
+        filled = super().fill_attention(self._convolved(heads, TokenMasks()), cache, lengths)
         if self._convolution is None:
-            return super().decode_attention(query, key, value, cache, index)
+            return filled
+        return {**filled, CONVOLUTION: self._convolution.after_prompt(cache[CONVOLUTION], heads[1], lengths)}
+
+    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+        if self._convolution is None:
+            return super().decode_attention(heads, cache, index)
+        query, key, value = heads
         key, kept = self._convolution.of_next(cache[CONVOLUTION], key, index)
-        output, cache = super().decode_attention(query, key, value, cache, index)
+        output, cache = super().decode_attention((query, key, value), cache, index)
         return output, {**cache, CONVOLUTION: kept}
 
     def get_config(self) -> Config:

@@ -111,7 +111,7 @@ def describe_keys(
     mask: Tensor | None = None,
     is_turned: bool = True,
 ) -> tuple[list[Any], Tensor]:
-    """Returns `groups_of_sequence` of keys (B, N, S, H), and the keys as a cache holds them, turned by positions.
+    """Returns `groups_of_sequence` of keys (B, M, S, H), and the keys as a cache holds them, turned by positions.
 
     Args:
         layer: an `AttentionLayer`.

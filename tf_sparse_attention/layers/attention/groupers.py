@@ -213,7 +213,7 @@ def groups_of_sequence(
     Args:
         layer: an `AttentionLayer`.
         pattern: of the call.
-        key: float (B, N, S, H).
+        key: float (B, M, S, H).
         mask: bool (B, S), False for keys that are not there; or None.
     """
     groups: list[Any] = groups_of_leaves(layer, pattern, key, ops.arange(shape(key)[2], dtype="int32")[None])

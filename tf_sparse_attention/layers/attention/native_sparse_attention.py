@@ -1,6 +1,6 @@
 """Native sparse attention: compressed blocks, selected blocks and a window."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -16,8 +16,8 @@ from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.selected_blocks import BlockKeys, names_of
-from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.ops.selected_blocks import BlockKeys, choices_by_name
+from tf_sparse_attention.patterns.call import Call, Known, check_causal
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache
@@ -27,7 +27,21 @@ from tf_sparse_attention.patterns.selected import ChosenBlocks
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
-WINDOW, KEYS, VALUES = "window", "compressed_key", "compressed_value"  # entries of a cache beside that of the pattern
+# Entries of a cache: that of a pattern of one part, which is the selected blocks, and those beside it.
+PART, WINDOW, KEYS, VALUES = "part_0", "window", "compressed_key", "compressed_value"
+
+
+class _Heads(NamedTuple):
+    """What tokens are projected to: queries and gates of all parts, keys and values of S, of W and, by token, of C."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    gates: Tensor
+    window_key: Tensor
+    window_value: Tensor
+    compressed_key: Tensor
+    compressed_value: Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -124,13 +138,13 @@ class NativeSparseAttention(AttentionLayer):
                 part.set_weights(source.get_weights())
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Returns queries, keys and values of S, gates (B, N, T, 3), keys and values of W, and those of C."""
+        """Returns `_Heads`: queries (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H) and values (B, M, T, Hv)."""
         heads = super().project(query, value, key)
         norm = self._head_norms.get("key", lambda x: x)
         keys = [norm(projections.heads_of(projection, query)) for projection in self._keys]
         values = [projections.heads_of(projection, query) for projection in self._values]
         gates = ops.sigmoid(projections.heads_of(self._gates, query))
-        return (*heads, gates, keys[0], values[0], keys[1], values[1])
+        return _Heads._make((*heads, gates, keys[0], values[0], keys[1], values[1]))
 
     def compute_attention(
         self,
@@ -140,25 +154,28 @@ class NativeSparseAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        _check_causal(causal)
-        query, key, value, gates, window_key, window_value, *_ = heads
+        check_causal(type(self).__name__, causal)
+        own = _Heads(*heads)
         options = {**self.attention_options(causal, training)._asdict(), "return_weights": return_weights}
         options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
         compressed, chosen = self._attend_compressed(heads, masks, training)
-        known: list[Known] = [(names_of(chosen), {})]
-        selected = attend_pattern(self._pattern, *self.score_inputs(query, key), value, known=known, **options)
-        near = attend_pattern(self._window, *self.score_inputs(query, window_key), window_value, **options)
+        known: list[Known] = [(choices_by_name(chosen), {})]
+        selected = attend_pattern(
+            self._pattern, *self.score_inputs(own.query, own.key), own.value, known=known, **options
+        )
+        near = attend_pattern(self._window, *self.score_inputs(own.query, own.window_key), own.window_value, **options)
         weights = None
         if return_weights:
-            weights = gates[..., 1:2] * selected.weights + gates[..., 2:3] * near.weights
-        return _gated(gates, compressed, selected, near), weights
+            weights = own.gates[..., 1:2] * selected.weights + own.gates[..., 2:3] * near.weights
+        return _gated(own.gates, compressed, selected, near), weights
 
     def _attend_compressed(
         self, heads: ProjectedHeads, masks: TokenMasks, training: bool = False
     ) -> tuple[Attended, list[Tensor]]:
         """Returns attention to compressed blocks, and the blocks that are chosen by it."""
-        query, *_, key, value = heads
-        query, _ = self.score_inputs(query, key)
+        own = _Heads(*heads)
+        key, value = own.compressed_key, own.compressed_value
+        query, _ = self.score_inputs(own.query, key)
         blocks = BlockKeys.of(masks, shape(key)[2], self.block_size)
         key, value = (
             pooling.of_sums(pooling.sums(x, blocks.counted, blocks.num_blocks))
@@ -176,80 +193,49 @@ class NativeSparseAttention(AttentionLayer):
         return {"soft_cap": options.soft_cap, "sinks": options.sinks}
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
-        _check_causal(causal)
+        check_causal(type(self).__name__, causal)
         query, options = heads[0], self.attention_options(causal)
         call = Call.of(self._pattern, query, query, causal, masks)
         _, chosen = self._attend_compressed(heads, masks)
-        known: list[Known] = [(names_of(chosen), {})]
+        known: list[Known] = [(choices_by_name(chosen), {})]
         selected = dense_pattern(self._pattern, call, query.shape[1], masks, known, options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
-    def init_cache(
-        self,
-        batch_size: Size,
-        max_length: Size | None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        positions_in_cache: bool = False,
-    ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache)
+    def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
         sizes = self.key_dim, self.value_dim
         near = empty_cache(self.plan_heads(self._window), batch_size, sizes, max_length, self.compute_dtype)
-        num_blocks = shape(cache["part_0"]["key"])[2] // self.block_size
+        num_blocks = shape(cache[PART]["key"])[2] // self.block_size
         own = batch_size, self.num_key_heads, num_blocks
         poolings = {KEYS: self._key_pooling.empty_cache(*own), VALUES: self._value_pooling.empty_cache(*own)}
-        return {**cache, WINDOW: near["part_0"], **poolings}
+        return {WINDOW: near[PART], **poolings}
 
-    def fill_attention(  # type: ignore[override]  # more heads than others have
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        gates: Tensor,
-        window_key: Tensor,
-        window_value: Tensor,
-        compressed_key: Tensor,
-        compressed_value: Tensor,
-        cache: Cache,
-        lengths: Tensor,
-    ) -> Cache:
-        filled = super().fill_attention(query, key, value, cache, lengths)
-        _, turned = describe_keys(self, self._window, query, window_key)
-        near = {"part_0": cache[WINDOW]}
-        near = fill_cache(self.plan_heads(self._window), near, turned, window_value, [None], lengths)
-        keys = self._key_pooling.after_prompt(cache[KEYS], compressed_key, lengths)
-        values = self._value_pooling.after_prompt(cache[VALUES], compressed_value, lengths)
-        return {**filled, WINDOW: near["part_0"], KEYS: keys, VALUES: values}
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
+        own, filled = _Heads(*heads), super().fill_attention(heads, cache, lengths)
+        _, turned = describe_keys(self, self._window, own.query, own.window_key)
+        near = {PART: cache[WINDOW]}
+        near = fill_cache(self.plan_heads(self._window), near, turned, own.window_value, [None], lengths)
+        keys = self._key_pooling.after_prompt(cache[KEYS], own.compressed_key, lengths)
+        values = self._value_pooling.after_prompt(cache[VALUES], own.compressed_value, lengths)
+        return {**filled, WINDOW: near[PART], KEYS: keys, VALUES: values}
 
-    def decode_attention(  # type: ignore[override]  # more heads than others have
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        gates: Tensor,
-        window_key: Tensor,
-        window_value: Tensor,
-        compressed_key: Tensor,
-        compressed_value: Tensor,
-        cache: Cache,
-        index: Tensor,
-    ) -> tuple[Tensor, Cache]:
-        kept = ops.logical_and(index >= 0, index < shape(cache["part_0"]["key"])[2])[:, None]
-        keys = self._key_pooling.after_next(cache[KEYS], compressed_key, index, kept)
-        values = self._value_pooling.after_next(cache[VALUES], compressed_value, index, kept)
-        compressed, chosen = self._decode_compressed(query, keys["block"], values["block"], index)
+    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+        own = _Heads(*heads)
+        kept = ops.logical_and(index >= 0, index < shape(cache[PART]["key"])[2])[:, None]
+        keys = self._key_pooling.after_next(cache[KEYS], own.compressed_key, index, kept)
+        values = self._value_pooling.after_next(cache[VALUES], own.compressed_value, index, kept)
+        compressed, chosen = self._decode_compressed(own.query, keys["block"], values["block"], index)
         options, groups = self.attention_options(causal=True), [(None, None)]
 
         def attend(pattern, entry, key, value, known):
-            plans, cached, (asking, key) = self.plan_heads(pattern), {"part_0": entry}, self.score_inputs(query, key)
-            output, cached = decode_pattern(plans, cached, asking, key, value, groups, index, options, known)
-            return Attended(output), cached["part_0"]
+            (query, key), plans = self.score_inputs(own.query, key), self.plan_heads(pattern)
+            output, cached = decode_pattern(plans, {PART: entry}, query, key, value, groups, index, options, known)
+            return Attended(output), cached[PART]
 
-        known = {0: {name: block[..., 0] for name, block in names_of(chosen).items()}}
-        selected, entry = attend(self._pattern, cache["part_0"], key, value, known)
-        near, window = attend(self._window, cache[WINDOW], window_key, window_value, {})
-        after = {"part_0": entry, WINDOW: window, KEYS: keys, VALUES: values}
-        return _gated(gates, compressed, selected, near), {**cache, **after}
+        known = {0: choices_by_name([block[..., 0] for block in chosen])}
+        selected, entry = attend(self._pattern, cache[PART], own.key, own.value, known)
+        near, window = attend(self._window, cache[WINDOW], own.window_key, own.window_value, {})
+        after = {PART: entry, WINDOW: window, KEYS: keys, VALUES: values}
+        return _gated(own.gates, compressed, selected, near), {**cache, **after}
 
     def _decode_compressed(self, query, key, value, index):
         """Returns attention of the token at `index` (B,) to compressed blocks, and the blocks that it chose."""
@@ -270,11 +256,3 @@ class NativeSparseAttention(AttentionLayer):
 def _gated(gates, *parts):
     """Returns the sum of the outputs of parts, each times its gate of (B, N, T, 3)."""
     return sum(gates[..., i : i + 1] * part.output for i, part in enumerate(parts))
-
-
-def _check_causal(causal):
-    if not causal:
-        raise ValueError(
-            "`use_causal_mask` must be True with NativeSparseAttention, whose queries see complete earlier blocks. "
-            "Received: use_causal_mask=False."
-        )

@@ -1,12 +1,11 @@
 """Heads that attend under a pattern: what a subclass says of them, and what follows from it."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 from keras import ops
 
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.attention_cache import AttentionCache
+from tf_sparse_attention.layers.attention.attention_cache import AttentionCache, ProjectedHeads
 from tf_sparse_attention.layers.attention.groupers import Grouper, describe_tokens
 from tf_sparse_attention.layers.parts.image_inputs import as_sequences, is_image
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
@@ -23,9 +22,6 @@ from tf_sparse_attention.patterns.engine.twin import dense_pattern
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
-
-# Queries, keys (None where queries serve as keys) and values, heads first; and what else a layer projects.
-ProjectedHeads: TypeAlias = tuple[Any, ...]
 
 
 class PatternHeads(AttentionCache):
@@ -81,11 +77,6 @@ class PatternHeads(AttentionCache):
         return Successors(pattern) if self.use_successor_values else pattern
 
     # What follows from the pattern.
-
-    @property
-    def reads_successors(self) -> bool:
-        """Whether a part of the pattern has the values of successors: causal self-attention alone."""
-        return self.can_be_causal and any(leaf.reads_successors for leaf in self.make_pattern(causal=True).leaves())
 
     @property
     def must_be_causal(self) -> bool:

@@ -11,6 +11,15 @@ from tf_sparse_attention.types import Config
 
 ROTARY = "rotary_"
 SWITCHES = ("use_sink", "use_query_key_norm", "use_gate")
+POSITIVE = (  # of `RotarySettings`
+    "max_wavelength",
+    "scaling_factor",
+    "beta_fast",
+    "beta_slow",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +100,13 @@ def _check(settings: HeadSettings) -> None:
     checks.check_positive("query_key_norm_epsilon", settings.query_key_norm_epsilon)
     rotary = settings.rotary
     checks.check_choice("rotary_type", rotary.type, ("linear", "dynamic", "yarn", "llama3"))
-    for name in ("max_wavelength", "scaling_factor", "beta_fast", "beta_slow", "original_max_position_embeddings"):
+    for name in POSITIVE:
         checks.check_positive(ROTARY + name, getattr(rotary, name))
-    checks.check_positive("rotary_low_freq_factor", rotary.low_freq_factor)
-    checks.check_positive("rotary_high_freq_factor", rotary.high_freq_factor)
+    if rotary.low_freq_factor >= rotary.high_freq_factor:
+        raise ValueError(
+            "`rotary_low_freq_factor` must be less than `rotary_high_freq_factor`. Received: "
+            f"rotary_low_freq_factor={rotary.low_freq_factor}, rotary_high_freq_factor={rotary.high_freq_factor}."
+        )
     checks.check_switch("rotary_truncate", rotary.truncate)
     checks.check_optional_count("rotary_dim", rotary.dim)
     checks.check_optional_count("rotary_denominator_dim", rotary.denominator_dim)

@@ -223,10 +223,14 @@ def _differences(theirs, own):
     return "; ".join(found)
 
 
-def head_count(attention: keras.layers.Layer) -> int:
-    """Returns the number of query heads of an attention layer, Keras's with shared keys too."""
-    names = ("num_query_heads", "_num_query_heads", "num_heads")
-    return next(count for name in names if (count := getattr(attention, name, None)))
+def part_of(attention: keras.layers.Layer, name: str, default: Any = None) -> Any:
+    """Returns an attribute of an attention of Keras or KerasHub, which may have an underscore before its name."""
+    return getattr(attention, name, getattr(attention, f"_{name}", default))
+
+
+def head_count(layer: keras.layers.Layer) -> int | None:
+    """Returns the number of query heads of an attention layer, also of those with shared keys; None of other layers."""
+    return part_of(layer, "num_query_heads", part_of(layer, "num_heads"))
 
 
 def _of_heads(name, weight, heads, attention):

@@ -200,8 +200,8 @@ def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache
 
     Args:
         cache: of `empty_cache` for a pattern with `takes_memory`, which is one leaf that keeps the last positions.
-        key: (B, N, L, H), turned by positions.
-        value: (B, N, L, Hv).
+        key: (B, M, L, H), turned by positions.
+        value: (B, M, L, Hv).
         seen: bool (B, L), False where there is nothing.
 
     Returns:
