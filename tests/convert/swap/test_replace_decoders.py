@@ -254,6 +254,8 @@ def test_what_cannot_be_replaced_is_said():
     model = decoder("llama")
     with pytest.raises(ValueError, match=r"must return a layer that can be causal for .*_self_attention_layer"):
         replace_attention(model, lambda attention: GlobalLocalAttention(**arguments_of(attention), window=4))
+    with pytest.raises(ValueError, match="it is sparse already: pass the dense model"):
+        replace_attention(replace_attention(model, local(), print_fn=None), local())
     model.quantize("int8")
     with pytest.raises(ValueError, match="it is quantized: make the model sparse first"):
         replace_attention(model, local())
