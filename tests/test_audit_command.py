@@ -31,6 +31,9 @@ def function(x):
 def broken():
     raise KeyError("first line\\nsecond line")
 
+def listed():
+    raise ValueError("one of:\\n  this\\n  that")
+
 layer = keras.layers.Dense(2)
 number = 3
 """
@@ -75,7 +78,9 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
         ("{code}:number", "must name a model or function in"),
         ("{code}:broken", "KeyError: "),
         ("nowhere.py:model", "must name files that exist. Received: nowhere.py."),
-        ("nowhere.keras", "must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: nowhere.keras."),
+        ("nowhere.keras", "must name files that exist. Received: nowhere.keras."),
+        ("model.h5", "must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: model.h5."),
+        ("{code}:listed", "error: one of: this that (--debug"),
         ("{code}:causal --length=1", "`sequence_length` must be"),
     ],
 )
