@@ -71,6 +71,12 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
     assert "in layer 'flipped'" in capsys.readouterr().out
 
 
+def test_a_model_of_one_length_says_so(code, capsys):
+    code.write_text("import keras\nmodel = keras.Sequential([keras.Input((7, 4)), keras.layers.Dense(3)])\n")
+    assert main([f"{code}:model", "--length=12", "--num_cuts=2"]) == 0
+    assert capsys.readouterr().out.startswith("7 positions, later ones from 1, 6 on\n")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
