@@ -31,6 +31,9 @@ def function(x):
 def broken():
     raise KeyError("first line\\nsecond line")
 
+def listed():
+    raise ValueError("one of:\\n  this\\n  that")
+
 layer = keras.layers.Dense(2)
 number = 3
 """
@@ -68,6 +71,12 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
     assert "in layer 'flipped'" in capsys.readouterr().out
 
 
+def test_a_model_of_one_length_says_so(code, capsys):
+    code.write_text("import keras\nmodel = keras.Sequential([keras.Input((7, 4)), keras.layers.Dense(3)])\n")
+    assert main([f"{code}:model", "--length=12", "--num_cuts=2"]) == 0
+    assert capsys.readouterr().out.startswith("7 positions, later ones from 1, 6 on\n")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -75,7 +84,9 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
         ("{code}:number", "must name a model or function in"),
         ("{code}:broken", "KeyError: "),
         ("nowhere.py:model", "must name files that exist. Received: nowhere.py."),
-        ("nowhere.keras", "must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: nowhere.keras."),
+        ("nowhere.keras", "must name files that exist. Received: nowhere.keras."),
+        ("model.h5", "must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: model.h5."),
+        ("{code}:listed", "error: one of: this that (--debug"),
         ("{code}:causal --length=1", "`sequence_length` must be"),
     ],
 )

@@ -28,6 +28,7 @@ from tf_sparse_attention.analysis import causality_report
 
 CAUSAL, LOOKS_AHEAD, FAILED = 0, 1, 2
 _KERAS_HUB = "keras_hub:"
+_NO_FILE = "`MODEL` and `--custom` must name files that exist. Received: {}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        print(f"error: {kind}{lines[0]} (--debug shows where)", file=sys.stderr)
+        said = " ".join(lines) if lines[0].endswith(":") else lines[0]  # what a list is of says nothing without it
+        print(f"error: {kind}{said} (--debug shows where)", file=sys.stderr)
         return FAILED
     print(report.to_json() if options.json else report.to_text(), flush=True)
     return CAUSAL if report.is_causal else LOOKS_AHEAD if report.leaks else FAILED
@@ -87,8 +89,10 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _from_code(file, attribute)
-    if not name.endswith(".keras") or not pathlib.Path(name).is_file():
+    if not name.endswith(".keras"):
         raise ValueError(f"`MODEL` must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: {name}.")
+    if not pathlib.Path(name).is_file():
+        raise ValueError(_NO_FILE.format(name))
     classes = {} if custom is None else vars(_execute(custom))
     layers = {key: value for key, value in classes.items() if inspect.isclass(value) and issubclass(value, keras.Layer)}
     return keras.models.load_model(name, custom_objects=layers, compile=False)
@@ -113,7 +117,7 @@ def _from_code(file, attribute):
 def _execute(file: str) -> ModuleType:
     path = pathlib.Path(file)
     if not path.is_file():
-        raise ValueError(f"`MODEL` and `--custom` must name files that exist. Received: {file}.")
+        raise ValueError(_NO_FILE.format(file))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"`MODEL` and `--custom` must name files of Python. Received: {file}.")

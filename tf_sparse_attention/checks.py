@@ -101,7 +101,9 @@ def _is_number(value):
 
 
 def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] = ()) -> None:
-    """Raises a `ValueError` for a keyword that is nearly an argument of a class's constructors; Keras refuses the rest.
+    """Raises a `ValueError` for a keyword that is nearly an argument of a class's constructors, or part of one.
+
+    Keras refuses the rest. Letters in place of words are read as these: `num_kv_heads` as `num_key_value_heads`.
 
     Args:
         target: an object in its constructor.
@@ -111,7 +113,10 @@ def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] 
     constructors = [vars(cls)["__init__"] for cls in type(target).__mro__ if "__init__" in vars(cls)]
     known = {name for constructor in constructors for name in inspect.signature(constructor).parameters} | {*further}
     for name in sorted(set(keywords) - known):
-        question = did_you_mean(name, known - {"self", "args", "kwargs"}, count=1, similarity=0.75)
+        full = name.replace("kv", "key_value").replace("qk", "query_key")
+        others = known - {"self", "args", "kwargs"}
+        longer = [other for other in others if len(full) > 3 and full in other]  # `soft_cap` of `logit_soft_cap`
+        question = did_you_mean(full, longer, 1, similarity=0) or did_you_mean(full, others, 1, similarity=0.75)
         if question:
             raise ValueError(f"`{name}` is no argument of {type(target).__name__}.{question}")
 

@@ -202,6 +202,8 @@ def test_settings_that_fit_no_heads_are_errors(arguments, message):
 def test_a_sink_needs_one_softmax():
     with pytest.raises(ValueError, match="`use_sink` must be False where clusters choose queries"):
         RoutingAttention(2, 4, 2, 4, use_sink=True)(normal(1, 5, SIZE))
+    with pytest.raises(ValueError, match=r"pass selection='nearest'. Received: use_sink=True, selection='hash'"):
+        RoutingAttention(2, 4, 2, 4, use_sink=True, selection="hash")
     with pytest.raises(ValueError, match="`use_sink` must be left out: queries of a cluster share one softmax"):
         ClusteredAttention(2, 4, use_sink=True)
     with pytest.raises(ValueError, match="`use_sink` must be left out unless `variant` is 'all'"):

@@ -79,6 +79,17 @@ def test_what_is_wrong_is_said(dense):
         heal(dense, transformer(), batches(2))
     with pytest.raises(ValueError, match="`steps` must be"):
         heal(dense, sparse, batches(2), steps=0)
+    for dataset, received in [({"ids": ids()}, "dict"), ("text", "str"), (None, "NoneType")]:
+        with pytest.raises(ValueError, match=f"`dataset` must be a list or .* Received: {received}"):
+            heal(dense, sparse, dataset)
+    with pytest.raises(ValueError, match=r"`dataset` must have batches of inputs .* Received: 'a text'"):
+        heal(dense, sparse, ["a text", "another"])
+    with pytest.raises(ValueError, match=r"`sparse` must be what .*, without attention at the place of attention_2"):
+        heal(transformer(use_causal_mask=True, num_layers=3), sparse, batches(2))
+    for layer in sparse.layers:
+        layer.trainable = False
+    with pytest.raises(ValueError, match="`sparse` must have attention with weights that train: heal before"):
+        heal(dense, sparse, batches(2))
 
 
 def test_padding_and_returned_scores_count_for_nothing():

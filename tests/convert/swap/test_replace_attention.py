@@ -191,6 +191,10 @@ def test_what_cannot_be_replaced_is_reported_with_the_reason():
             "skipped   plane: MultiHeadAttention, it attends along several axes",
         ]
     )
+    model = keras.Model(inputs, keras.layers.MultiHeadAttention(2, 8, name="quantized")(inputs, inputs))
+    model.quantize("int8", filters=lambda layer: layer.name != inputs.name and hasattr(layer, "kernel"))
+    with pytest.raises(ValueError, match=r"must not be quantized.* with quantized: it is quantized: make the model"):
+        replace_attention(model, local())
 
 
 def test_grouped_heads_and_gates_are_taken_over():

@@ -17,6 +17,7 @@ from tf_sparse_attention.analysis import assert_causal  # noqa: E402
 from tf_sparse_attention.convert import arguments_of, replace_attention  # noqa: E402
 from tf_sparse_attention.layers import (  # noqa: E402
     BlockSelectedAttention,
+    GlobalLocalAttention,
     LocalAttention,
     MixedAttention,
     RoutingAttention,
@@ -251,6 +252,10 @@ def test_what_cannot_be_replaced_is_said():
     with pytest.raises(ValueError, match="rotary positions are scaled by 'su'"):
         replace_attention(model, local())
     model = decoder("llama")
+    with pytest.raises(ValueError, match=r"must return a layer that can be causal for .*_self_attention_layer"):
+        replace_attention(model, lambda attention: GlobalLocalAttention(**arguments_of(attention), window=4))
+    with pytest.raises(ValueError, match="it is sparse already: pass the dense model"):
+        replace_attention(replace_attention(model, local(), print_fn=None), local())
     model.quantize("int8")
     with pytest.raises(ValueError, match="it is quantized: make the model sparse first"):
         replace_attention(model, local())

@@ -88,6 +88,7 @@ class CausalityReport:
         """Returns the figures, the leaks and the verdict as lines of text."""
         gradient = "not taken" if self.max_gradient is None else f"{self.max_gradient:.3g} (0 passes)"
         lines = [
+            f"{self.sequence_length} positions, later ones from {', '.join(map(str, self.cuts))} on",
             f"largest gradient by a later input: {gradient}",
             f"largest change by later inputs:    {self.max_change:.3g} ({self.atol:.0e} passes, which is rounding)",
             *(f"looks ahead: {leak}" for leak in self.leaks),

@@ -122,7 +122,13 @@ def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
         return "it attends both ways"
     if part_of(attention, "rope_scaling_type") is not None:
         return f"its rotary positions are scaled by {attention.rope_scaling_type!r}, which changes with the length"
-    if any(part_of(attention, f"{name}_dense").quantization_mode for name in ("query", "key", "value", "output")):
+    return quantized_reason(attention)
+
+
+def quantized_reason(attention: keras.layers.Layer) -> str | None:
+    """Returns why a dense attention whose kernels are quantized cannot be replaced, None if they are not."""
+    parts = [part_of(attention, f"{name}_dense") for name in ("query", "key", "value", "output")]
+    if any(getattr(part, "quantization_mode", None) for part in parts):  # a subclass may have other parts
         return "it is quantized: make the model sparse first, then call `quantize`"
     return None
 

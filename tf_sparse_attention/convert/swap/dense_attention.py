@@ -14,6 +14,7 @@ from tf_sparse_attention.convert.swap.decoders import (
 )
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
+from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.models.dense_parts import part_of
 
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
@@ -142,6 +143,8 @@ def unsupported_reason(layer: keras.layers.Layer) -> str | None:
     name = type(layer).__name__
     if is_decoder_attention(layer):
         return decoder_unsupported_reason(layer)
+    if isinstance(layer, SwappedAttention):
+        return "it is sparse already: pass the dense model"
     if not is_keras_attention(layer):
         return f"{name} is no keras.layers.MultiHeadAttention, nor that of a decoder which is known"
     parts = [part for part in type(layer).__mro__ if issubclass(part, KERAS_CLASSES) and part not in KERAS_CLASSES]

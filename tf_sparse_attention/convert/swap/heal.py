@@ -66,7 +66,8 @@ def heal(
         A `Healing`, which prints as a table.
 
     Raises:
-        ValueError: If `sparse` has no attention in the place of one of `dense`, or `dataset` fewer than two batches.
+        ValueError: If `sparse` has no attention in the place of one of `dense`, or none that trains, as where it is
+            quantized, or `dataset` is none, or has fewer than two batches.
 
     Example:
         >>> inputs = keras.Input((None, 16))
@@ -87,14 +88,15 @@ def heal(
             "`sparse` must be what `replace_attention` made of `dense`. "
             f"Received: {sparse.name}, without attention in the place of one of {dense.name}."
         )
-    batches = map(_inputs, dataset)
+    layers = [layer for _, layer in pairs.values()]
+    _check_they_train(sparse, layers)
+    batches = _batches(dataset)
     first = next(batches, None)
     if first is None:
         raise ValueError("`dataset` must have at least two batches: one to measure, the others to train. Received: 0.")
     alignment = Alignment(dense, sparse, list(pairs.values()))
     if start_from_data:
         alignment.start_centroids(first)
-    layers = [layer for _, layer in pairs.values()]
     with _only_these_train(dense, sparse, layers):
         alignment.compile(keras.optimizers.Adam(1e-4) if optimizer is None else optimizer)
         before = alignment.predict_on_batch(first)
@@ -193,15 +195,48 @@ def _pairs(dense, sparse):
     new = {site.index_path: site.layer for site in find_layer_sites(sparse)}
     pairs: dict[str, Pair] = {}
     for site in find_layer_sites(dense):
+        if not is_dense_attention(site.layer):
+            continue
         layer = new.get(site.index_path)
         replaced = isinstance(layer, SwappedAttention) or (layer is not None and is_sparse(layer))
-        if is_dense_attention(site.layer) and replaced and all(layer is not known for _, known in pairs.values()):
+        if not replaced and (layer is None or not is_dense_attention(layer)):
+            raise ValueError(
+                "`sparse` must be what `replace_attention` made of `dense`. "
+                f"Received: {sparse.name}, without attention at the place of {site.path} in {dense.name}."
+            )
+        if replaced and all(layer is not known for _, known in pairs.values()):
             pairs[site.path] = site.layer, layer
     return pairs
 
 
+def _batches(dataset: Any) -> Iterator[Any]:
+    """Returns an iterator over the inputs of batches."""
+    if isinstance(dataset, dict | str | bytes) or not hasattr(dataset, "__iter__"):
+        raise ValueError(
+            "`dataset` must be a list or a `tf.data.Dataset` of batches, `[batch, ...]` and not a batch alone. "
+            f"Received: {type(dataset).__name__}."
+        )
+    return map(_inputs, dataset)
+
+
 def _inputs(batch):
-    return batch[0] if isinstance(batch, tuple) else batch  # a list may be several inputs
+    inputs = batch[0] if isinstance(batch, tuple) else batch  # a list may be several inputs
+    if isinstance(inputs, str | bytes):
+        raise ValueError(
+            "`dataset` must have batches of inputs as the models take them: of text what `dense.preprocessor` makes of "
+            f"it. Received: {inputs!r:.40}."
+        )
+    return inputs
+
+
+def _check_they_train(sparse: keras.Model, layers: list[keras.layers.Layer]) -> None:
+    if not any(weight.trainable for layer in layers for weight in layer.weights) and not any(
+        _parts_with_centroids(layer) for layer in layers
+    ):
+        raise ValueError(
+            "`sparse` must have attention with weights that train: heal before `quantize`, or call `enable_lora` "
+            f"after it; set `trainable` where it is False. Received: {sparse.name}, whose attention has none."
+        )
 
 
 @contextlib.contextmanager

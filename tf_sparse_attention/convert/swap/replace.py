@@ -4,7 +4,10 @@ from collections.abc import Callable
 
 import keras
 
+from tf_sparse_attention.convert.swap.decoders import quantized_reason
+from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
 from tf_sparse_attention.convert.swap.replacement import Replacement
+from tf_sparse_attention.models.layer_sites import find_layer_sites
 
 
 def replace_attention(
@@ -43,8 +46,8 @@ def replace_attention(
         A new model, not compiled.
 
     Raises:
-        ValueError: If the model is not built or not reconstructible from its config, nothing can be replaced, or a
-            layer does not fit the weights.
+        ValueError: If the model is not built, quantized, or not reconstructible from its config, nothing can be
+            replaced, or a layer does not fit the weights.
 
     Example:
         >>> inputs = keras.Input((None, 16))
@@ -59,6 +62,9 @@ def replace_attention(
         raise ValueError(f"`model` must be a `keras.Model` that is built. Received: model={model!r}.")
     if not callable(make_layer) or isinstance(make_layer, keras.layers.Layer | type):
         raise ValueError(f"`make_layer` must be a function of a layer. Received: make_layer={make_layer!r}.")
+    for site in find_layer_sites(model):
+        if is_keras_attention(site.layer) and site.layer.built and (reason := quantized_reason(site.layer)):
+            raise ValueError(f"`model` must not be quantized. Received: {model.name} with {site.path}: {reason}.")
     replacement = Replacement(make_layer, causal, keep_windows)
     sparse = replacement.replace_sublayers(replacement.copy_model(model))
     report = replacement.report()

@@ -86,6 +86,8 @@ class Replacement:
             raise ValueError(
                 f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
             )
+        if (self.causal or is_decoder_attention(dense)) and not layer.can_be_causal:
+            raise ValueError(_not_causal(path, layer))
         remarks: list[str] = []
         window = sliding_window_of(dense) if self.keep_windows else None
         if window is not None:
@@ -198,10 +200,14 @@ class _GraphCopy:
         if self.replacement.causal:
             kwargs["use_causal_mask"] = True
         if kwargs.get("use_causal_mask") and not new.can_be_causal:
-            raise ValueError(f"`make_layer` must return a layer that can be causal for {path}. Received: {new!r}.")
+            raise ValueError(_not_causal(path, new))
         if kwargs.get("attention_mask") is not None:  # Keras takes numbers too
             kwargs["attention_mask"] = keras.ops.cast(kwargs["attention_mask"], "bool")
         return new(*args, **kwargs)
+
+
+def _not_causal(path, layer):
+    return f"`make_layer` must return a layer that can be causal for {path}. Received: {layer!r}."
 
 
 def _is_cross_attention(site):

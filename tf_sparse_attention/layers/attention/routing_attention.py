@@ -120,6 +120,7 @@ class RoutingAttention(AttentionLayer):
         routing_checks.check_arguments(arguments)
         self.share_qk = share_qk  # first, for the checks of heads
         super().__init__(num_heads, key_dim, **kwargs)
+        routing_checks.check_sink(self.head_settings.use_sink, selection)
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
         self.selection = selection
@@ -238,11 +239,7 @@ class RoutingAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         selection = self.selection_of(causal)
         routing_checks.check_lengths(selection, heads[0], heads[2])
-        if self.head_settings.use_sink and selection in OF_ALL_TOKENS:
-            raise ValueError(
-                "`use_sink` must be False where clusters choose queries, each of which has several softmaxes then: "
-                f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
-            )
+        routing_checks.check_sink(self.head_settings.use_sink, selection)
         if causal and selection in OF_ALL_TOKENS:
             warn_of_causal_mask(self, "which tokens a cluster holds", instead="nearest")
         return super().compute_attention(heads, masks, causal, training, return_weights)

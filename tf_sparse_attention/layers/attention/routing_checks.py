@@ -68,6 +68,15 @@ def check_has_centroids(selection: str | None) -> None:
         )
 
 
+def check_sink(use_sink: bool, selection: str | None) -> None:
+    """Raises a `ValueError` for a sink with a selection that has several softmaxes for a query."""
+    if use_sink and selection in OF_ALL_TOKENS:
+        raise ValueError(
+            "`use_sink` must be False where clusters choose queries, each of which has several softmaxes then: "
+            f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
+        )
+
+
 def check_lengths(selection: str, query: Tensor, value: Tensor) -> None:
     """Raises a `ValueError` if a selection cannot serve queries and values (B, N, T, H) of these lengths."""
     lengths = query.shape[2], value.shape[2]
