@@ -71,6 +71,16 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
     assert "in layer 'flipped'" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_length_that_shows_too_little_is_a_warning_of_one_line(code, capsys):
+    code.write_text("import tf_sparse_attention as tsa\nlayer = tsa.layers.LocalAttention(2, 4, window=6)\n", "utf-8")
+    assert main([f"{code}:layer", "--length=6", "--quick"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line[:60] for line in said if "warn" in line.lower()] == [
+        "warning: `sequence_length` should be at least 7: in a shorter"
+    ]
+
+
 def test_a_model_of_one_length_says_so(code, capsys):
     code.write_text("import keras\nmodel = keras.Sequential([keras.Input((7, 4)), keras.layers.Dense(3)])\n")
     assert main([f"{code}:model", "--length=12", "--num_cuts=2"]) == 0

@@ -18,6 +18,7 @@ import importlib.util
 import inspect
 import pathlib
 import sys
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -43,20 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         target = load_target(options.model, options.custom, options.random_weights)
-        report = causality_report(
-            target,
-            options.length,
-            options.hidden_dim,
-            options.batch_size,
-            options.seed,
-            options.atol,
-            vocabulary_size=options.vocabulary_size,
-            training=options.training,
-            dtype=options.dtype,
-            num_cuts=options.num_cuts,
-            gradients=not options.no_gradients,
-            quick=options.quick,
-        )
+        with warnings.catch_warnings(record=True) as remarks:
+            report = _report(target, options)
     except Exception as error:  # of the code that is audited, whatever it raises
         if options.debug:
             raise
@@ -66,7 +55,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {kind}{said} (--debug shows where)", file=sys.stderr)
         return FAILED
     print(report.to_json() if options.json else report.to_text(), flush=True)
+    for remark in remarks:  # without the line of the library that it came from
+        print(f"warning: {remark.message}", file=sys.stderr)
     return CAUSAL if report.is_causal else LOOKS_AHEAD if report.leaks else FAILED
+
+
+def _report(target, options):
+    return causality_report(
+        target,
+        options.length,
+        options.hidden_dim,
+        options.batch_size,
+        options.seed,
+        options.atol,
+        vocabulary_size=options.vocabulary_size,
+        training=options.training,
+        dtype=options.dtype,
+        num_cuts=options.num_cuts,
+        gradients=not options.no_gradients,
+        quick=options.quick,
+    )
 
 
 def load_target(name: str, custom: str | None = None, random_weights: bool = False) -> Any:
