@@ -10,6 +10,7 @@ AIMS = {
     "local": {"both_ratio": 0.18, "growth": 2.2, **BYTES},
     "nearest": {"both_ratio": 0.22, "growth": 2.9, **BYTES},
     "top_k": {"both_ratio": 0.18, **BYTES},
+    "selected": {"both_ratio": 0.25, "growth": 2.3},
     "strided": {"both_ratio": 0.25},
     "fixed": {"both_ratio": 0.25},
     "all-attention": {"both_ratio": 0.5},
