@@ -27,6 +27,7 @@ def loss_of(model, batches):
     return np.mean([float(language_model_loss()(targets, model(ids))) for ids, targets in batches])
 
 
+@pytest.mark.full
 def test_a_head_is_worth_what_its_rows_of_the_output_projection_are():
     model, batches = model_and_batches()
     found, whole = head_importance(model, batches), loss_of(model, batches)

@@ -34,6 +34,7 @@ def attention_operations(parts, causal):
     return sum(row.num_operations for row in cost(model, 2048).rows if row.kind)
 
 
+@pytest.mark.full
 def test_the_costs_are_those_of_the_layers():
     found = suggest(2048, num_heads=4, key_dim=16, hidden_dim=48)
     dense = LocalAttention(4, 16, block_size=2048)

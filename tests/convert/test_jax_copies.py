@@ -1,5 +1,7 @@
 """Copies on JAX, where two variables that share an array lose it as soon as one of them is trained."""
 
+import pytest
+
 TRAIN_THE_COPY = """
 import keras, numpy as np
 from tests.convert.swap.swap_models import ids, local, transformer
@@ -46,6 +48,7 @@ print(shared(layer, copy_in_precision(layer, "float32", lambda copy: copy.build(
 """
 
 
+@pytest.mark.full
 def test_a_model_outlives_the_training_of_its_sparse_copy_on_jax(run_jax):
     assert run_jax(TRAIN_THE_COPY).strip() == "True"
 

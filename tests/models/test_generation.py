@@ -295,6 +295,7 @@ def test_log_probabilities_are_those_of_one_pass(model, eager_generator):
         np.testing.assert_allclose(own, wanted[len(prompt) :], atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_function_may_choose(model, generator, eager_generator):
     def second(logits, keys):
         return ops.top_k(logits, 2)[1][:, 1]

@@ -114,6 +114,7 @@ def test_reset_forgets():
     np.testing.assert_array_equal(stateful(ids), first)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("jit_compile", "num_layers"), first([(False, 2), (True, 1), (True, 2)], 1))
 def test_fit_trains_the_model_inside_and_moves_the_memory(jit_compile, num_layers):
     model = make(num_layers=num_layers, remat=jit_compile, dropout=0.1)

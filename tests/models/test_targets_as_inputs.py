@@ -53,6 +53,7 @@ def forbid_rare_words(model):
     weight.assign(np.full(weight.shape, np.nan))
 
 
+@pytest.mark.full
 def test_rare_words_are_not_read_where_none_is_a_target():
     model, (ids, targets) = make(), batch(words=FREQUENT)
     forbid_rare_words(model)

@@ -25,6 +25,7 @@ def trained():
     return fit(make_model(jit_compile=False))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arguments", [{"jit_compile": True}, {"run_eagerly": True}])
 def test_xla_and_eager_training_equal_graph_training(trained, arguments):
     assert_same_state(fit(make_model(**arguments)), trained, atol=1e-6)

@@ -82,6 +82,7 @@ def test_a_saved_model_that_does_not_work_by_itself_is_an_error(tmp_path, monkey
         exporting.score_alone(tmp_path, "a line")
 
 
+@pytest.mark.full
 def test_a_litert_file_has_rows_as_long_as_in_training(run):
     assert export_run(run, "litert", ["score"])["proof"] == "random rows of 64 have the answers of the model"
     ids = np.random.default_rng(0).integers(1, 257, size=(1, 64), dtype="int32")

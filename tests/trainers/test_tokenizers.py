@@ -60,6 +60,7 @@ def test_a_command_offers_the_tokenizers_that_there_are():
     assert tuple(tokenizers.KINDS) == base.TOKENIZERS
 
 
+@pytest.mark.full
 def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
     _, folder = run
     result = evaluation.evaluate(folder)

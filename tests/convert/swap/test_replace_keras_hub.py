@@ -55,6 +55,7 @@ def test_padding_takes_no_place_in_clusters(bert):
 
 
 # KerasHub's tasks do not save how they were compiled.
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:`compile:UserWarning", "ignore:Skipping variable loading for opt:UserWarning")
 def test_an_encoder_is_saved_loaded_and_trained(bert, tmp_path):
     inputs = {**padded(), "segment_ids": np.zeros((2, LENGTH), int)}
@@ -77,6 +78,7 @@ def test_a_decoder_gives_the_dense_result_with_padding(gpt2):
     assert difference(*(ops.convert_to_numpy(model(inputs))[real] for model in (gpt2, sparse))) < 1e-5
 
 
+@pytest.mark.full
 def test_a_decoder_is_causal_with_content_based_patterns(gpt2):
     inputs = padded((12, 12))
     later = {**inputs, "token_ids": np.where(np.arange(12) < 8, inputs["token_ids"], 3)}
@@ -194,6 +196,7 @@ def test_generation_equals_the_dense_model_where_the_window_is_long_enough(gpt2)
     assert np.asarray(sparse.generate(prompts, stop_token_ids=None)["token_ids"]).shape == (2, LENGTH)
 
 
+@pytest.mark.full
 def test_a_task_keeps_its_tokenizer_and_generates_from_text(gpt2, tmp_path):
     merges = ["Ġ q", "u i", "c k", "ui ck", "Ġq uick", "Ġ f", "o x", "Ġf ox"]
     pieces = ["<|endoftext|>", *"aĠquickfox", *(merge.replace(" ", "") for merge in merges)]

@@ -92,6 +92,7 @@ def test_distances_of_an_encoder_are_read_where_the_published_code_reads_them(sm
     }
 
 
+@pytest.mark.full
 def test_it_is_saved_and_loaded_by_the_command(prefix, model, tmp_path, capsys):
     path = tmp_path / "model.keras"
     assert main(["t2t", str(prefix), "--output", str(path)]) == 0
