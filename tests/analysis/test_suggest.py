@@ -50,6 +50,7 @@ def test_the_costs_are_those_of_the_layers():
     assert "---|\n| proposed | 128 | 256 | 16 | " in str(found) and "use_successor_values" in str(found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", first([True, False], 1))
 def test_a_model_is_made_of_them(causal):
     parts = suggest(200, num_heads=2, key_dim=4, causal=causal).attention

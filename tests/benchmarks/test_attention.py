@@ -83,6 +83,7 @@ def test_a_worker_refuses_what_does_not_fit_into_memory():
     assert skipped["skipped"].startswith("needs about")
 
 
+@pytest.mark.full
 def test_a_worker_measures_memory():
     result = worker.measure(worker.Measurement("memory", "local", 256, modes=("graph",)))
     assert "skipped" in result or 0 <= result["bytes"] < 100e6

@@ -17,6 +17,7 @@ def test_the_peak_is_what_a_call_took_at_most_even_if_it_gave_it_back():
     assert 115e6 < memory.peak_above_now(take_and_give_back) < 160e6
 
 
+@pytest.mark.full
 @needs_linux
 def test_what_was_held_before_does_not_count():
     held = np.ones(50_000_000, "float32")  # 200 MB

@@ -105,6 +105,7 @@ def model_of(selection):
     return model
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 @pytest.mark.parametrize("selection", ["nearest", "top_k"])
 def test_looking_ahead_is_what_prefixes_lose(selection):

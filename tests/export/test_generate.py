@@ -31,6 +31,7 @@ def test_generated_text_is_valid_utf_8_and_the_bytes_are_as_they_are(served):
     assert result["text"][1].decode("utf-8").startswith("\ufffd\ufffd not UTF-8")
 
 
+@pytest.mark.full
 def test_a_row_is_the_same_in_every_batch_and_for_every_length(served):
     rows = generate(served, ["ab", "", "x", "y"], max_length=20)["text_bytes"]
     assert generate(served, ["ab", "", "z", "12"], max_length=20)["text_bytes"][:2] == rows[:2]

@@ -17,8 +17,9 @@ from tf_sparse_attention.models import Backbone
 from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
-# Selected blocks are decoded below by default, and drawn ones in full.
-DRAWN = [pytest.param(x, marks=pytest.mark.full) if x in ("selected", "native") else x for x in [*KINDS, "mixed"]]
+# These are decoded below by default, and drawn ones in full.
+IN_FULL = ("selected", "native", "mixed", "local_2d", "strided")
+DRAWN = [pytest.param(x, marks=pytest.mark.full) if x in IN_FULL else x for x in [*KINDS, "mixed"]]
 HOW_MANY = [2, pytest.param(30, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
 JAX = """
 import json

@@ -54,6 +54,7 @@ def test_fit_with_rematerialisation_on_jax_gives_what_tensorflow_gives_without(r
     assert found["training"] < 1e-5  # losses, weights and state
 
 
+@pytest.mark.full
 def test_rematerialisation_keeps_a_fraction_of_the_activations_on_jax(run_jax):
     plain, again = run_checks(run_jax, "memory")["memory"]
     assert again < plain / 5
@@ -64,6 +65,7 @@ def test_contracts_hold_on_jax(run_jax, name):
     assert run_checks(run_jax, f"same_contracts={name}") == {"same_contracts": "passed"}
 
 
+@pytest.mark.full
 @every_case("nearest_separate")
 def test_a_layer_is_exported_by_jax_for_any_batch_and_length(run_jax, name):
     if name == "local_2d_blocks":

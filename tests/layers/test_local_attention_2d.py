@@ -177,6 +177,7 @@ def test_heads_on_images_stand_beside_others():
 LENGTHS = [(1, 1), (5, 1), (2, 5), (2, 2), (3, 3), (1, 5), (5, 2)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("position", "num_queries", "num_keys"),
     first([(position, *lengths) for position in ("relative_2d", "rotary_2d") for lengths in LENGTHS], 1),

@@ -51,6 +51,7 @@ def test_a_chunk_sees_itself_and_the_one_before_whatever_their_buckets():
     assert [set(np.flatnonzero(row)) for row in pattern] == expected
 
 
+@pytest.mark.full
 def test_chunks_under_a_causal_mask_look_ahead_and_say_so_once():
     layer, band = built(selection="chunks"), built()
     assert band.causal_selection is True and layer.causal_selection is False

@@ -182,6 +182,7 @@ def test_packed_documents_are_what_they_are_alone(own, padding_id):
     assert np.abs(found["sequence_output"] - encoder(packed)["sequence_output"])[:, 7:20].max() > 0.01
 
 
+@pytest.mark.full
 def test_documents_are_inputs_of_unknown_length_in_a_saved_model(tmp_path):
     encoder = Encoder(attention=[{**PART, "num_first_global": 1}], **{**SIZES, "num_layers": 1})
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids")}

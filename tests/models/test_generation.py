@@ -159,6 +159,7 @@ def test_integers_of_every_kind_are_seeds(seed):
     assert check_seeds(np.array([5, -1], "int32"), 2).tolist() == [5, 2**32 - 1]
 
 
+@pytest.mark.full
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     model = make_model([LOCAL], vocabulary_size=400)
     model._generator = Generator(model, run_eagerly=True)

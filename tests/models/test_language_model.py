@@ -82,6 +82,7 @@ def test_the_model_is_causal():
     assert report.max_gradient == 0.0
 
 
+@pytest.mark.full
 def test_the_published_selection_is_caught_looking_ahead():
     parts = [{**PARTS[0], "selection": "top_k"}, PARTS[1]]
     with (

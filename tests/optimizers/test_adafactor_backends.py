@@ -32,6 +32,7 @@ def assert_same_training(actual, expected):
         np.testing.assert_allclose(actual[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.full
 def test_two_replicas_equal_one_device_on_the_joined_batch(two_replicas, here):
     assert_same_training(adafactor_worker.train("mirrored", two_replicas), here)
 

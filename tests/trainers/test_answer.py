@@ -76,6 +76,7 @@ def test_answers_alone_are_scored_given_their_question_and_without_it(finished, 
     assert "ROUGE-L" in task.as_text(scores) and scores["generated"] == 3
 
 
+@pytest.mark.full
 def test_a_prompt_is_the_question_and_the_sample_the_answer(finished):
     task = registry.load_task(finished)
     (sample,) = sampling.generate(

@@ -100,6 +100,7 @@ def test_an_empty_prompt_begins_a_document(run):
     assert sample["num_tokens"] == 4
 
 
+@pytest.mark.full
 def test_each_sample_can_be_had_again_by_its_seed(run, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
     samples = samples_of(run, num_samples=5, seed=10)

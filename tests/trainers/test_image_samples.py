@@ -30,6 +30,7 @@ def painter():
     return small_images.make_painter(task, task.make_model())
 
 
+@pytest.mark.full
 def test_images_are_drawn_as_the_model_generates_them(painter, tmp_path):
     path = tmp_path / "samples.png"
     made = image_samples.generate(painter, None, Request(num_samples=3, seed=5, path=path))

@@ -115,6 +115,7 @@ def test_the_smaller_of_the_own_window_and_the_one_asked_for_applies(family):
     assert difference(logits(sparse, tokens()), logits(short, tokens())) < 1e-4
 
 
+@pytest.mark.full
 def test_windows_can_be_those_that_were_published():
     published = decoder("gpt_oss", sliding_window=4)
     model = decoder("gpt_oss", sliding_window=4)  # with the same weights
@@ -227,6 +228,7 @@ def test_it_trains_and_is_saved_as_a_file_and_as_a_preset(dense, tmp_path):
     assert difference(sparse(inputs), loaded(inputs)) < 1e-6
 
 
+@pytest.mark.full
 def test_a_sparse_decoder_is_causal(dense):
     sparse = replace_attention(dense("mistral"), routed, print_fn=None)
     ids = keras.Input((LENGTH,), dtype="int32")

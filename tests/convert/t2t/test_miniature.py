@@ -29,6 +29,7 @@ def test_it_becomes_a_model_without_further_settings(folder):
     assert np.isfinite(logits).all() and 0.1 < logits.std() < 10
 
 
+@pytest.mark.full
 def test_the_command_writes_the_same_from_the_same_seed(folder, tmp_path, capsys):
     assert main(["miniature", str(tmp_path / "again")]) == 0
     assert str(tmp_path / "again" / CHECKPOINT) in capsys.readouterr().out

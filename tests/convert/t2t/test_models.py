@@ -94,6 +94,7 @@ def test_other_settings_of_the_optimizer_leave_the_model_uncompiled(small_checkp
     assert "adam" in caplog.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "published", first(["pg19_local_like", "pg19_like", "enwik8_like", "eli5_like"], 1), indirect=True
 )

@@ -217,6 +217,7 @@ def test_ids_stay_right_when_the_memory_of_words_is_emptied(small, monkeypatch):
         np.testing.assert_array_equal(tokenizer.tokenize(text), small.tokenize(text))
 
 
+@pytest.mark.full
 def test_a_tf_data_pipeline_has_subwords(small):
     texts = ["ab a", "", "日本 é"]
     rows = tf.data.Dataset.from_tensor_slices(texts).map(small.tokenize)
