@@ -72,8 +72,7 @@ def cell(model, inputs, layer_class, own):
     """Returns how far a model with another attention is from the dense one, in words."""
 
     def make_layer(attention):
-        arguments = arguments_of(attention)
-        return layer_class(**{**{name: arguments[name] for name in arguments if name != "window"}, **own})
+        return layer_class(**arguments_of(attention) | own)
 
     sparse = replace_attention(model, make_layer, print_fn=None, keep_windows=False)
     dense_output, output = (keras.ops.convert_to_numpy(each(inputs)) for each in (model, sparse))

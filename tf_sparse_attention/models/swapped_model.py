@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.layers.attention.swapped_attention import CallMask, SwappedAttention
-from tf_sparse_attention.models.dense_parts import input_sizes
+from tf_sparse_attention.layers.parts.projections import input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_generation import SwappedGeneration, generates
 from tf_sparse_attention.types import Config

@@ -17,8 +17,7 @@ from tf_sparse_attention.convert.swap.dense_attention import (
 from tf_sparse_attention.convert.swap.model_copy import copy_state, is_plain_graph, rebuild_model
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.layers.parts.projections import copy_trainable
-from tf_sparse_attention.models.dense_parts import input_sizes
+from tf_sparse_attention.layers.parts.projections import copy_trainable, input_sizes
 from tf_sparse_attention.models.layer_sites import find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 

@@ -223,14 +223,19 @@ def _differences(theirs, own):
     return "; ".join(found)
 
 
-def part_of(attention: keras.layers.Layer, name: str, default: Any = None) -> Any:
+def attribute_of(attention: keras.layers.Layer, name: str, default: Any = None) -> Any:
     """Returns an attribute of an attention of Keras or KerasHub, which may have an underscore before its name."""
     return getattr(attention, name, getattr(attention, f"_{name}", default))
 
 
 def head_count(layer: keras.layers.Layer) -> int | None:
     """Returns the number of query heads of an attention layer, also of those with shared keys; None of other layers."""
-    return part_of(layer, "num_query_heads", part_of(layer, "num_heads"))
+    return attribute_of(layer, "num_query_heads", attribute_of(layer, "num_heads"))
+
+
+def input_sizes(attention: keras.layers.Layer) -> list[int]:
+    """Returns the channels of the inputs of queries, values and keys of a built attention of Keras or KerasHub."""
+    return [input_size(attribute_of(attention, f"{name}_dense")) for name in ("query", "value", "key")]
 
 
 def _of_heads(name, weight, heads, attention):
