@@ -8,7 +8,8 @@ fixed attention have a stride of 128 (8 summary columns), half of the heads the 
 window of 256 and 1024 persistent vectors. Clustered attention (100 clusters of 32 bits, 10 iterations, the improved
 form with the 32 best keys) is not causal; its core includes the hash and the k-means.
 With `--layers` whole layers in training, projections and the update of centroids included, against
-`keras.layers.MultiHeadAttention` of the same width.
+`keras.layers.MultiHeadAttention` of the same width; among them native sparse attention with its defaults (16 blocks of
+64, a window of 512) and with blocks as block selection has them (three of 128, a window of 256).
 
 Seconds are processor seconds of one thread, the least of several rounds in which every pass runs once, dense ones in
 between. Of the ways a backend compiles (TensorFlow: graph, xla; JAX: jit) the faster one is shown. Peak memory is what
@@ -30,12 +31,14 @@ LENGTHS = [1024, 2048, 4096, 8192, 16384]
 CASES = ("local", "local, grouped", "image", "nearest", "nearest, separate keys", "successors", "top_k", "lsh")
 CASES += ("selected", "selected, grouped", "strided", "fixed", "all-attention", "clustered", "improved clustered")
 CASES += (worker.DENSE,)
+LAYER_CASES = ("native", "native, few blocks")  # whose parts have projections of their own: there is no core
 
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="default: %(default)s")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
+    every = (*CASES, *LAYER_CASES)
+    parser.add_argument("--cases", nargs="+", choices=every, metavar="CASE", help="some of " + "; ".join(every))
     parser.add_argument("--backend", choices=list(worker.MODES), default="tensorflow", help="default: %(default)s")
     parser.add_argument("--layers", action="store_true", help="measure whole layers rather than attention cores")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timing (default: %(default)s)")
@@ -43,7 +46,11 @@ def parse(argv):
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", metavar="FILE", help="write all figures there too")
     parser.add_argument("--check", action="store_true", help="exit with 1 unless every aim is met")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.cases = options.cases or [*CASES, *(LAYER_CASES if options.layers else ())]
+    if not options.layers and (only := [case for case in options.cases if case in LAYER_CASES]):
+        parser.error(f"{'; '.join(only)}: measured as whole layers alone. Add --layers.")
+    return options
 
 
 def run_worker(wanted, backend):

@@ -150,6 +150,10 @@ def layer_of(name, sizes, seed=0):
         return layers.RoutingAttention(selection="top_k", **clusters, **heads)
     if name == "selected":
         return layers.BlockSelectedAttention(**heads)
+    if name == "native":
+        return layers.NativeSparseAttention(**heads)
+    if name == "native, few blocks":
+        return layers.NativeSparseAttention(block_size=128, num_blocks=3, window=sizes.span, **heads)
     if name == "strided":
         return layers.StridedAttention(stride=STRIDE, **heads)
     if name == "fixed":
@@ -189,7 +193,7 @@ def layer_subject(name, sizes, remat=False, seed=0):
     """Returns the `Subject` of a whole layer in training: projections, centroids and their update included.
 
     Args:
-        name: one of `CORES`.
+        name: one of `CORES` or of `attention.LAYER_CASES`.
         sizes: a `Sizes`; the model's width is the heads' together.
         remat: whether the layer is rematerialised as `TransformerBlock(remat=True)` does.
         seed: of inputs and weights.

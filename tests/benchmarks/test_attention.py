@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import attention, worker
+from benchmarks import attention, memory, subjects, worker
 
 
 def fake_run(wanted, backend):
@@ -71,6 +71,16 @@ def test_memory_is_measured_in_the_fastest_mode_plain_and_rematerialised(capsys)
     ]
 
 
+def test_layers_without_a_core_are_measured_with_layers_alone(capsys):
+    lines = ["--lengths", "64", "--cases", "native", "--no-memory"]
+    with pytest.raises(SystemExit):
+        attention.main(lines, run=fake_run)
+    assert "native: measured as whole layers alone. Add --layers." in capsys.readouterr().err
+    assert attention.main([*lines, "--layers"], run=fake_run) == 0
+    assert "native" in capsys.readouterr().out
+    assert "native" in attention.parse(["--layers"]).cases and "native" not in attention.parse([]).cases
+
+
 def test_a_worker_measures_time_in_every_mode():
     wanted = worker.Measurement("time", "nearest", 32, modes=("graph",), repeats=1)
     seconds = worker.measure(wanted)
@@ -81,6 +91,15 @@ def test_a_worker_measures_time_in_every_mode():
 def test_a_worker_refuses_what_does_not_fit_into_memory():
     skipped = worker.measure(worker.Measurement("time", "keras dense", 2_000_000, modes=("graph",)))
     assert skipped["skipped"].startswith("needs about")
+
+
+def test_dense_layers_are_timed_beside_others_where_all_of_it_has_room(monkeypatch):
+    monkeypatch.setattr(worker, "least_seconds", lambda timed, repeats: dict.fromkeys(timed, 1.0))
+    wanted = worker.Measurement("time", "local", 32, whole_layers=True, modes=("graph",))
+    needed = 2 * worker._dense_bytes(subjects.Sizes(32))
+    for free, expected in ((needed, True), (needed - 1, False), (None, True)):
+        monkeypatch.setattr(memory, "available", lambda free=free: free)
+        assert ("dense graph both" in worker.measure(wanted)) == expected
 
 
 @pytest.mark.full

@@ -130,9 +130,10 @@ def test_a_whole_layer_gives_a_gradient_of_its_input_and_of_every_weight(remat):
     assert all(np.abs(g).max() > 0 for g in gradients)
 
 
-@pytest.mark.parametrize(
-    "name", ["local", "image", "nearest, separate keys", "successors", "top_k", "lsh", "keras dense"]
-)
+LAYERS = ["local", "image", "nearest, separate keys", "successors", "top_k", "lsh", "keras dense"]
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "native, few blocks", pytest.param("native", marks=pytest.mark.full)])
 def test_every_layer_runs_forward(name):
     subject = subjects.layer_subject(name, SIZES)
     (output,) = arrays(steps.step_of(subject, MODE, backward=False).run())
