@@ -117,6 +117,25 @@ def test_a_convolution_of_keys_takes_in_the_keys_before_of_the_same_document_tha
     np.testing.assert_allclose(found, [1, 2, 3, 4, 5] + silu(sums), rtol=1e-6)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_keys_are_convolved_and_blocks_chosen_chunk_by_chunk_where_a_graph_does_not_know_the_length(jit_compile):
+    kernel = normal(5, 1, 2)
+
+    def choose(key):
+        key = convolve_keys(key, kernel)
+        return key, select_blocks(key, key, TokenMasks(), 2, 2, chunk_size=4)
+
+    graph = tf.function(choose, input_signature=[tf.TensorSpec((1, 1, None, 2))])
+    run = tf.function(graph.get_concrete_function(), jit_compile=jit_compile)
+    for length in (1, 9):  # one is less than the kernel looks back
+        key = normal(1, 1, length, 2)
+        convolved, blocks = run(tf.constant(key))
+        expected, expected_blocks = choose(key)
+        np.testing.assert_allclose(convolved, expected, atol=1e-6)
+        for each, found in zip(expected_blocks, blocks, strict=False):  # those of one block are not even listed
+            np.testing.assert_array_equal(found, each)
+
+
 def test_a_layer_begins_as_one_without_a_convolution_and_learns_from_there():
     layers = [BlockSelectedAttention(2, 4, block_size=4, key_convolution=size) for size in (None, 5)]
     x = normal(1, 11, 8)

@@ -33,12 +33,14 @@ class BlockKeys(NamedTuple):
     Attributes:
         block_size: b.
         num_blocks: G.
+        numbers: int32 (G,), the number of each block; one tensor, as XLA allows no such range inside of a loop.
         counted: bool (B, G, b), or None for all.
         documents: int (B, G), that of the last token of each block, or None where nothing is packed.
     """
 
     block_size: int
     num_blocks: Size
+    numbers: Tensor
     counted: Tensor | None
     documents: Tensor | None
 
@@ -46,12 +48,13 @@ class BlockKeys(NamedTuple):
     def of(cls, masks: TokenMasks, length: Size, block_size: int) -> Self:
         """Returns those of a sequence of some length under the `TokenMasks` of a call."""
         num_blocks = blocks_in(length, block_size)
+        sizes = block_size, num_blocks, ops.arange(num_blocks, dtype="int32")
         counted = None if masks.key_mask is None else split(masks.key_mask, block_size, -1, num_blocks)
         if masks.query_segments is None or masks.key_segments is None:
-            return cls(block_size, num_blocks, counted, None)
+            return cls(*sizes, counted, None)
         documents = split(masks.key_segments, block_size, -1, num_blocks)
         counted = merge(counted, documents == documents[..., -1:])
-        return cls(block_size, num_blocks, counted, documents[..., -1])
+        return cls(*sizes, counted, documents[..., -1])
 
     def before(self, positions: Tensor, segments: Tensor | None) -> Tensor:
         """Returns which blocks end before the position of a query, bool (B or 1, 1, T, G); see `those_before`."""
@@ -64,7 +67,7 @@ class BlockKeys(NamedTuple):
             ends: int32 (T,).
             segments: int (B, T), the document of each query; None where nothing is packed.
         """
-        allowed = (ops.arange(self.num_blocks, dtype="int32") < ends[:, None])[None, None]
+        allowed = (self.numbers < ends[:, None])[None, None]
         if segments is not None and self.documents is not None:
             same = segments[:, None, :, None] == self.documents[:, None, None]
             allowed = ops.logical_and(allowed, same)
