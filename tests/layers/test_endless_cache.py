@@ -1,5 +1,7 @@
 """Decoding without an end: caches that never grow, and positions counted inside of them, as StreamingLLM has them."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -146,3 +148,34 @@ def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
         model.stream([4], None, strategy=Sampling(repetition_penalty=1.2))
     with pytest.raises(ValueError, match="`tokenizer` must be None where `max_length` is None"):
         model.stream([4], None, tokenizer=ByteTokenizer())
+    with pytest.raises(ValueError, match=r"`positions_in_cache` must be False unless .*Received: .*max_length=9"):
+        model.stream([4], 9, positions_in_cache=True)
+
+
+def spread(logits, keys):
+    """A sampler without chance whose ids differ from step to step; 0 is padding."""
+    return 1 + ops.argmax(ops.sin(9.0 * logits[:, 1:]), axis=-1)
+
+
+SHORT = pytest.param([4], True, marks=pytest.mark.full)
+COMPILED = pytest.param(list(range(4, 15)), False, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize(("prompt", "run_eagerly"), [(list(range(4, 15)), True), SHORT, COMPILED])
+def test_a_stream_with_positions_in_the_cache_is_decoding_token_by_token(prompt, run_eagerly):
+    model = LanguageModel(Backbone(20, 1, 16, [STREAMING], seed=0))
+    model.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(model.get_weights())])
+    model._generator = Generator(model, run_eagerly)
+    cache, ids = model.init_cache(1, None, positions_in_cache=True), [0, *prompt]  # from the start id on
+    for index in range(len(prompt) + 6):
+        logits, cache = model.decode(np.array([[ids[index]]]), cache, index)
+        if index >= len(prompt):
+            ids.append(int(spread(logits[:, 0], None)[0]))
+    settings = {"strategy": spread, "stop_token_ids": None, "chunk_size": 6}
+    found, by_distance = (
+        np.concatenate([*itertools.islice(model.stream(prompt, None, **settings, **more), 2)])
+        for more in ({"positions_in_cache": True}, {})
+    )
+    np.testing.assert_array_equal(found, ids[1:])
+    is_beyond = len(found) > FIRST + WINDOW  # only a text longer than the cache is read in another way
+    assert (by_distance != found).any() == is_beyond

@@ -31,6 +31,7 @@ def stream_endless(
     seed: int | Sequence[int] | Tensor,
     stop_token_ids: int | Sequence[int] | Tensor | None,
     chunk_size: int,
+    positions_in_cache: bool,
 ) -> Iterator[np.ndarray]:
     """Returns an iterator over the ids of a prompt, if it has some, and of each chunk after it, int32 (n,).
 
@@ -40,12 +41,14 @@ def stream_endless(
         prompt: int (T,), without the start id.
         strategy, seed, stop_token_ids: see `LanguageModel.generate`. The ids are those that it returns.
         chunk_size: tokens a chunk.
+        positions_in_cache: see `LanguageModel.stream`.
 
     Raises:
         ValueError: for a model whose caches grow, and for strategies that look at the whole text.
     """
     check_has_cache(model)
-    model.init_cache(1, None)  # refuses one that grows, before the first chunk is asked for
+    # Refuses one that grows, before the first chunk is asked for.
+    model.init_cache(1, None, positions_in_cache=positions_in_cache)
     stops = check_stop_token_ids(stop_token_ids, model.vocabulary_size)
     chosen = get_strategy(strategy)
     if isinstance(chosen, BeamSearch) or chosen.adjust(chosen.values) is not None:
@@ -54,28 +57,44 @@ def stream_endless(
             f"Received: strategy={strategy!r}."
         )
     keys = ops.convert_to_numpy(row_keys(check_seeds(seed, 1), 1))
-    return _chunks(model, programs, np.asarray(prompt, "int32"), chosen, keys, stops, chunk_size)
+    start = programs.get(
+        ("endless_start", positions_in_cache), lambda: functools.partial(_read_prompt, model, positions_in_cache)
+    )
+    add = programs.get(
+        ("endless", chunk_size, *chosen.kind), lambda: functools.partial(_add, model, chosen, chunk_size)
+    )
+    return _chunks(start, add, np.asarray(prompt, "int32"), keys, stops, chosen.values)
 
 
-def _chunks(model, programs, prompt, strategy, keys, stop_token_ids, chunk_size):
+def _chunks(start, add, prompt, keys, stop_token_ids, values):
     padded = np.zeros((1, bucket_length(len(prompt))), "int32")
     padded[0, : len(prompt)] = prompt
-    start = programs.get(("endless_start",), lambda: lambda ids, lengths: prefill_prompts(model, ids, lengths, None))
-    add = programs.get(
-        ("endless", chunk_size, *strategy.kind), lambda: functools.partial(_add, model, strategy, chunk_size)
-    )
     cache, position = start(padded, np.array([len(prompt)], "int32")), len(prompt)
     last = prompt[-1] if len(prompt) else 0  # the start id
     if len(prompt):
         yield prompt
     while True:
-        given = np.array(last, "int32"), np.array(position, "int32"), keys, stop_token_ids, strategy.values
+        given = np.array(last, "int32"), np.array(position, "int32"), keys, stop_token_ids, values
         token_ids, length, cache = add(cache, *given)
         new = ops.convert_to_numpy(token_ids)[: int(ops.convert_to_numpy(length))]
         yield new
         position, last = position + len(new), new[-1]
         if last in stop_token_ids:
             return
+
+
+def _read_prompt(model, positions_in_cache, prompt_ids, prompt_lengths):
+    """Returns the cache after all tokens of a prompt but the last one; see `prefill_prompts`."""
+    if not positions_in_cache:
+        return prefill_prompts(model, prompt_ids, prompt_lengths, None)
+    inputs = ops.pad(prompt_ids, [(0, 0), (1, 0)])  # the start id is 0
+
+    # Each token for itself: what a token sees of a prompt longer than the cache is what the cache holds just then.
+    def read(index, cache):
+        return index + 1, model.backbone.decode(ops.take(inputs, index[None], axis=1), cache, index)[1]
+
+    empty = model.init_cache(1, None, positions_in_cache=True)
+    return ops.while_loop(lambda index, _: index < prompt_lengths[0], read, (ops.zeros((), "int32"), empty))[1]
 
 
 def _add(model, strategy, chunk_size, cache, last, position, keys, stop_token_ids, values):

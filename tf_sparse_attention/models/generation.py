@@ -91,6 +91,7 @@ class Generation:
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         chunk_size: int = 1,
+        positions_in_cache: bool = False,
     ) -> Iterator[Any]:
         """Continues one prompt and yields the text as it is generated.
 
@@ -104,6 +105,9 @@ class Generation:
             tokenizer, seed, stop_token_ids: as for `generate`.
             strategy: as for `generate`, without beam search.
             chunk_size: tokens a piece; larger ones cost less. Default 1.
+            positions_in_cache: where `max_length` is None, whether rotary positions are places in the cache, so that no
+                distance is beyond those of training: see `init_cache`. The prompt is then read token by token. Default
+                False.
 
         Yields:
             `str` with a tokenizer, else int32 arrays; no empty ones.
@@ -116,13 +120,20 @@ class Generation:
             ...     print(piece, end="", flush=True)
         """
         checks.check_count("chunk_size", chunk_size)
+        checks.check_switch("positions_in_cache", positions_in_cache)
         parsed = parse_prompts(prompt, self.backbone.vocabulary_size, tokenizer)
         if len(parsed.rows) > 1:
             raise ValueError(f"`prompt` must be one prompt. Received: {len(parsed.rows)}.")
         if max_length is None:
             if tokenizer is not None:
                 raise ValueError("`tokenizer` must be None where `max_length` is None. Received: a tokenizer.")
-            return self.generator.stream_endless(parsed.rows[0], strategy, seed, stop_token_ids, chunk_size)
+            settings = strategy, seed, stop_token_ids, chunk_size, positions_in_cache
+            return self.generator.stream_endless(parsed.rows[0], *settings)
+        if positions_in_cache:
+            raise ValueError(
+                "`positions_in_cache` must be False unless `max_length` is None. Received: positions_in_cache=True, "
+                f"max_length={max_length}."
+            )
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
         return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)

@@ -161,9 +161,11 @@ class Generator:
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         chunk_size: int = 1,
+        positions_in_cache: bool = False,
     ) -> Iterator[np.ndarray]:
         """Returns an iterator over new ids without an end, see `models.endless.stream_endless`."""
-        return stream_endless(self.model, self._programs, prompt, strategy, seed, stop_token_ids, chunk_size)
+        given = prompt, strategy, seed, stop_token_ids, chunk_size, positions_in_cache
+        return stream_endless(self.model, self._programs, *given)
 
     def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids, encoded):
         if num_ids is not None and num_ids >= self.model.backbone.vocabulary_size:
