@@ -139,6 +139,9 @@ LAYERS = {
     ),
     "selected": lambda: layers.BlockSelectedAttention(block_size=128, num_blocks=2, **HEADS),
     "grouped and selected": lambda: layers.BlockSelectedAttention(block_size=128, num_blocks=2, **GROUPED),
+    "selected together": lambda: layers.BlockSelectedAttention(
+        block_size=128, num_blocks=2, use_shared_choice=True, **GROUPED
+    ),
     "capped nearest": lambda: layers.RoutingAttention(logit_soft_cap=0.5, **CLUSTERS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }

@@ -48,6 +48,7 @@ RUNS = {
     "grouped clusters": 1,
     "selected": 2,
     "grouped and selected": 1,
+    "selected together": 1,
     "capped nearest": 1,
     "side by side": 2,
 }

@@ -145,11 +145,15 @@ def attend(
 
 def _products(query, key):
     """Returns q_t . k_s, (..., t, s)."""
-    if len(query.shape) > len(key.shape):
-        return _by_rows(lambda x: _products(x, key), query, key)
-    if query.shape[-2] != 1:
-        return ops.matmul(query, ops.swapaxes(key, -1, -2))
-    # Of one query, as in decoding, the transpose moves nothing, but one of the keys would be a copy of a whole cache.
+    return _by_rows(lambda x: (_of_one if query.shape[-2] == 1 else _of_many)(x, key), query, key)
+
+
+def _of_many(query, key):
+    return ops.matmul(query, ops.swapaxes(key, -1, -2))
+
+
+def _of_one(query, key):
+    # Of one query a head, as in decoding, the transposes move nearly nothing; one of the keys would copy a whole cache.
     return ops.swapaxes(ops.matmul(key, ops.swapaxes(query, -1, -2)), -1, -2)
 
 

@@ -71,11 +71,13 @@ class _Groups(NamedTuple):
 
     def of_dropout(self, dropout: Dropout | None) -> Dropout | None:
         """Returns a dropout by position with a number for each pair of head and position."""
-        if dropout is None or dropout.queries is None:
+        if dropout is None or dropout.queries is None or dropout.keys is None:
             return dropout
         queries = ops.squeeze(self.together(dropout.queries[..., None]), -1)
         heads = ops.arange(self.size, dtype="int32")[:, None]
-        return dropout.by_position(queries * self.size + heads, ops.expand_dims(dropout.keys, 3))
+        # Heads that share rows of keys have them in the same slots.
+        keys = dropout.keys[:, :: max(dropout.keys.shape[1] // self.num_groups, 1)]
+        return dropout.by_position(queries * self.size + heads, ops.expand_dims(keys, 3))
 
 
 def attend_heads(

@@ -168,41 +168,16 @@ class Rotary(NoPosition):
     def _turn(self, x, positions):
         frequencies = self.settings.frequencies(x.shape[-1])
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
-        angles = ops.cast(positions, dtype)[..., None] * ops.cast(frequencies, dtype)  # (..., T, H / 2)
-        cosine, sine = (ops.cast(turn, x.dtype) for turn in (ops.cos(angles), ops.sin(angles)))
+        cosine, sine = (ops.cast(turn, x.dtype) for turn in self._turns(positions, ops.cast(frequencies, dtype)))
         if self.settings.amplitude != 1:
             cosine, sine = cosine * self.settings.amplitude, sine * self.settings.amplitude
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
-
-@dataclasses.dataclass(frozen=True)
-class RotaryInCache(Rotary):
-    """Rotary positions counted inside of a cache of first and last tokens (Xiao et al. 2024, section 3.2).
-
-    With s first tokens and a window of w, key p of a query at i is at place p if p < s, else at p - max(0, i - w + 1 -
-    s): no place is beyond s + w, however long the text is. Keys are kept unturned and turned where they are read.
-
-    Args:
-        settings: a `RotarySettings`.
-        num_first: s.
-        window: w.
-        index: i of each row, int32 (B,).
-    """
-
-    num_first: int = 0
-    window: int = 1
-    index: Tensor = None
-
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        gap = ops.maximum(self.index - (self.window - 1 + self.num_first), 0)[:, None, None]
-        return super().rotate(x, ops.where(positions < self.num_first, positions, positions - gap))
-
-    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
-        return key
-
-    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
-        return self.rotate(key, positions)
+    def _turns(self, positions, frequencies):
+        """Returns cosines and sines of positions (..., T) for some frequencies (H / 2,), both (..., T, H / 2)."""
+        angles = ops.cast(positions, frequencies.dtype)[..., None] * frequencies
+        return ops.cos(angles), ops.sin(angles)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from tf_sparse_attention.ops.attend import Attended, lowest
 from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import Grid
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.ops.selected_blocks import blocks_in
 from tf_sparse_attention.types import Size, Tensor
@@ -36,18 +37,21 @@ class SelectedTiles(Arrangement):
         chosen: list of R int32 (B, N, T), blocks of keys before the query's own, negative for none.
         block_size: b, positions of a block.
         key_length: S.
+        group_size: N / M heads beside each other that share keys and have the same choices, which are sorted once and
+            have the rows of their keys in common. Default 1.
     """
 
     is_exact = True
     sorts_tokens = True
 
-    def __init__(self, chosen: Sequence[Tensor], block_size: int, key_length: Size) -> None:
+    def __init__(self, chosen: Sequence[Tensor], block_size: int, key_length: Size, group_size: int = 1) -> None:
         self.key_length, self._block_size = key_length, block_size
         self._choices, self._query_length = len(chosen), shape(chosen[0])[-1]
+        heads = chosen[0].shape[1]
         self._num_blocks = blocks_in(key_length, block_size)
-        blocks = ops.concatenate(chosen, axis=-1)  # (B, N, R T)
-        self.found = blocks >= 0
-        blocks = ops.where(self.found, blocks, self._num_blocks)  # those of none come last
+        blocks = ops.concatenate([each[:, ::group_size] for each in chosen], axis=-1)  # (B, M, R T)
+        found = blocks >= 0
+        blocks = ops.where(found, blocks, self._num_blocks)  # those of none come last
         order, ranks, first = _sort_by_block(blocks, self._num_blocks)
         size = at_most(min(LARGEST_TILE, max(SMALLEST_TILE, block_size // 2)), self._query_length)
         counts = first[..., 1:] - first[..., :-1]  # (B, N, G)
@@ -57,17 +61,21 @@ class SelectedTiles(Arrangement):
         number = ops.arange(self._most_tiles(size), dtype="int32")
         # The last block that begins at or before a tile; an empty one begins where the next one does.
         begun = ops.cast(first_tile[..., None, :] <= number[:, None], "int32")
-        self._block_of_tile = ops.sum(begun, axis=-1) - 1  # (B, N, tiles)
-        within = (number - take_numbers(first_tile, self._block_of_tile)) * size
-        within = within[..., None] + ops.arange(size, dtype="int32")  # (B, N, tiles, q)
-        begins, total = (take_numbers(x, self._block_of_tile)[..., None] for x in (first, counts))
-        self._tiled = shape(within)
-        flat = (*self._tiled[:2], -1)
-        self._held = ops.reshape(within < total, flat)
-        self._pairs = take_numbers(order, in_range(ops.reshape(begins + within, flat), pairs))  # in each slot
+        self._shared_blocks = ops.sum(begun, axis=-1) - 1  # (B, M, tiles)
+        within = (number - take_numbers(first_tile, self._shared_blocks)) * size
+        within = within[..., None] + ops.arange(size, dtype="int32")  # (B, M, tiles, q)
+        begins, total = (take_numbers(x, self._shared_blocks)[..., None] for x in (first, counts))
+        flat = (*shape(within)[:2], -1)
+        held = ops.reshape(within < total, flat)
+        in_slots = take_numbers(order, in_range(ops.reshape(begins + within, flat), pairs))
         slots = ranks + take_numbers(first_tile * size - first, in_range(blocks, self._num_blocks))
-        self._slots = ops.where(self.found, slots, 0)  # of each pair
+        slots = ops.where(found, slots, 0)  # of each pair
+        self.found, self._block_of_tile, self._held, self._pairs, self._slots = (
+            for_query_heads(x, heads) for x in (found, self._shared_blocks, held, in_slots, slots)
+        )
         self._tokens = self._pairs % self._query_length
+        batch, _, *sizes = shape(within)
+        self._tiled = batch, heads, *sizes
 
     def _most_tiles(self, size):
         """Returns how many tiles of so many queries are enough whatever is chosen."""
@@ -90,7 +98,8 @@ class SelectedTiles(Arrangement):
         dtype, blocks = x.dtype, split(x, self._block_size, axis, self._num_blocks)
         if axis == -1:
             blocks = ops.broadcast_to(ops.cast(blocks, "int32"), (*self._tiled[:2], *shape(blocks)[2:]))
-        rows = take_rows(ops.reshape(blocks, (*shape(blocks)[:3], -1)), self._block_of_tile)
+        tiles = self._block_of_tile if axis == -1 else self._shared_blocks
+        rows = take_rows(ops.reshape(blocks, (*shape(blocks)[:3], -1)), tiles)
         return ops.cast(ops.reshape(rows, (*shape(rows)[:3], *shape(blocks)[3:])), dtype)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:

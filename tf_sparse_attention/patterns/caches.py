@@ -25,9 +25,11 @@ class CachePolicy:
 
     Attributes:
         is_bounded: whether no sequence, however long, needs more than so many slots.
+        shares_reads: whether heads that share keys read the same slots, which are then read once.
     """
 
     is_bounded = False
+    shares_reads = False
 
     def num_slots(self, max_length: Size) -> Size:
         """Returns how many slots are needed, an integer, or a scalar tensor where `max_length` is one."""

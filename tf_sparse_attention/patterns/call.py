@@ -26,6 +26,7 @@ class Call(NamedTuple):
         lead: keys before the position of the first query, an integer: those of earlier text; -1 where key j is at
             position j + 1, see `Successors`. An arrangement takes it over.
         starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
+        group_size: heads beside each other that share keys and values, N / M, of the heads that are arranged.
     """
 
     batch: Size
@@ -34,6 +35,7 @@ class Call(NamedTuple):
     causal: bool = False
     lead: int = 0
     starts: tuple[Tensor, Tensor] | None = None
+    group_size: int = 1
 
     @classmethod
     def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:

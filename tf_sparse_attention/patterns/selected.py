@@ -35,6 +35,9 @@ class ChosenBlocks(Pattern):
 
     What is known of a query is "block_0", "block_1" .., the blocks chosen for it, each another one, negative for none.
 
+    Attributes:
+        use_shared_choice: whether those of heads that share keys are the same, which are then arranged and read once.
+
     Args:
         block_size: b, positions of a block. Default 128.
         num_blocks: the most blocks that a query sees, with its own. Default 3.
@@ -47,6 +50,7 @@ class ChosenBlocks(Pattern):
     num_blocks: int = 3
 
     must_be_causal = True
+    use_shared_choice = True
 
     def __post_init__(self) -> None:
         checks.check_count("block_size", self.block_size)
@@ -66,7 +70,10 @@ class ChosenBlocks(Pattern):
     def arrange(self, call: Call, known: Known = None) -> Arrangement | Together:
         chosen = list(known[0].values())
         own = OwnBlocks(call.query_length, call.key_length, self.block_size, 0, 0)
-        return OwnAndSelected(own, SelectedTiles(chosen, self.block_size, call.key_length)) if chosen else own
+        if not chosen:
+            return own
+        group_size = call.group_size if self.use_shared_choice else 1
+        return OwnAndSelected(own, SelectedTiles(chosen, self.block_size, call.key_length, group_size))
 
     def cache(self) -> "ChosenSlots":
         return ChosenSlots(self.block_size, self.num_blocks)
@@ -139,6 +146,8 @@ class ChosenSlots(Everything):
     block_size: int
     num_blocks: int
 
+    shares_reads = True
+
     def num_slots(self, max_length: Size) -> Size:
         # Whole blocks, and one more than the others that a query can have chosen: see `read`.
         return larger(blocks_in(max_length, self.block_size), self.num_blocks) * self.block_size
@@ -165,6 +174,10 @@ class SelectedSlots(ChosenSlots):
     """
 
     use_shared_choice: bool = False
+
+    @property
+    def shares_reads(self) -> bool:  # type: ignore[override]  # computed, where others keep it
+        return self.use_shared_choice
 
     def empty_digest(self, keys: Tensor) -> dict[str, Tensor]:
         batch, heads, slots, size = shape(keys)

@@ -13,8 +13,7 @@ _PART = 2**22  # numbers of an output that are compared at once
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """Returns a tensor as a float32 or float64 array, whichever holds its values exactly."""
     array = keras.ops.convert_to_numpy(tensor)
-    half = str(array.dtype) in ("float16", "bfloat16")
-    return array.astype("float32" if half else np.result_type(array.dtype, "float32"))
+    return array.astype(_exact_dtype(array))
 
 
 def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -31,9 +30,12 @@ def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
     changes = np.zeros(new.shape[1])
     with np.errstate(invalid="ignore"):
         for positions, part in _parts(new):
-            before = to_numpy(old[:, positions])
-            difference = np.where(before == part, 0, np.abs(before - part) / scale)
-            changes[positions] = largest_by_position(np.where(np.isnan(difference), np.inf, difference))
+            before = _as_exact(old[:, positions])
+            largest = largest_by_position(before - part)
+            if np.isnan(largest).any():  # of an infinity that stays, and of NaN
+                difference = np.where(before == part, 0, before - part)
+                largest = largest_by_position(np.where(np.isnan(difference), np.inf, difference))
+            changes[positions] = largest / scale
     return changes
 
 
@@ -49,11 +51,23 @@ def has_nan(array: np.ndarray) -> bool:
 
 def largest_by_position(array: np.ndarray) -> np.ndarray:
     """(B, T, ...) -> (T,), the largest magnitude at each position."""
-    return np.abs(array).max(axis=(0, *range(2, array.ndim)))
+    axes = 0, *range(2, array.ndim)
+    return np.maximum(array.max(axis=axes), -array.min(axis=axes))
+
+
+def _exact_dtype(array):
+    half = str(array.dtype) in ("float16", "bfloat16")
+    return "float32" if half else np.result_type(array.dtype, "float32")
+
+
+def _as_exact(array):
+    """Returns an array as `to_numpy` does, itself where it is one already."""
+    return array.astype(_exact_dtype(array), copy=False)
 
 
 def _scale(part):
-    return np.abs(part[np.isfinite(part)]).max(initial=0)
+    largest = np.maximum(part.max(initial=0), -part.min(initial=0))
+    return largest if np.isfinite(largest) else np.abs(part[np.isfinite(part)]).max(initial=0)
 
 
 def _parts(array: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -61,4 +75,4 @@ def _parts(array: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     size = max(1, _PART * array.shape[1] // max(array.size, 1))
     for begin in range(0, array.shape[1], size):
         positions = slice(begin, min(begin + size, array.shape[1]))
-        yield positions, to_numpy(array[:, positions])
+        yield positions, _as_exact(array[:, positions])

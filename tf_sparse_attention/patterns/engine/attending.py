@@ -107,6 +107,7 @@ def _attend_heads(
 def _attend_leaf(
     leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
 ) -> Attended:
+    call = call._replace(group_size=inputs.query.shape[1] // inputs.key.shape[1])
     arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
     inputs = inputs.of_next() if leaf.pattern.reads_successors else inputs
     if isinstance(arrangements, Arrangement):

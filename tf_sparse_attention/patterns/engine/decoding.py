@@ -244,7 +244,10 @@ def _query_places(leaf: Leaf, known: Mapping[int, Mapping[str, Tensor]], index: 
 
 def _read(leaf: Leaf, entry: Entry, place: Place) -> CachedKeys:
     """Returns the `CachedKeys` that a query at a `Place` reads from an entry."""
-    at = cache_policy(leaf).read(place, shape(entry["key"])[2])
+    policy, (_, heads, num_slots, _) = cache_policy(leaf), shape(entry["key"])
+    at = policy.read(place, num_slots)
+    if policy.shares_reads and at is not None:
+        at = at[:, :: max(at.shape[1] // heads, 1)]
 
     def rows(name):
         return entry[name] if at is None else take_positions(entry[name], at)

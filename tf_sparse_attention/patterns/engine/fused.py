@@ -10,6 +10,7 @@ from tf_sparse_attention.kernels.rules import can_ask
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
+from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.group_pairs import pairs_in_groups
 from tf_sparse_attention.patterns.engine.inputs import Inputs
@@ -128,9 +129,9 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     if pairs is None:
         return None
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
-    if rows[1].shape[1] != heads:
+    if rows[1].shape[1] != heads and not arrangement.sorts_tokens:
         return None  # groups stand between a head and those that share its keys
-    rows = [ops.reshape(x, (batch, heads * groups, *shape(x)[3:])) for x in rows]
+    rows = [ops.reshape(for_query_heads(x, heads), (batch, heads * groups, *shape(x)[3:])) for x in rows]
     if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
         return None
     attended = _attend(kernel, rows, pairs, returns, inputs.options.soft_cap)
