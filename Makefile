@@ -21,6 +21,7 @@ LOCK := requirements/lock.txt
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 PYTEST = XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q
+FULL = $(PYTEST) -m 'not large' --hypothesis-profile=full
 DEMO := trainers/configs/demo.py
 # Bits per byte, of two seeds: docs/quality.md. The text is this Python's own library, so another Python has other scores.
 DEMO_SCORE := 1.28
@@ -93,9 +94,11 @@ test-pages: $(READY) ## Run the notebooks, the README, the pages and the example
 
 .PHONY: test-full
 test-full: $(READY) ## Run all tests and pages but the slow proofs, with more drawn examples (40 minutes)
-	@# In two runs: programs that XLA compiled stay in memory, and mapped, to the end of a process; these are the most.
-	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) --dist load $(MOST_PROGRAMS)
-	$(PYTEST) -m 'not large' --hypothesis-profile=full $(ARGS) --ignore=$(MOST_PROGRAMS)
+	@# In three runs: programs that XLA compiled stay in memory, and mapped, to the end of a process. With two processes
+	@# those of all layers and models together take more than 16 GB.
+	$(FULL) $(ARGS) --dist load $(MOST_PROGRAMS)
+	$(FULL) $(ARGS) --ignore=$(MOST_PROGRAMS) tests/layers
+	$(FULL) $(ARGS) --ignore=tests/layers
 
 .PHONY: test-large
 test-large: $(READY) ## Run the slow proofs, that some process survives being killed for example
