@@ -22,6 +22,11 @@ def for_query_heads(x: Tensor, num_heads: int | None) -> Tensor:
     return ops.repeat(x, num_heads // heads, axis=1)
 
 
+def of_key_heads(x: Tensor, num_key_heads: int) -> Tensor:
+    """Returns numbers that the heads of a group have in common, once: (B, N or 1, ..) to (B, M or 1, ..)."""
+    return x[:, :: max(x.shape[1] // num_key_heads, 1)]
+
+
 def group_as_rows(x: Tensor, num_key_heads: int) -> Tensor:
     """Returns the tokens of the heads of a group one after the other: (B, N, T, H) to (B, M, g T, H)."""
     batch, heads, length, size = shape(x)
@@ -76,7 +81,7 @@ class _Groups(NamedTuple):
         queries = ops.squeeze(self.together(dropout.queries[..., None]), -1)
         heads = ops.arange(self.size, dtype="int32")[:, None]
         # Heads that share rows of keys have them in the same slots.
-        keys = dropout.keys[:, :: max(dropout.keys.shape[1] // self.num_groups, 1)]
+        keys = of_key_heads(dropout.keys, self.num_groups)
         return dropout.by_position(queries * self.size + heads, ops.expand_dims(keys, 3))
 
 

@@ -11,7 +11,7 @@ from tf_sparse_attention.ops.attend import Attended, lowest
 from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import Grid
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
 from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.ops.selected_blocks import blocks_in
 from tf_sparse_attention.types import Size, Tensor
@@ -49,12 +49,12 @@ class SelectedTiles(Arrangement):
         self._choices, self._query_length = len(chosen), shape(chosen[0])[-1]
         heads = chosen[0].shape[1]
         self._num_blocks = blocks_in(key_length, block_size)
-        blocks = ops.concatenate([each[:, ::group_size] for each in chosen], axis=-1)  # (B, M, R T)
+        blocks = ops.concatenate([of_key_heads(each, heads // group_size) for each in chosen], axis=-1)  # (B, M, R T)
         found = blocks >= 0
         blocks = ops.where(found, blocks, self._num_blocks)  # those of none come last
         order, ranks, first = _sort_by_block(blocks, self._num_blocks)
         size = at_most(min(LARGEST_TILE, max(SMALLEST_TILE, block_size // 2)), self._query_length)
-        counts = first[..., 1:] - first[..., :-1]  # (B, N, G)
+        counts = first[..., 1:] - first[..., :-1]  # (B, M, G)
         tiles = (counts + size - 1) // size
         first_tile, first = ops.cumsum(tiles, axis=-1) - tiles, first[..., :-1]
         pairs = shape(blocks)[-1]

@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import Attended, attend_shared_keys, combine_attended, with_sinks
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_numbers
-from tf_sparse_attention.ops.grouped_heads import attend_heads, for_query_heads
+from tf_sparse_attention.ops.grouped_heads import attend_heads, for_query_heads, of_key_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
@@ -247,7 +247,7 @@ def _read(leaf: Leaf, entry: Entry, place: Place) -> CachedKeys:
     policy, (_, heads, num_slots, _) = cache_policy(leaf), shape(entry["key"])
     at = policy.read(place, num_slots)
     if policy.shares_reads and at is not None:
-        at = at[:, :: max(at.shape[1] // heads, 1)]
+        at = of_key_heads(at, heads)
 
     def rows(name):
         return entry[name] if at is None else take_positions(entry[name], at)
