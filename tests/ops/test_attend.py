@@ -164,3 +164,29 @@ def test_the_gradient_of_combined_parts_is_that_of_the_whole():
     _, actual = differentiate(joined, inputs, cotangent)
     for name in inputs:
         np.testing.assert_allclose(numbers(actual[name]), numbers(expected[name]), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("heads", [(), (2,)], ids=["one head", "heads that share keys"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_of_output_and_log_sum_exp_are_those_of_the_weights(heads, masked):
+    inputs = {"query": draw(3, *heads, 5, 4), "key": draw(3, 6, 4, seed=1), "value": draw(3, 6, 2, seed=2)}
+    mask = draw(3, *heads, 5, 6, seed=3) > -0.5 if masked else None
+    if masked:
+        mask[0, ..., 1, :] = False
+
+    def run(return_weights):
+        def both(x):
+            given = {"mask": mask, "return_log_sum_exp": True, "return_weights": return_weights}
+            attended = attend(x["query"], x["key"], x["value"], soft_cap=2.0, **given)
+            # What stands for the sum of an empty row is no number to compute with.
+            sums = ops.maximum(attended.log_sum_exp, -100.0)
+            return (ops.concatenate([attended.output, sums[..., None]], axis=-1),)
+
+        return differentiate(both, inputs, draw(3, *heads, 5, 3, seed=4))
+
+    (expected,), of_weights = run(return_weights=True)
+    (actual,), gradients = run(return_weights=False)
+    np.testing.assert_allclose(numbers(actual), numbers(expected), rtol=0, atol=1e-14)
+    for name in inputs:
+        np.testing.assert_allclose(numbers(gradients[name]), numbers(of_weights[name]), rtol=0, atol=1e-13)
+        assert np.abs(numbers(gradients[name])).max() > 0.01

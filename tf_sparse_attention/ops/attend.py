@@ -10,8 +10,9 @@ from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import constant_mask
+from tf_sparse_attention.ops.products import products_with_keys, sum_of_values
 from tf_sparse_attention.ops.random_bits import pair_uniform
-from tf_sparse_attention.ops.softmax import softmax, softmax_with_sum
+from tf_sparse_attention.ops.softmax import lowest, softmax, softmax_with_sum, weighted_sum
 from tf_sparse_attention.types import DType, Seed, Tensor
 
 
@@ -70,11 +71,6 @@ def score_dtype(dtype: DType) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def lowest(dtype: DType) -> float:
-    """Returns the most negative finite number of a floating dtype, which stands for a masked score."""
-    return -1.7976931348623157e308 if dtype == "float64" else -3.4028234663852886e38
-
-
 def attend(
     query: Tensor,
     key: Tensor,
@@ -118,52 +114,38 @@ def attend(
         (and weights of zero); its gradient is zero.
     """
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
-    scores = _products(ops.cast(query, dtype), ops.cast(key, dtype))
+    scores = products_with_keys(ops.cast(query, dtype), ops.cast(key, dtype))
     if soft_cap is not None:
         scores = soft_cap * ops.tanh(scores / soft_cap)
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
+    row_has_key = _row_has_key(mask, row_has_key)
     if isinstance(mask, np.ndarray):
         mask = constant_mask(mask)
+    if return_log_sum_exp and not return_weights and span is None and dropout is None and value_bias is None:
+        output, log_sum_exp = weighted_sum(scores, value, mask, row_has_key)
+        return Attended(output, log_sum_exp=log_sum_exp)
     if mask is not None:
         scores = ops.where(mask, scores, lowest(dtype))
-    if span is None and not return_log_sum_exp:
-        weights, log_sum_exp = softmax(scores), None
-    else:
-        weights, log_sum_exp = _softmax_with_sum(scores, span)
+    weights, log_sum_exp = _softmax(scores, span, return_log_sum_exp)
     weights = ops.cast(weights, value.dtype)
     dropped = drop_weights(weights, dropout)
-    output = _by_rows(lambda x: ops.matmul(x, value), dropped, value)
-    if value_bias is not None:
-        output = output + value_bias(dropped)
-    if mask is not None:
-        row_has_key = ops.any(mask, axis=-1, keepdims=True) if row_has_key is None else row_has_key
+    output = sum_of_values(dropped, value)
+    output = output if value_bias is None else output + value_bias(dropped)
+    if row_has_key is not None:
         output = ops.where(row_has_key, output, 0)
         weights = ops.where(row_has_key, weights, 0) if return_weights else None
-    return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
+    return Attended(output, weights if return_weights else None, log_sum_exp)
 
 
-def _products(query, key):
-    """Returns q_t . k_s, (..., t, s)."""
-    return _by_rows(lambda x: (_of_one if query.shape[-2] == 1 else _of_many)(x, key), query, key)
-
-
-def _of_many(query, key):
-    return ops.matmul(query, ops.swapaxes(key, -1, -2))
-
-
-def _of_one(query, key):
-    # Of one query a head, as in decoding, the transposes move nearly nothing; one of the keys would copy a whole cache.
-    return ops.swapaxes(ops.matmul(key, ops.swapaxes(query, -1, -2)), -1, -2)
-
-
-def _by_rows(function, x, keys):
-    """Returns a function of (..., t, X) for x, of which (..., g, t, X) are rows that belong to the same keys."""
-    if len(x.shape) == len(keys.shape):
-        return function(x)
-    *lead, heads, rows, size = shape(x)
-    result = function(ops.reshape(x, (*lead, heads * rows, size)))
-    return ops.reshape(result, (*lead, heads, rows, shape(result)[-1]))
+def _row_has_key(mask, known):
+    """Returns where a row of a mask has a key, (..., t, 1), if that is not `known`; None: everywhere."""
+    if mask is None:
+        return None
+    if known is None and isinstance(mask, np.ndarray):
+        some = np.asarray(mask.any(axis=-1, keepdims=True))
+        return None if some.all() else constant_mask(some)
+    return ops.any(mask, axis=-1, keepdims=True) if known is None else known
 
 
 def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
@@ -176,10 +158,10 @@ def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
     return ops.where(kept, weights / (1 - dropout.rate), 0)
 
 
-def _softmax_with_sum(scores, span):
-    """Returns softmax weights under a span, zero where it silences a whole row, and their log-sum-exp."""
+def _softmax(scores, span, with_sum):
+    """Returns softmax weights under a span, zero where it silences a whole row, and their log-sum-exp or None."""
     if span is None:
-        return softmax_with_sum(scores)
+        return softmax_with_sum(scores) if with_sum else (softmax(scores), None)
     dtype = keras.backend.standardize_dtype(scores.dtype)
     span = ops.cast(span, dtype)
     # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its

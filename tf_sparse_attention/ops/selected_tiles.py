@@ -25,6 +25,10 @@ class OwnBlocks(Grid):
 
     is_exact = True
 
+    def inside(self) -> Tensor | None:
+        whole = are_known(self.key_length) and self.key_length % self.block_size == 0
+        return None if whole else super().inside()
+
 
 class SelectedTiles(Arrangement):
     """The pairs of a query and a block that it chose, sorted by block and cut into tiles of one block each.
@@ -138,13 +142,13 @@ class OwnAndSelected(Together):
         own, selected = results[0], self.arrangements[1].by_choice(results[1])
         first = ops.expand_dims(own.log_sum_exp, axis=2)
         sums = ops.concatenate([first, selected.log_sum_exp], axis=2)  # (B, N, 1 + R, T)
-        shares = ops.softmax(sums, axis=2)[..., None]
+        of_own, of_others = ops.split(ops.softmax(sums, axis=2)[..., None], [1], axis=2)
 
         def merged(one, others):
             if one is None:
                 return None
-            factors = ops.cast(shares, one.dtype)
-            return one * factors[:, :, 0] + ops.sum(others * factors[:, :, 1:], axis=2)
+            parts = one * ops.cast(of_own[:, :, 0], one.dtype), others * ops.cast(of_others, one.dtype)
+            return parts[0] + ops.sum(parts[1], axis=2)
 
         return Attended(
             merged(own.output, selected.output), merged(own.weights, selected.weights), ops.logsumexp(sums, axis=2)
