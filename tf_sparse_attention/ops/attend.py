@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.products import products_with_keys, sum_of_values
 from tf_sparse_attention.ops.random_bits import pair_uniform
-from tf_sparse_attention.ops.softmax import lowest, softmax, softmax_with_sum, weighted_sum
+from tf_sparse_attention.ops.softmax import lowest, softmax, softmax_of_values, softmax_with_sum
 from tf_sparse_attention.types import DType, Seed, Tensor
 
 
@@ -123,7 +123,7 @@ def attend(
     if isinstance(mask, np.ndarray):
         mask = constant_mask(mask)
     if return_log_sum_exp and not return_weights and span is None and dropout is None and value_bias is None:
-        output, log_sum_exp = weighted_sum(scores, value, mask, row_has_key)
+        output, log_sum_exp = softmax_of_values(scores, value, mask, row_has_key)
         return Attended(output, log_sum_exp=log_sum_exp)
     if mask is not None:
         scores = ops.where(mask, scores, lowest(dtype))
@@ -135,7 +135,7 @@ def attend(
     if row_has_key is not None:
         output = ops.where(row_has_key, output, 0)
         weights = ops.where(row_has_key, weights, 0) if return_weights else None
-    return Attended(output, weights if return_weights else None, log_sum_exp)
+    return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
 
 
 def _row_has_key(mask, known):
@@ -159,7 +159,10 @@ def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
 
 
 def _softmax(scores, span, with_sum):
-    """Returns softmax weights under a span, zero where it silences a whole row, and their log-sum-exp or None."""
+    """Returns softmax weights under a span, zero where it silences a whole row, and their log-sum-exp.
+
+    Without a span it is None unless `with_sum`.
+    """
     if span is None:
         return softmax_with_sum(scores) if with_sum else (softmax(scores), None)
     dtype = keras.backend.standardize_dtype(scores.dtype)

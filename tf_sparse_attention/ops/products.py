@@ -41,8 +41,11 @@ def side_by_side(rows: Tensor, keys: Tensor) -> Tensor:
 
 
 def _by_rows(function: Callable[[Tensor, Tensor], Tensor], rows: Tensor, keys: Tensor) -> Tensor:
+    """Returns a function of (..., t, X) and of the keys for rows that may be of several heads."""
     result = function(side_by_side(rows, keys), keys)
-    return ops.reshape(result, (*shape(rows)[:-1], shape(result)[-1])) if len(rows.shape) > len(keys.shape) else result
+    if len(rows.shape) == len(keys.shape):
+        return result
+    return ops.reshape(result, (*shape(rows)[:-1], shape(result)[-1]))
 
 
 def _of_many(rows, keys):

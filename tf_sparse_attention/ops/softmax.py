@@ -1,4 +1,4 @@
-"""Softmax together with the logarithm of its sum, and what it makes of values."""
+"""Softmax together with the logarithm of its sum, and the sum of values by it."""
 
 import keras
 from keras import ops
@@ -31,9 +31,68 @@ def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     The largest weight is 1 over the sum, which tells it without a second look at exponentials. The gradient is that of
     both at once, p (dp - sum p dp + dl): half of what the derivative of each step would go over.
     """
-    if keras.backend.backend() == "torch":  # where a function with a gradient of its own returns one tensor
-        return _softmax_and_sum(scores)
-    return _with_one_gradient(scores)
+    return _derived(_softmax_and_sum, _softmax_with_one_gradient)(scores)
+
+
+def softmax_of_values(
+    scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns the sum of values by the softmax of their scores, and the log-sum-exp.
+
+    The gradient of the scores is p (v . do - o . do + dl). The sum of p dp over all keys is o . do (Dao et al. 2022,
+    "FlashAttention", appendix B.2), which goes over rows of values and not over rows of weights; of keys that a mask
+    leaves out p is 0, so that no other mask is needed.
+
+    Args:
+        scores: (..., t, s), or with one axis more, (..., g, t, s), those of g heads that share values.
+        value: (..., s, Hv).
+        mask: bool, broadcastable to the scores, keys that count. None: all.
+        row_has_key: bool, broadcastable to (..., t, 1), where there is such a key; it must not say so of a row without
+            one whose results are used. None: everywhere.
+
+    Returns:
+        Pair (..., t, Hv) in the dtype of the values, zeros where a row has no key, and (..., t).
+    """
+    # Masks are arguments: JAX derives what it traced (`jit`, `remat`, loops) when the trace has ended, and tensors that
+    # a function had closed over are gone with it.
+    masks = {name: x for name, x in (("mask", mask), ("row_has_key", row_has_key)) if x is not None}
+
+    def compute(scores, value, *numbers):
+        return _softmax_of_values(scores, value, **dict(zip(masks, numbers, strict=True)))[:2]
+
+    @ops.custom_gradient
+    def with_one_gradient(scores, value, *numbers):
+        given = dict(zip(masks, numbers, strict=True))
+        output, log_sum_exp, weights = _softmax_of_values(scores, value, **given)
+
+        def grad(*args, upstream=None):
+            of_output, of_sum = _of_both(args, upstream)
+            if row_has_key is not None:
+                of_output = ops.where(given["row_has_key"], of_output, 0)
+                of_sum = ops.where(given["row_has_key"][..., 0], of_sum, 0)
+            of_weights = ops.cast(products_with_keys(of_output, value), weights.dtype)
+            # In half precision the mean has to be that of the rounded products, whose errors it takes away.
+            is_exact = output.dtype == weights.dtype
+            mean = ops.sum(of_output * output if is_exact else weights * of_weights, axis=-1)
+            of_scores = weights * (of_weights + (of_sum - mean)[..., None])
+            rows = side_by_side(ops.cast(weights, value.dtype), value)
+            of_value = ops.matmul(ops.swapaxes(rows, -1, -2), side_by_side(of_output, value))
+            return of_scores, of_value, *(None for _ in numbers)
+
+        return (output, log_sum_exp), grad
+
+    return _derived(compute, with_one_gradient)(scores, value, *masks.values())
+
+
+def _derived(function, with_gradient):
+    """Returns the function with a gradient of its own; on torch, where such functions return one tensor, the other."""
+    return function if keras.backend.backend() == "torch" else with_gradient
+
+
+def _of_both(args, upstream):
+    """Returns the gradients of two results as Keras hands them to a gradient of one's own; JAX passes both as one."""
+    given = args if upstream is None else upstream
+    return given[0] if len(given) == 1 else given
 
 
 def _softmax_and_sum(scores):
@@ -42,62 +101,21 @@ def _softmax_and_sum(scores):
 
 
 @ops.custom_gradient
-def _with_one_gradient(scores):
+def _softmax_with_one_gradient(scores):
     weights, log_sum_exp = _softmax_and_sum(scores)
 
     def grad(*args, upstream=None):
-        given = args if upstream is None else upstream
-        of_weights, of_sum = given[0] if len(given) == 1 else given  # JAX passes both as one
+        of_weights, of_sum = _of_both(args, upstream)
         mean = ops.sum(weights * of_weights, axis=-1, keepdims=True)
         return weights * (of_weights + (of_sum[..., None] - mean))
 
     return (weights, log_sum_exp), grad
 
 
-def weighted_sum(
-    scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Returns the sum of values by the softmax of their scores, and the log-sum-exp.
-
-    The gradient of the scores is p (v . do - o . do + dl): the sum of p dp over all keys is o . do (Dao et al. 2022,
-    "FlashAttention", appendix B.2), which goes over rows of values and not over rows of weights; of keys that a mask
-    leaves out p is 0, so that no other mask is needed.
-
-    Args:
-        scores: (..., t, s).
-        value: (..., s, Hv), or without the axis of heads before t where these share values.
-        mask: bool, broadcastable to (..., t, s), keys that count. None: all.
-        row_has_key: bool, broadcastable to (..., t, 1), where there is such a key. None: everywhere.
-
-    Returns:
-        Pair (..., t, Hv) in the dtype of the values, zeros where a row has no key, and (..., t).
-    """
-    dtype = keras.backend.standardize_dtype(scores.dtype)
-
-    def compute(scores, value):
-        scores = scores if mask is None else ops.where(mask, scores, lowest(dtype))
-        weights, log_sum_exp = _softmax_and_sum(scores)
-        weights = ops.cast(weights, value.dtype)
-        output = sum_of_values(weights, value)
-        return weights, output if row_has_key is None else ops.where(row_has_key, output, 0), log_sum_exp
-
-    @ops.custom_gradient
-    def with_one_gradient(scores, value):
-        weights, output, log_sum_exp = compute(scores, value)
-
-        def grad(*args, upstream=None):
-            given = args if upstream is None else upstream
-            of_output, of_sum = given[0] if len(given) == 1 else given  # JAX passes both as one
-            if row_has_key is not None:
-                of_output = ops.where(row_has_key, of_output, 0)
-                of_sum = ops.where(row_has_key[..., 0], of_sum, 0)
-            mean = ops.sum(ops.cast(of_output, dtype) * ops.cast(output, dtype), axis=-1)
-            of_weights = ops.cast(products_with_keys(of_output, value), dtype)
-            of_scores = ops.cast(weights, dtype) * (of_weights + (of_sum - mean)[..., None])
-            of_value = ops.matmul(ops.swapaxes(side_by_side(weights, value), -1, -2), side_by_side(of_output, value))
-            return of_scores, of_value
-
-        return (output, log_sum_exp), grad
-
-    # PyTorch's functions with a gradient of their own return one tensor.
-    return compute(scores, value)[1:] if keras.backend.backend() == "torch" else with_one_gradient(scores, value)
+def _softmax_of_values(scores, value, mask=None, row_has_key=None):
+    """Returns the results of `softmax_of_values`, and the weights in the dtype of the scores."""
+    if mask is not None:
+        scores = ops.where(mask, scores, lowest(keras.backend.standardize_dtype(scores.dtype)))
+    weights, log_sum_exp = _softmax_and_sum(scores)
+    output = sum_of_values(ops.cast(weights, value.dtype), value)
+    return output if row_has_key is None else ops.where(row_has_key, output, 0), log_sum_exp, weights
