@@ -31,7 +31,7 @@ def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     The largest weight is 1 over the sum, which tells it without a second look at exponentials. The gradient is that of
     both at once, p (dp - sum p dp + dl): half of what the derivative of each step would go over.
     """
-    return _derived(_softmax_and_sum, _softmax_with_one_gradient)(scores)
+    return _softmax_with_one_gradient(scores) if _have_own_gradients() else _softmax_and_sum(scores)
 
 
 def softmax_of_values(
@@ -53,12 +53,11 @@ def softmax_of_values(
     Returns:
         Pair (..., t, Hv) in the dtype of the values, zeros where a row has no key, and (..., t).
     """
+    if not _have_own_gradients():
+        return _softmax_of_values(scores, value, mask, row_has_key)[:2]
     # Masks are arguments: JAX derives what it traced (`jit`, `remat`, loops) when the trace has ended, and tensors that
     # a function had closed over are gone with it.
     masks = {name: x for name, x in (("mask", mask), ("row_has_key", row_has_key)) if x is not None}
-
-    def compute(scores, value, *numbers):
-        return _softmax_of_values(scores, value, **dict(zip(masks, numbers, strict=True)))[:2]
 
     @ops.custom_gradient
     def with_one_gradient(scores, value, *numbers):
@@ -81,12 +80,12 @@ def softmax_of_values(
 
         return (output, log_sum_exp), grad
 
-    return _derived(compute, with_one_gradient)(scores, value, *masks.values())
+    return with_one_gradient(scores, value, *masks.values())
 
 
-def _derived(function, with_gradient):
-    """Returns the function with a gradient of its own; on torch, where such functions return one tensor, the other."""
-    return function if keras.backend.backend() == "torch" else with_gradient
+def _have_own_gradients():
+    """Whether functions of two results can have a gradient of their own; on torch those that have one return one."""
+    return keras.backend.backend() != "torch"
 
 
 def _of_both(args, upstream):
