@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, take_rows
+from tf_sparse_attention.ops.gather import permute_rows, pick_rows, take_blocks, take_rows
 
 
 def numbers():
@@ -29,7 +29,8 @@ def compare_gathers():
     picked = order[..., :5], np.minimum(inverse, 4), inverse < 5
     compiled = jax.jit(gradient, static_argnums=0)
     found = {}
-    for function, rest in ((permute_rows, (order, inverse)), (pick_rows, picked), (take_rows, (order,))):
+    taken = ((permute_rows, (order, inverse)), (pick_rows, picked), (take_rows, (order,)), (take_blocks, (order // 2,)))
+    for function, rest in taken:
         arguments = x, cotangent[:, :, : rest[0].shape[-1]], *rest
         expected = gradient(plain, *arguments)
         found[function.__name__] = {

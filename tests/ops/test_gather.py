@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tests.programs import differentiate
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_blocks, take_numbers, take_rows
 
 tf = pytest.importorskip("tensorflow")
 SCATTERS = ("Scatter", "UnsortedSegment", "SegmentSum", "IndexedSlices", "StridedSliceGrad", "SparseToDense")
@@ -84,6 +84,18 @@ def test_picked_rows_have_the_gradient_of_the_plain_gather(jit_compile):
     np.testing.assert_array_equal(numbers(gradient["x"]), numbers(wanted["x"]))
 
 
+@pytest.mark.parametrize("heads", [3, 1], ids=["own", "shared"])
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
+def test_blocks_that_are_taken_often_have_the_gradient_of_the_plain_gather(jit_compile, heads):
+    run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
+    inputs, cotangent = {"x": draw(2, heads, 4, 2, 5)}, draw(2, 3, 9, 2, 5, seed=1)
+    index = np.random.default_rng(2).integers(3, size=(2, 3, 9), dtype="int32")  # nothing takes the last block
+    (actual,), gradient = run(lambda x: (take_blocks(x["x"], index),), inputs, cotangent)
+    (expected,), wanted = run(lambda x: (plain(ops.repeat(x["x"], 3 // heads, axis=1), index),), inputs, cotangent)
+    np.testing.assert_array_equal(numbers(actual), numbers(expected))
+    np.testing.assert_allclose(numbers(gradient["x"]), numbers(wanted["x"]), rtol=0, atol=1e-6)
+
+
 def test_a_row_that_is_picked_nowhere_has_no_gradient():
     _, gradient = differentiate(
         lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),),
@@ -143,3 +155,8 @@ def test_the_gradient_of_picked_rows_holds_no_scatter():
 def test_gradients_on_jax_are_those_of_the_plain_gather_without_a_scatter(on_jax, name):
     assert on_jax["gather"][name] == {"values": 0, "gradient": 0, "compiled": 0, "scatter": False}
     assert on_jax["gather"]["take_rows"]["scatter"]  # which the same look finds in the gradient of the plain gather
+
+
+def test_gradients_of_blocks_on_jax_are_those_of_the_plain_gather(on_jax):
+    found = on_jax["gather"]["take_blocks"]
+    assert found["values"] == 0 and found["gradient"] < 1e-6 and found["compiled"] < 1e-6

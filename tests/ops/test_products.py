@@ -1,9 +1,14 @@
-"""Products with leading axes of any size, those of size 1 that crash TensorFlow's own included.
+"""Products of attention, and those with leading axes of any size, those of size 1 that crash TensorFlow's own included.
 
-In a process of their own: a fault here is a crash, which would take the other tests with it.
+The latter in a process of their own: a fault there is a crash, which would take the other tests with it.
 """
 
+import numpy as np
 import pytest
+from keras import ops
+
+from tests.programs import differentiate
+from tf_sparse_attention.ops.products import products_with_keys
 
 CODE = """
 import itertools
@@ -44,3 +49,20 @@ print("done")
 def test_products_with_leading_axes_of_any_size_are_right(run_python):
     pytest.importorskip("tensorflow")
     assert run_python(CODE, KERAS_BACKEND="tensorflow", PYTHONPATH=".").endswith("done\n")
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("number", [1, 3, 4, 5])  # fewer than they are long, as many, more
+@pytest.mark.parametrize("heads", [(), (2,)], ids=["own", "shared"])
+def test_products_with_keys_are_those_of_the_definition_and_so_are_their_gradients(heads, number, jit_compile):
+    tf = pytest.importorskip("tensorflow")
+    draw = np.random.default_rng(0).normal
+    rows, keys, cotangent = (draw(size=(2, 3, *sizes)) for sizes in ((*heads, number, 4), (6, 4), (*heads, number, 6)))
+    run = tf.function(differentiate, jit_compile=jit_compile)
+    (actual,), gradient = run(lambda x: (products_with_keys(**x),), {"rows": rows, "keys": keys}, cotangent)
+    shared = keys[:, :, None] if heads else keys
+    of_keys = np.einsum("...ts,...th->...sh", cotangent, rows)
+    found = actual, gradient["rows"], gradient["keys"]
+    expected = rows @ np.swapaxes(shared, -1, -2), cotangent @ shared, of_keys.sum(2) if heads else of_keys
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(one), other, rtol=0, atol=1e-12)

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, join, no_more_than, shape
-from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_blocks, take_numbers
 from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.types import Tensor
 
@@ -64,8 +64,7 @@ class ClusterBlocks(NamedTuple):
 
     def of_clusters(self, x: Tensor) -> Tensor:
         """Returns what each block's cluster has: (B, M, C, ...) to (B, N, G, ...)."""
-        rows = take_rows(ops.reshape(x, (*shape(x)[:3], -1)), self.cluster_of_block)
-        return ops.reshape(rows, (*shape(rows)[:3], *shape(x)[3:]))
+        return take_blocks(x, self.cluster_of_block)
 
     def restore(self, x: Tensor) -> Tensor:
         """Returns blocks in the order of the tokens, zeros for padding: (B, N, G, b, H) to (B, N, T, H)."""

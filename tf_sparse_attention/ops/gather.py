@@ -39,6 +39,25 @@ def _take(x, index):
     return ops.take(x, index, axis=0)
 
 
+def take_blocks(x: Tensor, index: Tensor) -> Tensor:
+    """Returns `x[b, m, index[b, n, i]]` of blocks (B, M, C, ..) taken often: (B, N, I, ..), see `take_rows`."""
+    batch, heads, number, *sizes = shape(x)
+    rows = _take_repeatedly(ops.reshape(x, (batch * heads * number, -1)), _flat(index, batch, heads, number))
+    return ops.reshape(rows, (*shape(index), *sizes))
+
+
+@ops.custom_gradient
+def _take_repeatedly(x, index):
+    def grad(*args, upstream=None):
+        if upstream is None:
+            (upstream,) = args
+        number, size = shape(x)
+        # Of long rows 3/4 of the time of TensorFlow's own gradient, a segment sum.
+        return ops.scatter(ops.reshape(index, (-1, 1)), ops.reshape(upstream, (-1, size)), (number, size)), None
+
+    return _take(x, index), grad
+
+
 def take_members(x: Tensor, positions: Tensor) -> Tensor:
     """Returns rows (B, N, S, H) at positions (B, N, K, w): (B, N, K, w, H)."""
     batch, heads, groups, size = shape(positions)

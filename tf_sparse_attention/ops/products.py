@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import are_known, shape
 from tf_sparse_attention.types import Tensor
 
 
@@ -49,6 +49,11 @@ def _by_rows(function: Callable[[Tensor, Tensor], Tensor], rows: Tensor, keys: T
 
 
 def _of_many(rows, keys):
+    number, size = shape(rows)[-2:]
+    if are_known(number) and number <= size:
+        # A `matmul` with keys whose axes are swapped copies the gradient of the keys, this that of the products, which
+        # here are no more.
+        return ops.einsum("...th,...sh->...ts", rows, keys)
     return ops.matmul(rows, ops.swapaxes(keys, -1, -2))
 
 

@@ -188,8 +188,8 @@ def best_of(scores: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
         # Whatever scores are, no later block is taken, nor one that is not there.
         chosen.append(ops.where(ops.logical_and(number > taken, best <= last), best, NO_BLOCK))
         if taken + 1 < count:
-            # In half the time of a `where` between both; a quarter of `least` leaves a score less than all others.
-            scores = scores + ops.where(blocks == best[..., None], least / 4, 0.0)
+            # In less time than a `where`; a quarter of `least` leaves a score less than all others.
+            scores = scores + ops.one_hot(best, shape(scores)[-1], dtype="float32") * (least / 4)
     return chosen
 
 

@@ -9,7 +9,7 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import Arrangement, Together
 from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
-from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import Grid
 from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
 from tf_sparse_attention.ops.ring import at_most
@@ -104,8 +104,7 @@ class SelectedTiles(Arrangement):
         if axis == -1:
             blocks = ops.broadcast_to(ops.cast(blocks, "int32"), (*self._tiled[:2], *shape(blocks)[2:]))
         tiles = self._block_of_tile if axis == -1 else self._shared_blocks
-        rows = take_rows(ops.reshape(blocks, (*shape(blocks)[:3], -1)), tiles)
-        return ops.cast(ops.reshape(rows, (*shape(rows)[:3], *shape(blocks)[3:])), dtype)
+        return ops.cast(take_blocks(blocks, tiles), dtype)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         rows = ops.reshape(x, (*shape(x)[:2], -1, shape(x)[-1]))

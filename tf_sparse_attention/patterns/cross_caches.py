@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import in_range, shape
-from tf_sparse_attention.ops.gather import stable_order, take_members, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_members, take_numbers, take_rows
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
@@ -162,20 +162,15 @@ class ChosenRows(CrossCachePolicy):
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
         own = own_cluster_sets(group, self.num_groups) | {"group": group}
-        passed = _of_group(entry["position"], group) <= index[:, None, None]
+        passed = take_blocks(entry["position"], group)[:, :, 0] <= index[:, None, None]
         if "mask" in entry:
-            passed = ops.logical_and(passed, _of_group(entry["mask"], group))
+            passed = ops.logical_and(passed, take_blocks(entry["mask"], group)[:, :, 0])
         last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
         return {"rank": last, **{name: x[..., 0] for name, x in own.items()}}
 
     def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
-        found = {name: _of_group(x, place.group[..., None]) for name, x in entry.items() if name not in self.names}
+        group = place.group[..., None]
+        found = {name: take_blocks(x, group)[:, :, 0] for name, x in entry.items() if name not in self.names}
         ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None]
         exists = found.get("mask", ops.ones((1, 1, 1), "bool"))
         return ReadKeys(found["key"], found["value"], found["position"], exists, {"rank": ranks})
-
-
-def _of_group(x, group):
-    """Returns what a group has, (B, m, K, w, ...) to (B, n, w, ...), of groups int32 (B, n, 1)."""
-    batch, heads, num_groups, *rest = shape(x)
-    return ops.reshape(take_rows(ops.reshape(x, (batch, heads, num_groups, -1)), group), (batch, group.shape[1], *rest))
