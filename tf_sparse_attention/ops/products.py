@@ -50,7 +50,7 @@ def _by_rows(function: Callable[[Tensor, Tensor], Tensor], rows: Tensor, keys: T
 
 def _of_many(rows, keys):
     number, size = shape(rows)[-2:]
-    if are_known(number) and number <= size:
+    if are_known(number, size) and number <= size:
         # A `matmul` with keys whose axes are swapped copies the gradient of the keys, this that of the products, which
         # here are no more.
         return ops.einsum("...th,...sh->...ts", rows, keys)
