@@ -32,10 +32,24 @@ SPAN = st.sampled_from([None, {"ramp": 3}, {"ramp": 9, "initial": 0.7}])
 PAIR = st.tuples(st.integers(0, 2), st.integers(0, 2))
 
 
-def common(draw, num_heads=FEW_HEADS, **own):
-    """Draws what all layers have."""
+HEAD_OPTIONS = {
+    "use_sink": True,
+    "logit_soft_cap": 0.5,
+    "use_query_key_norm": True,
+    "use_gate": True,
+    "attention_scale": 0.7,
+    "num_key_value_heads": 1,
+}
+GROUPS = ("num_key_value_heads",)  # which need keys of their own, and as many key heads as there are parts of heads
+OF_ONE_SOFTMAX = ("use_sink", "logit_soft_cap")
+
+
+def common(draw, num_heads=FEW_HEADS, without=(), **own):
+    """Draws what all layers have, of `HEAD_OPTIONS` at most two, and none that a layer is `without`."""
     sizes = {"num_heads": draw(num_heads), "key_dim": draw(st.sampled_from([2, 4]))}
-    return sizes | {"position": draw(POSITIONS), "value_dim": draw(st.sampled_from([None, 3])), "seed": 1} | own
+    names = draw(st.lists(st.sampled_from([name for name in HEAD_OPTIONS if name not in without]), max_size=2))
+    sizes |= {"position": draw(POSITIONS), "value_dim": draw(st.sampled_from([None, 3])), "seed": 1}
+    return sizes | {name: HEAD_OPTIONS[name] for name in names} | own
 
 
 @st.composite
@@ -82,7 +96,10 @@ def all_attention(draw, variants=("all", "all", "split", "head_split")):
     variant = draw(st.sampled_from(variants))
     own = {"variant": variant, "num_persistent": draw(st.integers(1, 6)), "window": draw(REACH)}
     own |= {"mask_self": draw(st.booleans()), "adaptive_span": draw(SPAN)}
-    return layers.AllAttention, common(draw, st.sampled_from([2, 4]) if variant == "head_split" else FEW_HEADS) | own
+    refused = () if variant == "all" else (*OF_ONE_SOFTMAX, "attention_scale")
+    if variant == "head_split":
+        return layers.AllAttention, common(draw, st.sampled_from([2, 4]), refused + GROUPS) | own
+    return layers.AllAttention, common(draw, FEW_HEADS, refused) | own
 
 
 def heads_of_factorized(draw):
@@ -99,17 +116,16 @@ def dense(draw):
 
 @st.composite
 def strided(draw):
-    return layers.StridedAttention, common(draw, st.integers(2, 3)) | {"stride": draw(BLOCK)} | heads_of_factorized(
-        draw
-    )
+    own = {"stride": draw(BLOCK)} | heads_of_factorized(draw)
+    return layers.StridedAttention, common(draw, st.integers(2, 3), GROUPS if own["heads"] == "split" else ()) | own
 
 
 @st.composite
 def fixed(draw):
     groups, summaries = draw(st.integers(1, 2)), draw(st.integers(1, 2))
     size = groups * summaries + draw(st.integers(0, 9) | st.integers(10, 70))
-    own = {"num_groups": groups, "num_summary": summaries, "block_size": size}
-    return layers.FixedAttention, common(draw, st.just(4)) | own | heads_of_factorized(draw)
+    own = {"num_groups": groups, "num_summary": summaries, "block_size": size} | heads_of_factorized(draw)
+    return layers.FixedAttention, common(draw, st.just(4), GROUPS if own["heads"] == "split" else ()) | own
 
 
 # Vectors of 2 channels are (1, -1) or (-1, 1) once they are normalised, and so are all centroids.
@@ -123,7 +139,9 @@ def routing(draw, selections=(None, "nearest", "random")):
     own |= {"mask_self": draw(st.sampled_from([None, True, False]))}
     if own["selection"] == "hash":
         own["num_clusters"] = 2 ** draw(st.integers(1, 3))
-    shared = common(draw) | NORMALIZED
+    refused = () if own["selection"] in ("nearest", "random") else ("use_sink",)
+    refused += GROUPS if own["share_qk"] or own["selection"] == "random" else ()
+    shared = common(draw, without=refused) | NORMALIZED
     if draw(st.booleans()) and own["mask_self"] is not False and not set(selections) & {"top_k"}:
         own["use_successor_values"] = True
     distances = ["rank", "token"] if shared["position"] == "relative" else ["rank"]
@@ -150,7 +168,8 @@ def lsh(draw, selection="band"):
     own |= {"num_rounds": draw(st.integers(1, 3)), "share_qk": draw(st.booleans())}
     own["use_successor_values"] = selection == "band" and draw(st.booleans())
     hides = st.sampled_from([None, True] if own["use_successor_values"] else [None, True, False])
-    return layers.LSHAttention, common(draw) | own | {"mask_self": draw(hides)}
+    refused = GROUPS if own["share_qk"] else ()
+    return layers.LSHAttention, common(draw, without=refused) | own | {"mask_self": draw(hides)}
 
 
 def chunks():
@@ -177,7 +196,8 @@ def native(draw):
 def clustered(draw):
     own = {"num_clusters": draw(st.integers(1, 9)), "num_bits": draw(st.integers(8, 40))}
     own |= {"num_iterations": draw(st.integers(1, 5)), "top_k": draw(st.sampled_from([None, 1, 3, 8]))}
-    return layers.ClusteredAttention, common(draw) | own | {"position": draw(st.sampled_from([None, "rotary"]))}
+    own |= {"position": draw(st.sampled_from([None, "rotary"]))}
+    return layers.ClusteredAttention, common(draw, without=OF_ONE_SOFTMAX) | own
 
 
 @st.composite
@@ -225,7 +245,8 @@ def compositions(draw, leaf):
 def sparse(draw, leaf=None):
     pattern, num_heads = draw(compositions(leaves() if leaf is None else leaf))
     own = {"pattern": pattern, "num_heads": num_heads, "share_qk": draw(st.booleans())}
-    return layers.SparseAttention, common(draw, st.just(num_heads)) | NORMALIZED | own
+    refused = GROUPS if own["share_qk"] or isinstance(pattern, Heads) else ()
+    return layers.SparseAttention, common(draw, st.just(num_heads), refused) | NORMALIZED | own
 
 
 def sparse_top_keys():

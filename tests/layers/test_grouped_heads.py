@@ -4,7 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from tests.contracts import assert_close, normal, to_numpy
+from tests.cases import Case
+from tests.contracts import assert_close, compare_with_dense, normal, to_numpy, with_random_weights
+from tests.layers.decoded import largest_error
 from tf_sparse_attention.layers import (
     AllAttention,
     BlockSelectedAttention,
@@ -175,6 +177,25 @@ def test_a_sink_takes_its_share_of_every_softmax():
     )
     np.testing.assert_allclose(weights[:, 0], whole[:, 0], atol=1e-6)
     assert (weights[:, 1].sum(-1) < 1).all()
+
+
+SHARED = {
+    "nearest": (RoutingAttention, ROUTED | {"share_qk": True, "position": "relative", "attention_scale": 0.7}),
+    "union": (SparseAttention, {"pattern": Window(3) | Nearest(3, 5), "share_qk": True, "seed": 1}),
+    "lsh": (LSHAttention, HASHED | {"share_qk": True, "num_rounds": 2}),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_sink_leaves_a_query_its_own_key_where_it_sees_nothing_else(name):
+    cls, arguments = SHARED[name]
+    layer, x = cls(4, 4, use_sink=True, **arguments), normal(2, LENGTH, SIZE)
+    layer.build(x.shape)
+    with_random_weights(layer, 0)
+    compare_with_dense(layer, Case(None, causal=True), x)
+    (weights,) = layer(x, use_causal_mask=True, return_attention_scores=True)[1:]
+    np.testing.assert_allclose(to_numpy(weights)[..., 0, 0], 1, rtol=0, atol=1e-6)
+    assert largest_error(layer, x, np.array([0, 3])) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,11 @@ def rotate(x, positions, base=10000.0, back=False):
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
+def capped(products, cap):
+    """Returns cap tanh(products / cap), or the products where the cap is None."""
+    return products if cap is None else cap * np.tanh(products / cap)
+
+
 def attend(query, key, value, allowed, bias=0.0, rows=None, key_table=None, value_table=None, cap=None, sink=None):
     """Returns the output (T, Hv) and the weights (T, S) of one head.
 
@@ -41,10 +46,9 @@ def attend(query, key, value, allowed, bias=0.0, rows=None, key_table=None, valu
         key_table: (R, H), or None.
         value_table: (R, Hv), or None.
         cap: number, or None: f(x) = x.
-        sink: number, or None.
+        sink: number, or a column (T, 1) of them, or None.
     """
-    products = query @ key.T
-    scores = (products if cap is None else cap * np.tanh(products / cap)) + bias
+    scores = capped(query @ key.T, cap) + bias
     if key_table is not None:
         scores = scores + np.take_along_axis(query @ key_table.T, rows, 1)
     highest = np.max(scores, axis=1, where=allowed, initial=-np.inf, keepdims=True)

@@ -14,15 +14,16 @@ def clustered(head):
     query, key = head.query, head.key
     if layer.position == "rotary":
         query, key = attention.rotate(query, positions[0]), attention.rotate(key, positions[1])
+    scale = layer.head_settings.attention_scale or layer.key_dim**-0.5
     seen = np.broadcast_to(head.allowed, (len(query), len(key))) & head.key_exists
     weights = np.zeros(seen.shape)
     clusters = _clusters(query, head.query_exists, head.weights["planes"], layer)
     for cluster in set(clusters[head.query_exists]):
         members = np.flatnonzero((clusters == cluster) & head.query_exists)
-        weights[members] = _softmax(query[members].mean(0) @ key.T * layer.key_dim**-0.5, seen[members[0]])
+        weights[members] = _softmax(query[members].mean(0) @ key.T * scale, seen[members[0]])
         if layer.top_k is not None:
             for member in members:
-                weights[member] = _improved(weights[member], query[member] @ key.T * layer.key_dim**-0.5, seen, layer)
+                weights[member] = _improved(weights[member], query[member] @ key.T * scale, seen, layer)
     return weights @ head.value, weights, seen
 
 

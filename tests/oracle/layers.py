@@ -97,8 +97,10 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
     weights = arrays_of(layer, read)
     source = query if value is None else value
     queries, values = _project(weights, "query", query), _project(weights, "value", source)
-    keys = _project(weights, "key", source if key is None else key) if "key/kernel" in weights else queries
-    queries, keys = _normed(layer, weights, "query", queries), _normed(layer, weights, "key", keys)
+    queries = _normed(layer, weights, "query", queries)
+    keys = queries
+    if "key/kernel" in weights:
+        keys = _normed(layer, weights, "key", _project(weights, "key", source if key is None else key))
     for b in range(len(query)):
         exists = _masks_of(masks, b, len(query[0]), len(source[0]), value is None)
         every = np.ones((layer.num_heads, len(query[0]), len(source[0])), bool)
@@ -273,14 +275,16 @@ def _all(head):
     keys, values = weights["key"] * layer.key_dim**0.5, weights["value"] * layer.num_persistent**0.5
     near = (layer.num_heads + 1) // 2 if layer.variant == "head_split" else layer.num_heads
     if head.index >= near:
-        slots = np.exp(head.query @ keys[head.index - near].T * layer.key_dim**-0.5)
+        slots = np.exp(head.query @ keys[head.index - near].T * _scale(layer))
         nothing = np.zeros(head.allowed.shape)
         return slots / slots.sum(1, keepdims=True) @ values[head.index - near], nothing, nothing > 0
     window, pattern = _window_of_all(head)
     number = 0 if layer.variant == "head_split" else head.index
-    slots = np.exp(head.query @ keys[number].T * layer.key_dim**-0.5)
+    slots = np.exp(attention.capped(head.query @ keys[number].T * _scale(layer), layer.head_settings.logit_soft_cap))
     if layer.variant == "all":
         total = window.sum(1, keepdims=True) + slots.sum(1, keepdims=True)
+        if "sinks" in weights:
+            total = total + np.exp(weights["sinks"][head.index])
         return (window @ head.value + slots @ values[number]) / total, window / total, pattern
     shares = window / np.maximum(window.sum(1, keepdims=True), 1e-300)
     output = shares @ head.value
@@ -293,11 +297,12 @@ def _window_of_all(head):
     """Returns the exponentials of the scores of a window, times the span, and which pairs have any."""
     layer, first = head.layer, 1 if head.layer.mask_self else 0
     positions = np.arange(len(head.query)), np.arange(len(head.key))
-    distance, query, key = np.abs(_apart(*positions)), head.query * layer.key_dim**-0.5, head.key
+    distance, query, key = np.abs(_apart(*positions)), head.query * _scale(layer), head.key
     pattern = definitions.window(*distance.shape, layer.window + first, head.causal) & (distance >= first)
     scores = query @ key.T
     if layer.position == "rotary":
         scores = attention.rotate(query, positions[0]) @ attention.rotate(key, positions[1]).T
+    scores = attention.capped(scores, layer.head_settings.logit_soft_cap)
     if layer.position == "alibi":
         scores = scores - attention.slopes(layer.num_heads)[head.index] * distance
     if layer.position == "relative":
@@ -330,12 +335,16 @@ def _lsh(head):
         shares = np.exp(scores) * seen * (~own if masks_self else 1.0)
         total += shares
         output += shares @ head.value + np.einsum("ts,tsh->th", shares, value_rows)
+    alone = np.zeros(len(total), bool)
     if masks_self:
         alone = (total.sum(1) == 0) & pattern.any(1)
         total[alone] = own[alone]
         output[alone] = (head.value + value_rows[own])[alone]  # a token's own rank is 0 in every round
         pattern = pattern & (~own | alone[:, None])
-    sums = np.maximum(total.sum(1, keepdims=True), 1e-300)
+    sums = total.sum(1, keepdims=True)
+    if "sinks" in head.weights:
+        sums = sums + np.where(alone[:, None], 0.0, np.exp(head.weights["sinks"][head.index]))
+    sums = np.maximum(sums, 1e-300)
     return output / sums, total / sums, pattern
 
 
@@ -344,7 +353,7 @@ def _counts_of_rounds(head, tokens_apart):
     layer = head.layer
     rounds = [
         [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
-        for rotation in head.weights["rotations"][:, head.index]
+        for rotation in head.weights["rotations"][:, _key_head(layer, head.index)]
     ]
     if layer.use_successor_values:
         followed = _reads_successors(head)
@@ -378,11 +387,11 @@ def _named(head, groups, exists):
 def _scores_of_round(head, positions, places_apart):
     """Returns the scores (T, S) with what positions add, and the rows that are added to the values, (T, S, Hv)."""
     layer, apart = head.layer, _apart(*positions)
-    query = head.query * layer.key_dim**-0.5
+    query = head.query * _scale(layer)
     key = head.key / np.linalg.norm(head.key, axis=1, keepdims=True)
     if layer.position == "rotary":
         query, key = attention.rotate(query, positions[0]), attention.rotate(key, positions[1])
-    scores = query @ key.T
+    scores = attention.capped(query @ key.T, layer.head_settings.logit_soft_cap)
     if layer.position == "alibi":
         scores = scores - attention.slopes(layer.num_heads)[head.index] * np.abs(apart)
     if layer.position != "relative":
@@ -414,8 +423,12 @@ def _by_positions(head, pattern, extra=0.0, mask_self=False, next_pattern=None):
         return _of_both_values(head, positions, pattern, next_pattern & masked, mask_self)
     if mask_self:
         pattern = definitions.without_self(pattern, *positions)
-    scale = head.layer.head_settings.attention_scale or head.layer.key_dim**-0.5
-    return (*_attend(head, *positions, pattern, _apart(*positions), scale, extra), pattern)
+    attended = _attend(head, *positions, pattern, _apart(*positions), _scale(head.layer), extra, mask_self=mask_self)
+    return (*attended, pattern)
+
+
+def _scale(layer):
+    return layer.head_settings.attention_scale or layer.key_dim**-0.5
 
 
 def _of_both_values(head, positions, pattern, next_pattern, mask_self):
@@ -425,9 +438,8 @@ def _of_both_values(head, positions, pattern, next_pattern, mask_self):
     head.value, head.key = np.concatenate([head.value, _next_values(head)]), np.concatenate([head.key] * 2)
     if mask_self:
         pattern = definitions.without_self(pattern, queries, keys)
-    own = _attend(
-        head, queries, keys, pattern, _apart(queries, keys), head.layer.key_dim**-0.5, rows=np.arange(len(keys))
-    )
+    sizes = {"scale": _scale(head.layer), "rows": np.arange(len(keys)), "mask_self": mask_self}
+    own = _attend(head, queries, keys, pattern, _apart(queries, keys), **sizes)
     output, weights, pattern = own[0], *(np.split(x, 2, 1) for x in (own[1], pattern))
     return output, sum(weights), pattern[0] | pattern[1]
 
@@ -560,7 +572,12 @@ def _nearest(head, selection, mask_self):
     positions = np.arange(len(head.query)), np.arange(len(head.key))
     if mask_self:
         pattern = definitions.without_self(pattern, *positions)
-    return (*_attend(head, *positions, pattern, ranks_apart), pattern)
+    return (*_attend(head, *positions, pattern, ranks_apart, _own_scale(head.layer), mask_self=mask_self), pattern)
+
+
+def _own_scale(layer):
+    """Returns the factor of the scores of routing, which has none by itself."""
+    return layer.head_settings.attention_scale or 1.0
 
 
 def _top_keys(head):
@@ -572,7 +589,7 @@ def _top_keys(head):
     if head.segments is not None:
         pattern = pattern & (head.segments[:, None] == head.segments[None, :])
     positions = np.arange(len(head.query)), np.arange(len(head.key))
-    return (*_attend(head, *positions, pattern, ranks_apart), pattern)
+    return (*_attend(head, *positions, pattern, ranks_apart, _own_scale(head.layer)), pattern)
 
 
 def _chosen_keys(head, centroids, size, key_exists):
@@ -595,7 +612,8 @@ def _members(head, x, exists):
     """Returns the members of each cluster, by ascending position."""
     layer = head.layer
     if layer.selection == "hash":
-        buckets = (x @ head.weights["planes"][head.index].T > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
+        planes = head.weights["planes"][_key_head(layer, head.index)]
+        buckets = (x @ planes.T > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
         return definitions.bucket_members(buckets, layer.num_clusters, layer.cluster_size, exists)
     choose = definitions.strided_members if layer.selection == "strided" else definitions.best_members
     return choose(x @ head.weights["centroids"][_key_head(head.layer, head.index)].T, layer.cluster_size, exists)
@@ -617,7 +635,7 @@ def _of_all_tokens(head, mask_self):
             pattern = pattern & (head.segments[queries][:, None] == head.segments[keys][None, :])
         if mask_self:
             pattern = definitions.without_self(pattern, queries, keys)
-        got, shares = _attend(head, queries, keys, pattern, ranks_apart)
+        got, shares = _attend(head, queries, keys, pattern, ranks_apart, _own_scale(layer))
         output[queries] += got
         probabilities[pairs] += shares
         count[queries] += 1
@@ -626,10 +644,11 @@ def _of_all_tokens(head, mask_self):
     return output / count, probabilities / count, seen
 
 
-def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0, rows=None):
+def _attend(head, queries, keys, pattern, apart, scale, extra=0.0, rows=None, mask_self=False):
     """Returns attention between the tokens at two lists of positions; `apart` is what the table of distances is for.
 
     `extra` is added to the scores. The rows of keys and values are `rows`, None where they are those of the positions.
+    With `mask_self` a query that sees itself sees nothing else, and has no sink beside it.
     """
     layer, tokens_apart, rows = head.layer, _apart(queries, keys), keys if rows is None else rows
     query, key, value = scale * head.query[queries], head.key[rows], head.value[rows]
@@ -652,7 +671,10 @@ def _attend(head, queries, keys, pattern, apart, scale=1.0, extra=0.0, rows=None
             "value_table": head.weights.get("relative_value"),
         }
     sinks = head.weights.get("sinks")
-    tables |= {"cap": layer.head_settings.logit_soft_cap, "sink": None if sinks is None else sinks[head.index]}
+    if sinks is not None:
+        sees_self = np.any(pattern & (tokens_apart == 0), axis=1, keepdims=True)
+        tables["sink"] = np.where(sees_self & mask_self, -np.inf, sinks[head.index])
+    tables["cap"] = layer.head_settings.logit_soft_cap
     return attention.attend(query, key, value, pattern, bias + extra, **tables)
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.products import products_with_keys, sum_of_values
 from tf_sparse_attention.ops.random_bits import pair_uniform
-from tf_sparse_attention.ops.softmax import lowest, softmax, softmax_of_values, softmax_with_sum
+from tf_sparse_attention.ops.softmax import SELF_BIAS, lowest, softmax, softmax_of_values, softmax_with_sum
 from tf_sparse_attention.types import DType, Seed, Tensor
 
 
@@ -216,13 +216,16 @@ def attend_shared_keys(
 def with_sinks(attended: Attended, sinks: Tensor) -> Attended:
     """Returns attention of heads in whose softmax there is one logit more, which has no value.
 
+    A query that sees itself because it sees nothing else is left as it is: its own score is not known any more.
+
     Args:
         attended: an `Attended` of (B, N, T, Hv) with the log-sum-exp.
         sinks: float (N,), the logit of each head.
     """
-    output, weights, log_sum_exp = attended
-    sinks = ops.cast(sinks, log_sum_exp.dtype)[:, None]  # type: ignore[union-attr]  # as asked for
-    kept = ops.sigmoid(log_sum_exp - sinks)[..., None]
+    output, weights = attended[:2]
+    log_sum_exp = cast(Tensor, attended.log_sum_exp)  # as asked for
+    sinks = ops.cast(sinks, log_sum_exp.dtype)[:, None]
+    kept = ops.where(log_sum_exp < SELF_BIAS / 2, 1.0, ops.sigmoid(log_sum_exp - sinks))[..., None]
     weights = None if weights is None else weights * ops.cast(kept, weights.dtype)
     return Attended(output * ops.cast(kept, output.dtype), weights, ops.logaddexp(log_sum_exp, sinks))
 

@@ -6,9 +6,9 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.softmax import SELF_BIAS
 from tf_sparse_attention.types import Tensor
 
-SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
 NO_GROUP = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
 
 

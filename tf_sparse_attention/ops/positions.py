@@ -78,6 +78,10 @@ class NoPosition:
         """Returns the `value_bias` of `attend`, or None; `distances` as in `score_bias`."""
         return None
 
+    def scaled(self, factor: float) -> Self:
+        """Returns these positions for queries that lack a factor of their scale, as those that also serve as keys."""
+        return self
+
     def of_heads(self, heads: slice) -> Self:
         """Returns the position object of some of the heads, a slice of theirs."""
         return self
@@ -102,6 +106,9 @@ class Relative(NoPosition):
     by_token: bool = False
 
     has_bias = True
+
+    def scaled(self, factor: float) -> Self:
+        return dataclasses.replace(self, key_table=self.key_table * factor)
 
     def by_tokens(self) -> Self:
         """Returns these positions with distances in tokens, on the key side alone."""

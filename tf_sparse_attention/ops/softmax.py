@@ -7,6 +7,7 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.products import products_with_keys, side_by_side, sum_of_values
 from tf_sparse_attention.types import DType, Tensor
 
+SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
 MOST_AXES = 5  # of TensorFlow's softmax
 
 

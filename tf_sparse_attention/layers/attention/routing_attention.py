@@ -188,6 +188,8 @@ class RoutingAttention(AttentionLayer):
     @property
     def position_encoding(self) -> NoPosition:
         position = super().position_encoding
+        if self.share_qk:
+            position = position.scaled(self.score_scale**0.5)
         if isinstance(position, Relative) and self.distance == "token":
             return dataclasses.replace(position, by_token=True)
         return position
@@ -219,10 +221,13 @@ class RoutingAttention(AttentionLayer):
         return kmeans.normalize(super().project_heads(projection, x))
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        scale = self.head_settings.attention_scale  # LN(q) . LN(k) has none by itself
-        if scale is not None:
-            query = query * (scale**0.5 if key is None else scale)
+        query, key = super().score_inputs(query, key)
         return ops.cast(query, self.compute_dtype), None if key is None else ops.cast(key, self.compute_dtype)
+
+    @property
+    def score_scale(self) -> float:
+        scale = self.head_settings.attention_scale
+        return 1.0 if scale is None else scale  # LN(q) . LN(k) has none by itself
 
     def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
         options = super().attention_options(causal)

@@ -138,8 +138,8 @@ class SparseAttention(AttentionLayer):
         position = super().position_encoding
         if not isinstance(position, Relative):
             return position
-        if self.share_qk:  # queries that serve as keys come with half of the scale, the table with the other half
-            position = dataclasses.replace(position, key_table=position.key_table * self.score_scale**0.5)
+        if self.share_qk:
+            position = position.scaled(self.score_scale**0.5)
         return position.by_tokens() if self.pattern.by_content else position
 
     def get_config(self) -> Config:
