@@ -67,6 +67,9 @@ WINDOWS: dict[str, Window] = {
     "GptOssAttention": _positions_before,
 }
 
+# Blocks that take the attention of another family and show it masks which are not causal.
+NOT_CAUSAL = ("PaliGemmaDecoderBlock",)
+
 
 def is_decoder_attention(layer: keras.layers.Layer) -> bool:
     """Returns whether a layer is the attention of one of KerasHub's decoders that are known here."""
@@ -125,6 +128,11 @@ def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
     if attribute_of(attention, "rope_scaling_type") is not None:
         return f"its rotary positions are scaled by {attention.rope_scaling_type!r}, which changes with the length"
     return quantized_reason(attention)
+
+
+def block_reason(block: keras.layers.Layer) -> str | None:
+    """Returns why the attention of a decoder's block cannot be replaced, None if nothing of the block is against it."""
+    return "it attends both ways to images and prompts" if type(block).__name__ in NOT_CAUSAL else None
 
 
 def quantized_reason(attention: keras.layers.Layer) -> str | None:

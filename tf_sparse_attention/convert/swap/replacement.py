@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import keras
 
-from tf_sparse_attention.convert.swap.decoders import copy_head_parts, is_decoder_attention
+from tf_sparse_attention.convert.swap.decoders import block_reason, copy_head_parts, is_decoder_attention
 from tf_sparse_attention.convert.swap.dense_attention import (
     is_dense_attention,
     is_keras_attention,
@@ -118,6 +118,8 @@ class Replacement:
                 self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
             elif _is_cross_attention(site):
                 self.note_skipped(site.path, site.layer, CROSS_ATTENTION)
+            elif reason := block_reason(site.parent):
+                self.note_skipped(site.path, site.layer, reason)
             else:
                 self._replace_at(site, by_dense)
         self._note_other_attention(sites)
