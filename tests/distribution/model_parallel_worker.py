@@ -33,8 +33,9 @@ def scope(batch_devices, model_devices):
         return contextlib.nullcontext()
     devices = keras.distribution.list_devices()[:number]
     mesh = keras.distribution.DeviceMesh((batch_devices, model_devices), ("batch", "model"), devices)
-    layouts = tsa.distribution.layout_map(mesh)
-    return tsa.distribution.ModelParallel(layout_map=layouts).scope()
+    # Two devices divide everything, so that Keras's own class does.
+    kind = keras.distribution.ModelParallel if number == 2 else tsa.distribution.ModelParallel
+    return kind(layout_map=tsa.distribution.layout_map(mesh), batch_dim_name="batch").scope()
 
 
 def make_model(optimizer):

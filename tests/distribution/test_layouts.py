@@ -17,6 +17,8 @@ LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
 GROUPED = {"layer": "LocalAttention", "num_heads": 4, "key_dim": 4, "window": 4, "num_key_value_heads": 2}
 GROUPED |= {"use_sink": True, "use_gate": True, "use_query_key_norm": True}
 ROUTED = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 4}
+SELECTED = {"layer": "BlockSelectedAttention", "num_heads": 2, "key_dim": 4, "block_size": 4, "key_convolution": 2}
+NATIVE = {"layer": "NativeSparseAttention", "num_heads": 4, "key_dim": 4, "block_size": 4, "num_key_value_heads": 2}
 PERSISTENT = {"layer": "AllAttention", "num_heads": 4, "key_dim": 4, "num_persistent": 4, "window": 4}
 WHOLE = (
     "gamma",
@@ -27,6 +29,7 @@ WHOLE = (
     "output/bias",
     "gate_",
     "norm/scale",
+    *(f"pooling/{name}" for name in ("position", "inner_kernel", "inner_bias", "outer_kernel")),
 )
 
 
@@ -37,8 +40,8 @@ def mesh(*shape):
 
 def model(**embedding):
     arguments = {"intermediate_dim": 16, "activation": "geglu", "seed": 0, **embedding}
-    attention = [[LOCAL, ROUTED], [{**PERSISTENT, "adaptive_span": True}], [GROUPED]]
-    return tsa.models.LanguageModel(tsa.models.Backbone(12, 3, 8, attention, **arguments))
+    attention = [[LOCAL, ROUTED], [{**PERSISTENT, "adaptive_span": True}], [GROUPED], [SELECTED], [NATIVE]]
+    return tsa.models.LanguageModel(tsa.models.Backbone(12, 5, 8, attention, **arguments))
 
 
 @pytest.mark.parametrize("embedding", [{"embedding_dim": 4}, {"embedding": {"cutoffs": (4, 8), "div_value": 2}}])
@@ -63,6 +66,10 @@ def test_every_weight_that_grows_with_the_model_is_split(embedding):
         ("backbone/block_0/attention/local_0/gate/bias", ("model", None)),
         ("backbone/block_0/attention/local_0/sinks", ("model",)),
         ("backbone/block_0/attention/local_0/key_norm/scale", None),
+        ("block_selected_attention/key_convolution/kernel", (None, "model", None)),
+        ("native_sparse_attention/branch_gate/bias", ("model", None)),
+        ("native_sparse_attention/compressed_key/kernel", (None, "model", None)),
+        ("native_sparse_attention/key_pooling/inner_kernel", None),
         ("backbone/block_0/feed_forward/output/kernel", ("model", None)),
         ("backbone/embedding/embeddings", ("model", None)),
         ("language_model/to_vocabulary/kernel", (None, "model")),
