@@ -2,8 +2,8 @@
 
 python -m benchmarks.decoding [--positions 512 8192] [--keys 64 256 1024] [--heads 8] [--markdown]
 
-All models are alike but for their attention: local, local and routed, strided, and dense, which is a window as long as
-the cache. Each decodes greedily in one compiled loop that begins at a position; figures are those of the best run of
+All models are alike but for their attention: local, local and routed, strided, selected blocks, which keep all keys and
+read four blocks, and dense, which is a window as long as the cache. Each decodes greedily in one compiled loop that begins at a position; figures are those of the best run of
 several, in turn.
 
 1. By position: the last column but three compares the last position with the first, and `prompt` is the time of
@@ -47,11 +47,12 @@ def attention(kind, heads, length, keys=KEYS):
         "local": [local],
         "local and routed": [{**local, "num_heads": heads // 2}, {**routing, "num_heads": heads - heads // 2}],
         "strided": [{"layer": "StridedAttention", **sizes, "stride": keys // 2, "heads": "merged"}],
+        "selected": [{"layer": "BlockSelectedAttention", **sizes, "block_size": max(keys // 4, 1), "num_blocks": 4}],
         "dense": [{**local, "window": length}],
     }[kind]
 
 
-KINDS = ("local", "local and routed", "strided", "dense")
+KINDS = ("local", "local and routed", "strided", "selected", "dense")
 
 
 def make_model(kind, layers, heads, length, keys=KEYS):

@@ -130,5 +130,5 @@ def test_a_process_reports_the_peak_of_its_memory():
 
 @pytest.mark.large
 def test_the_aims_are_met_at_8192(capsys):
-    cases = ["local", "nearest", "top_k"]
+    cases = ["local", "nearest", "top_k", "selected"]
     assert attention.main(["--lengths", "4096", "8192", "--check", "--cases", *cases]) == 0, capsys.readouterr().out
