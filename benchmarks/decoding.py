@@ -3,8 +3,8 @@
 python -m benchmarks.decoding [--positions 512 8192] [--keys 64 256 1024] [--heads 8] [--markdown]
 
 All models are alike but for their attention: local, local and routed, strided, selected blocks, which keep all keys and
-read four blocks, and dense, which is a window as long as the cache. Each decodes greedily in one compiled loop that begins at a position; figures are those of the best run of
-several, in turn.
+read four blocks, and dense, which is a window as long as the cache. Each decodes greedily in one compiled loop that
+begins at a position; figures are those of the best run of several, in turn.
 
 1. By position: the last column but three compares the last position with the first, and `prompt` is the time of
    `prefill` over that of a call, for a prompt of 2048 tokens.

@@ -20,7 +20,7 @@ from benchmarks.quality.peers import KINDS as PEERS
 from benchmarks.quality.tasks import TASKS, Task
 from tf_sparse_attention import models
 
-KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_successors", "dense")
+KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_successors", "selected", "native", "dense")
 
 
 def build(task: Task, kind: str) -> models.LanguageModel:
@@ -30,7 +30,7 @@ def build(task: Task, kind: str) -> models.LanguageModel:
     def narrow(part):
         if isinstance(part, list):
             return [narrow(each) for each in part]
-        return {**part, "window": window} if part["layer"] == "LocalAttention" else part
+        return {**part, "window": window} if "window" in part else part
 
     parts = narrow(config.parts_of(kind, 1024))
     intermediate_dim = 4 * tasks.HIDDEN_DIM
