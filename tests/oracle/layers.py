@@ -518,7 +518,7 @@ def _native_sparse(head):
         np.reshape([_pooled(weights, name, x, block) for block, _ in blocks], (len(blocks), x.shape[1]))
         for name, x in (("key_pooling", keys[1]), ("value_pooling", values[1]))
     ]
-    scale, sinks = layer.head_settings.attention_scale or layer.key_dim**-0.5, weights.get("sinks")
+    scale, sinks = _scale(layer), weights.get("sinks")
     parts = []
     for index in range(layer.num_heads)[_group(head)]:
         seen = definitions.seen_blocks(blocks, layer.block_size, head.allowed_of_heads[index], head.segments)
