@@ -162,15 +162,19 @@ class ChosenRows(CrossCachePolicy):
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
         own = own_cluster_sets(group, self.num_groups) | {"group": group}
-        passed = take_blocks(entry["position"], group)[:, :, 0] <= index[:, None, None]
+        passed = _of_group(entry["position"], group) <= index[:, None, None]
         if "mask" in entry:
-            passed = ops.logical_and(passed, take_blocks(entry["mask"], group)[:, :, 0])
+            passed = ops.logical_and(passed, _of_group(entry["mask"], group))
         last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
         return {"rank": last, **{name: x[..., 0] for name, x in own.items()}}
 
     def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
-        group = place.group[..., None]
-        found = {name: take_blocks(x, group)[:, :, 0] for name, x in entry.items() if name not in self.names}
+        found = {name: _of_group(x, place.group[..., None]) for name, x in entry.items() if name not in self.names}
         ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None]
         exists = found.get("mask", ops.ones((1, 1, 1), "bool"))
         return ReadKeys(found["key"], found["value"], found["position"], exists, {"rank": ranks})
+
+
+def _of_group(x: Tensor, group: Tensor | None) -> Tensor:
+    """Returns the part of each head's group, (B, n, 1), of an array (B, n, K, ..): (B, n, ..)."""
+    return take_blocks(x, group)[:, :, 0]
