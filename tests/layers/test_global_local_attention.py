@@ -20,7 +20,9 @@ def definition(layer, x, counts, exists):
     weights = {name: np.asarray(ops.convert_to_numpy(weight), "float64") for name, weight in weights.items()}
 
     def project(name):
-        return np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"]) + weights[f"{name}/bias"]
+        heads = np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"]) + weights[f"{name}/bias"]
+        scale = weights.get(f"{name.removeprefix('global_')}_norm/scale")
+        return heads if scale is None else heads / np.sqrt(np.mean(heads**2, -1, keepdims=True) + 1e-6) * scale
 
     query, key, value = (project(name) for name in ("query", "key", "value"))
     own = [project(f"global_{name}" if layer.own_projections else name) for name in ("query", "key", "value")]
@@ -47,15 +49,17 @@ def definition(layer, x, counts, exists):
     num_global=st.integers(1, 6),
     own=st.booleans(),
     counted=st.booleans(),
+    normed=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_any_marks_equal_the_definition(length, window, num_global, own, counted, seed):
+def test_any_marks_equal_the_definition(length, window, num_global, own, counted, normed, seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(2, length, SIZE)).astype("float32")
     marks = rng.random((2, length)) < 0.3
     counts = marks * rng.integers(1, 4, marks.shape) if counted else marks
     exists = np.arange(length) < rng.integers(1, length + 1, (2, 1))
-    layer = GlobalLocalAttention(N, H, window=window, num_global=num_global, own_projections=own, name="attention")
+    options = {"window": window, "num_global": num_global, "own_projections": own, "use_query_key_norm": normed}
+    layer = GlobalLocalAttention(N, H, **options, name="attention")
     layer.build((None, None, SIZE))
     for weight in layer.weights:
         weight.assign(rng.normal(size=weight.shape) * 0.5)

@@ -171,7 +171,7 @@ def test_a_sink_takes_its_share_of_every_softmax():
     for each in (layer, plain):
         each.build(x.shape)
     plain.set_weights([w for w in layer.get_weights() if w.shape != (2,)])
-    layer._head_sinks.assign([-1e4, 1.0])
+    layer.head_sinks.assign([-1e4, 1.0])
     weights, whole = (
         to_numpy(each(x, use_causal_mask=True, return_attention_scores=True)[1]) for each in (layer, plain)
     )

@@ -158,12 +158,12 @@ def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAt
     for part in target.parts if isinstance(target, MixedAttention) else [target]:
         heads = slice(first, first + part.num_heads)
         first += part.num_heads
-        for name, norm in part._head_norms.items():
+        for name, norm in part.head_norms.items():
             theirs = _norm(source, name)
             if theirs is not None:
                 assign_copy(norm.scale, _norm_scale(theirs))
-        if part._head_sinks is not None and wanted["use_sink"]:
-            assign_copy(part._head_sinks, source.sinks[heads])
+        if part.head_sinks is not None and wanted["use_sink"]:
+            assign_copy(part.head_sinks, source.sinks[heads])
         remarks += _differences(part, wanted)
     return list(dict.fromkeys(remarks))
 

@@ -134,7 +134,13 @@ class GlobalLocalAttention(LocalAttention):
         if value is not None:
             raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
         heads = super().project(query)
-        return (*heads, *(projections.heads_first(layer(query)) for layer in self._global))
+        if not self._global:
+            return heads
+        own = [
+            self.project_heads(layer, query, norm)
+            for layer, norm in zip(self._global[:2], ("query", "key"), strict=True)
+        ]
+        return *heads, *own, projections.heads_of(self._global[2], query)
 
     def add_extra_masks(self, masks: TokenMasks, query: Tensor, global_mask: Tensor | None = None) -> TokenMasks:
         return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))

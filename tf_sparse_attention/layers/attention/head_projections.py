@@ -52,8 +52,8 @@ class HeadProjections(PatternHeads):
             self._objects,
         )
         self._head_gate = head_parts.make_gate(self, query_shape, self._objects)
-        self._head_norms = head_parts.make_norms(self)
-        self._head_sinks = head_parts.make_sinks(self)
+        self.head_norms = head_parts.make_norms(self)
+        self.head_sinks = head_parts.make_sinks(self)
         if self.position == "relative":
             num_rows = 2 * (self.max_distance or max(self.reach, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
@@ -75,7 +75,14 @@ class HeadProjections(PatternHeads):
         """Returns the output (B, T, D) of the attended heads (B, N, T, Hv) of a query (B, T, D)."""
         return projections.join_heads(self._attention_output, head_parts.gated(self._head_gate, query, heads))
 
-    def project_heads(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
-        """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens."""
+    def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
+        """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens.
+
+        Args:
+            projection: layer of the heads.
+            x: tokens (B, T, D).
+            norm: "query" or "key", whose norm serves. Default: None, that of the projection's name.
+        """
         heads = projections.heads_of(projection, x)
-        return self._head_norms[projection.name](heads) if projection.name in self._head_norms else heads
+        norm = norm or projection.name
+        return self.head_norms[norm](heads) if norm in self.head_norms else heads

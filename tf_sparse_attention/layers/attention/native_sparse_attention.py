@@ -140,8 +140,7 @@ class NativeSparseAttention(AttentionLayer):
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
         """Returns `_Heads`: queries (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H) and values (B, M, T, Hv)."""
         heads = super().project(query, value, key)
-        norm = self._head_norms.get("key", lambda x: x)
-        keys = [norm(projections.heads_of(projection, query)) for projection in self._keys]
+        keys = [self.project_heads(projection, query, norm="key") for projection in self._keys]
         values = [projections.heads_of(projection, query) for projection in self._values]
         gates = ops.sigmoid(projections.heads_of(self._gates, query))
         return _Heads._make((*heads, gates, keys[0], values[0], keys[1], values[1]))

@@ -69,7 +69,7 @@ class PatternHeads(AttentionCache):
             self.position_encoding,
             hide_self="unless_alone" if hides else None,
             soft_cap=self.head_settings.logit_soft_cap,
-            sinks=None if self._head_sinks is None else ops.convert_to_tensor(self._head_sinks),
+            sinks=None if self.head_sinks is None else ops.convert_to_tensor(self.head_sinks),
         )
 
     def with_successors(self, pattern: Pattern) -> Pattern:
