@@ -31,8 +31,10 @@ class Pattern:
     Attributes:
         period: by how many positions a query and a key may be moved together without a change of the rule: 1 for a rule
             of distances, the block size for one of blocks. Masks of such rules are constants. None: by none.
-        reach: the largest distance of a key that matters: so many `position="relative"` without `max_distance` tells
-            apart, and no memory is read from further away. Default 0: the neighbours alone, no memory.
+        reach: so many distances `position="relative"` without `max_distance` tells apart; where the pattern
+            `takes_memory`, no key is seen from further away. Default 0: the neighbours alone, no memory.
+        dense_up_to: the longest sequence in which a query may see all earlier keys, whatever is selected; the audit
+            asks for longer ones. Default: `reach` + 1.
         by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
         num_groups: how many groups there are; only patterns that sort tokens into groups have it.
         chooses_keys: whether each group chooses its keys among all, by `choose_keys`, rather than each key its group.
@@ -159,6 +161,10 @@ class Pattern:
         """
         return known
 
+    @property
+    def dense_up_to(self) -> int:
+        return self.reach + 1
+
     def dense(self, call: Call, known: Known = None) -> Tensor:
         """Returns the dense twin of the rule, before masks: bool broadcastable to (B, n, T, S).
 
@@ -234,6 +240,10 @@ class Composition(Pattern):
     @property
     def reach(self) -> int:
         return max(part.reach for part in self.parts)
+
+    @property
+    def dense_up_to(self) -> int:
+        return max(part.dense_up_to for part in self.parts)
 
     @property
     def by_content(self) -> bool:

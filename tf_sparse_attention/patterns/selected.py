@@ -60,6 +60,10 @@ class ChosenBlocks(Pattern):
     def reach(self) -> int:
         return self.block_size
 
+    @property
+    def dense_up_to(self) -> int:
+        return self.num_blocks * self.block_size
+
     def visible(self, query: Place, key: Place) -> Tensor:
         block = key.position // self.block_size
         seen = block == query.position // self.block_size

@@ -17,7 +17,12 @@ from tests.analysis.causality.audited_layers import (
     language_model,
 )
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
-from tf_sparse_attention.layers import ClusteredAttention, RoutingAttention
+from tf_sparse_attention.layers import (
+    BlockSelectedAttention,
+    ClusteredAttention,
+    NativeSparseAttention,
+    RoutingAttention,
+)
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -240,11 +245,20 @@ def test_an_argument_out_of_range_is_refused(name, value):
         assert_causal(layers.Dense(3), **{name: value})
 
 
-def test_a_sequence_that_a_layer_sees_all_of_is_said_to_be_too_short():
-    layer = RoutingAttention(1, 4, num_clusters=2, cluster_size=10)
-    with pytest.warns(UserWarning, match=r"should be at least 11: .*'routing.*' sees every .* Received: 10 positions"):
-        causality_report(layer, sequence_length=10, hidden_dim=4, num_cuts=1)
-    causality_report(layer, sequence_length=11, hidden_dim=4, num_cuts=1)
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [
+        (lambda: RoutingAttention(1, 4, num_clusters=2, cluster_size=10), 11),
+        (lambda: BlockSelectedAttention(1, 4, block_size=4, num_blocks=3), 13),  # where a block is left out first
+        (lambda: NativeSparseAttention(1, 4, block_size=4, num_blocks=3, window=2), 13),
+        (lambda: NativeSparseAttention(1, 4, block_size=2, num_blocks=2, window=9), 10),
+    ],
+)
+def test_a_sequence_that_a_layer_sees_all_of_is_said_to_be_too_short(make, least):
+    expected = rf"should be at least {least}: .* sees every .* Received: {least - 1} positions"
+    with pytest.warns(UserWarning, match=expected):
+        causality_report(make(), sequence_length=least - 1, hidden_dim=4, num_cuts=1)
+    causality_report(make(), sequence_length=least, hidden_dim=4, num_cuts=1)
 
 
 def test_a_layer_that_cannot_be_causal_is_audited_too():

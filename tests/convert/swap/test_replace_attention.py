@@ -13,7 +13,9 @@ from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import (
     AllAttention,
     ClusteredAttention,
+    GlobalLocalAttention,
     LocalAttention,
+    NativeSparseAttention,
     RoutingAttention,
     SwappedAttention,
 )
@@ -329,6 +331,19 @@ def test_layers_without_a_window_in_place_of_one_with_it_are_reported():
         f"its sliding_window is 2; RoutingAttention has no window: it {further}"
     ]
     assert [part.name for part in sparse.layers[2].parts] == ["near", "far"]
+
+
+@pytest.mark.parametrize("window", [1, 9])
+@pytest.mark.parametrize(
+    ("kind", "options"), [(NativeSparseAttention, {"block_size": 2}), (GlobalLocalAttention, {"num_first_global": 1})]
+)
+def test_layers_that_see_beyond_their_window_are_reported(kind, options, window):
+    causal = kind.can_be_causal
+    model = make_transformer(causal, sliding_window=3, num_layers=1)
+    sparse, lines = reported(model, lambda dense: kind(**arguments_of(dense), window=window, **options))
+    further = "sees beyond its window: it may see further than the sliding_window of 3"
+    assert lines == [f"replaced  attention_0: MultiHeadAttention by {kind.__name__}; {kind.__name__} {further}"]
+    assert sparse.get_layer("attention_0").window == window
 
 
 def test_a_window_that_does_not_count_the_query_is_one_less():

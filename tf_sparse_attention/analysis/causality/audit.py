@@ -217,11 +217,11 @@ def _check_arguments(atol, dtype, vocabulary_size, **counts):
 def _warn_of_short_sequences(layers, length):
     """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
     causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and layer.can_be_causal]
-    reaches = {layer.path: layer.reach for layer in causal if length - 2 < layer.reach <= _LONGEST}
-    if reaches:
-        path = max(reaches, key=lambda path: reaches[path])
+    dense = {layer.path: layer.dense_up_to for layer in causal if length <= layer.dense_up_to <= _LONGEST}
+    if dense:
+        path = max(dense, key=lambda path: dense[path])
         warnings.warn(
-            f"`sequence_length` should be at least {reaches[path] + 2}: in a shorter sequence {path!r} sees every "
+            f"`sequence_length` should be at least {dense[path] + 1}: in a shorter sequence {path!r} sees every "
             "earlier token, so that a leak through what it selects does not show. "
             f"Received: {length} positions.",
             stacklevel=4,

@@ -108,8 +108,9 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
         layer = type(layer).from_config({**layer.get_config(), "parts": serialized})
         return layer, [remark for part in remarks for remark in part]
     old_window = getattr(layer, "window", None)
-    if old_window is None:
-        return layer, [f"{type(layer).__name__} has no window: it may see further than the sliding_window of {window}"]
+    if old_window is None or layer.sees_beyond_window:
+        sees = "sees beyond its window" if old_window else "has no window"
+        return layer, [f"{type(layer).__name__} {sees}: it may see further than the sliding_window of {window}"]
     if layer.reach < window:
         return layer, []
     new_window = old_window - (layer.reach - (window - 1))

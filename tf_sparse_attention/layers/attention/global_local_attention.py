@@ -66,6 +66,7 @@ class GlobalLocalAttention(LocalAttention):
     """
 
     can_be_causal = False
+    sees_beyond_window = True
     cross_cache_unsupported_reason = "global tokens are of the sequence that attends"
     extra_mask_names = ("global_mask",)
 

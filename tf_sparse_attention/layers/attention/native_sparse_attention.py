@@ -88,6 +88,8 @@ class NativeSparseAttention(AttentionLayer):
         (2, 200, 64)
     """
 
+    sees_beyond_window = True
+
     def __init__(
         self,
         num_heads: int,
@@ -109,6 +111,10 @@ class NativeSparseAttention(AttentionLayer):
     @property
     def reach(self) -> int:
         return max(self.block_size, self._window.reach)
+
+    @property
+    def dense_up_to(self) -> int:
+        return max(self._pattern.dense_up_to, self.window)
 
     def make_pattern(self, causal: bool) -> Pattern:
         return self._pattern

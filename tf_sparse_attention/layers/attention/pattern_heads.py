@@ -31,6 +31,7 @@ class PatternHeads(AttentionCache):
     """
 
     share_qk = False  # whether queries serve as keys, so that no key projection exists
+    sees_beyond_window = False  # whether a layer that has a `window` sees tokens outside it
     # Whether a token sees itself only if it sees nothing else; None: where queries serve as keys.
     mask_self: bool | None = False
     # Whether a key has the value of the token after it, see `Successors`; also where a pattern says so by itself.
@@ -102,6 +103,11 @@ class PatternHeads(AttentionCache):
     def reach(self) -> int:
         """The default of `max_distance`; with `supports_memory`, no key is seen from further away."""
         return self.make_pattern(causal=False).reach
+
+    @property
+    def dense_up_to(self) -> int:
+        """The longest sequence in which a query may see all earlier tokens, whatever is selected."""
+        return self.make_pattern(causal=False).dense_up_to
 
     @property
     def num_pattern_heads(self) -> int:
