@@ -95,13 +95,30 @@ def test_a_model_of_one_length_says_so(code, capsys):
         ("nowhere.keras", "must name files that exist. Received: nowhere.keras."),
         ("model.h5", "must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: model.h5."),
         ("{code}:listed", "error: one of: this that (--debug"),
-        ("{code}:causal --length=1", "`sequence_length` must be"),
+        ("{code}:causal --length=1", "`--length` must be at least 2. Received: 1."),
+        ("{code}:causal --custom=nowhere.py", "`--custom` has the code of layers in a file NAME.keras alone."),
+        ("{code}:causal --random_weights", "`--random_weights` is for keras_hub:PRESET alone."),
     ],
 )
 def test_what_cannot_be_audited_gives_2_and_one_line(name, said, code, capsys):
     assert main(name.format(code=code).split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and said in error and error.count("\n") == 1
+
+
+def test_a_target_of_which_nothing_can_be_said_gives_2(code, capsys):
+    code.write_text("import keras\nlayer = keras.layers.Dense(3, kernel_initializer='zeros')\n")
+    assert main([f"{code}:layer", "--length=6"]) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "nothing can be concluded"
+    assert said[-2] == "nothing was checked by the perturbation check: no output depends on an input"
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_was_warned_of_is_told_beside_an_error(code, capsys):
+    code.write_text("import warnings\ndef layer():\n    warnings.warn('look')\n    raise ValueError('broken')\n")
+    assert main([f"{code}:layer"]) == 2
+    assert capsys.readouterr().err.splitlines() == ["error: broken (--debug shows where)", "warning: look"]
 
 
 def test_a_preset_is_asked_for_without_its_weights(monkeypatch, capsys):

@@ -42,22 +42,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     options = _parser().parse_args(arguments)
-    try:
-        target = load_target(options.model, options.custom, options.random_weights)
-        with warnings.catch_warnings(record=True) as remarks:
-            report = _report(target, options)
-    except Exception as error:  # of the code that is audited, whatever it raises
-        if options.debug:
-            raise
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        said = " ".join(lines) if lines[0].endswith(":") else lines[0]  # what a list is of says nothing without it
-        print(f"error: {kind}{said} (--debug shows where)", file=sys.stderr)
-        return FAILED
-    print(report.to_json() if options.json else report.to_text(), flush=True)
+    with warnings.catch_warnings(record=True) as remarks:
+        try:
+            status = _audit(options)
+        except Exception as error:  # of the code that is audited, whatever it raises
+            if options.debug:
+                raise
+            print(f"error: {_in_one_line(error)} (--debug shows where)", file=sys.stderr)
+            status = FAILED
     for remark in remarks:  # without the line of the library that it came from
         print(f"warning: {remark.message}", file=sys.stderr)
+    return status
+
+
+def _audit(options):
+    if options.length < 2:
+        raise ValueError(f"`--length` must be at least 2. Received: {options.length}.")
+    target = load_target(options.model, options.custom, options.random_weights)
+    report = _report(target, options)
+    print(report.to_json() if options.json else report.to_text(), flush=True)
     return CAUSAL if report.is_causal else LOOKS_AHEAD if report.leaks else FAILED
+
+
+def _in_one_line(error):
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return kind + (" ".join(lines) if lines[0].endswith(":") else lines[0])  # what a list is of says nothing without it
 
 
 def _report(target, options):
@@ -90,8 +100,12 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
         A layer, a model or a function.
 
     Raises:
-        ValueError: If there is no such file, name or preset.
+        ValueError: If there is no such file, name or preset, and for an argument that it has no use for.
     """
+    if custom is not None and not name.endswith(".keras"):
+        raise ValueError(f"`--custom` has the code of layers in a file NAME.keras alone. Received: {name}.")
+    if random_weights and not name.startswith(_KERAS_HUB):
+        raise ValueError(f"`--random_weights` is for keras_hub:PRESET alone. Received: {name}.")
     if name.startswith(_KERAS_HUB):
         return _from_keras_hub(name.removeprefix(_KERAS_HUB), random_weights)
     file, _, attribute = name.rpartition(":")
@@ -159,7 +173,9 @@ def _parser():
     add = parser.add_argument
     add("model", metavar="MODEL", help="see below")
     add("--length", type=int, default=512, help="positions of the input, more than windows and clusters have (512)")
-    add("--quick", action="store_true", help="forward passes alone, for large models: sees no leak in gradients")
+    either = parser.add_mutually_exclusive_group().add_argument
+    either("--quick", action="store_true", help="forward passes alone, for large models: sees no leak in gradients")
+    either("--no_gradients", action="store_true", help="leave the gradient check out")
     add("--training", action="store_true", help="audit with dropout and batch statistics")
     add("--json", action="store_true", help="print the report as JSON")
     add("--batch_size", type=int, default=2, help="sequences (2)")
@@ -169,7 +185,6 @@ def _parser():
     add("--seed", type=int, default=0, help="of inputs and cuts (0)")
     add("--atol", type=float, help="largest change that passes (by dtype, 1e-5 in float32)")
     add("--dtype", choices=("float32", "float64"), help="audit a copy that computes in it")
-    add("--no_gradients", action="store_true", help="leave the gradient check out")
     add("--custom", metavar="FILE.py", help="code of the layers in NAME.keras")
     add("--random_weights", action="store_true", help="of a preset: draw the weights instead of loading them")
     add("--debug", action="store_true", help="show the traceback of an error")

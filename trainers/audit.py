@@ -36,7 +36,7 @@ def main() -> None:
         model = loading.load_model("--model", MODEL.value)  # type: ignore[arg-type]  # one of the two is given
     report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)
     print(report.to_text(), flush=True)
-    sys.exit(0 if report.is_causal else console.LOOKS_AHEAD)
+    sys.exit(0 if report.is_causal else console.LOOKS_AHEAD if report.leaks else console.WRONG_COMMAND)
 
 
 def run() -> None:

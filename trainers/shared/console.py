@@ -34,7 +34,7 @@ WRONG_COMMAND, LOOKS_AHEAD, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
     0: "done",
     1: "a fault of the program, with a traceback",
-    WRONG_COMMAND: "a wrong command, setting or file, in one line",
+    WRONG_COMMAND: "a wrong command, setting or file, in one line; of trainers.audit: nothing can be concluded",
     LOOKS_AHEAD: "of trainers.audit: the model looks ahead",
     4: "of trainers.train: loss or weights are no longer finite; the last good checkpoint is kept",
     5: "of trainers.train: another worker of the run is gone; all have to be started again",

@@ -94,7 +94,7 @@ class CausalityReport:
             *(f"looks ahead: {leak}" for leak in self.leaks),
             *(f"nothing was checked by the {check} check: no output depends on an input" for check in self.powerless),
             *self._skipped(),
-            "causal" if self.is_causal else "NOT CAUSAL",
+            "causal" if self.is_causal else "NOT CAUSAL" if self.leaks else "nothing can be concluded",
         ]
         return "\n".join(lines)
 
