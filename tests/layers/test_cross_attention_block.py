@@ -182,7 +182,7 @@ def prefilled_from(other, kind="heads"):
                 LocalAttention(2, 4, window=3),
                 cross_attention=LocalAttention(2, 4, window=3, use_successor_values=True),
             ),
-            "`cross_attention` must not have the values of successors",
+            r"`cross_attention` must be for two sequences, and \w+ \(Successors\) is",
         ),
         (
             lambda: TransformerBlock(routed(selection="top_keys"), causal=True),

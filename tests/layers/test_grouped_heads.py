@@ -212,6 +212,12 @@ def test_a_sink_leaves_a_query_its_own_key_where_it_sees_nothing_else(name):
         ({"position": "rotary", "rotary_dim": 6}, "`rotary_dim` must be at most `key_dim`"),
         ({"position": "rotary", "rotary_type": "other"}, "`rotary_type` must be one of"),
         ({"position": "rotary", "rotary_low_freq_factor": 4.0}, "`rotary_low_freq_factor` must be less than"),
+        ({"query_key_norm_epsilon": 1e-5}, "`use_query_key_norm` must be True with an epsilon"),
+        ({"position": "rotary", "rotary_beta_fast": 8.0}, "`rotary_type` must be one that reads rotary_beta_fast"),
+        (
+            {"position": "rotary", "rotary_type": "yarn", "rotary_high_freq_factor": 8.0},
+            "`rotary_type` must be one that reads rotary_high_freq_factor",
+        ),
         ({"num_key_value_head": 2}, "Did you mean `num_key_value_heads`"),
     ],
 )

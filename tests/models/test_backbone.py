@@ -254,7 +254,7 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ({"attention": [keras.layers.MultiHeadAttention(2, 4)]}, "under 'layer'. Received: <MultiHeadAttention "),
         (
             {"attention": [{**ROUTING, "use_successor_values": True}], "causal": False},
-            "`causal` must be True where `attention` has the values of successors",
+            r"`causal` must be True with \w+ \(Successors\)",
         ),
         (
             {"attention": [{**LOCAL, "dtype": "float32"}]},

@@ -70,8 +70,8 @@ def find_nonfinite(
         raise ValueError(f"`model` must be a Keras model or layer. Received: {model!r}.")
     if targets is not None and not getattr(model, "compiled", False):
         raise ValueError(f"`targets` must be None for a model that is not compiled. Received: model={model.name}.")
-    if hasattr(model, "_with_targets"):  # what its training step passes on
-        inputs, targets, sample_weight = model._with_targets((inputs, targets, sample_weight))[-1]
+    if hasattr(model, "with_targets"):  # what its training step passes on
+        inputs, targets, sample_weight = model.with_targets((inputs, targets, sample_weight))[-1]
     target = AuditTarget(model, training)
     target.build(inputs)
     bad_inputs = _count(inputs)

@@ -44,12 +44,12 @@ class TargetsAsInputs:
         self.optimizer.build(self.trainable_variables)
 
     def train_step(self, *state_and_data: Any) -> Any:
-        return super().train_step(*self._with_targets(*state_and_data))
+        return super().train_step(*self.with_targets(*state_and_data))
 
     def test_step(self, *state_and_data: Any) -> Any:
-        return super().test_step(*self._with_targets(*state_and_data))
+        return super().test_step(*self.with_targets(*state_and_data))
 
-    def _with_targets(self, *state_and_data):
+    def with_targets(self, *state_and_data: Any) -> Any:
         """Returns the arguments of a step with the targets of its data, the last one, among the inputs."""
         *state, data = state_and_data
         if not (self.loss_from_targets and self._nats_suffice):

@@ -25,7 +25,7 @@ def seen_blocks(blocks: BlockKeys, positions: Tensor, segments: Tensor | None, a
         segments: int (B, T), the document of each query; None where nothing is packed.
         attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
     """
-    seen = blocks.those_before((positions + 1) // blocks.block_size, segments)
+    seen = blocks.among_first((positions + 1) // blocks.block_size, segments)
     if attention_mask is None:
         return seen
     if attention_mask.shape[-1] == 1:

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.gradients import of_result
 from tf_sparse_attention.types import Tensor
 
 
@@ -40,7 +41,7 @@ def _take(x, index):
 
 
 def take_blocks(x: Tensor, index: Tensor) -> Tensor:
-    """Returns `x[b, m, index[b, n, i]]` of blocks (B, M, C, ..) taken often: (B, N, I, ..), see `take_rows`."""
+    """Returns `x[b, m, index[b, n, i]]` of blocks (B, M, G, ..) taken often: (B, N, I, ..), see `take_rows`."""
     batch, heads, number, *sizes = shape(x)
     rows = _take_repeatedly(ops.reshape(x, (batch * heads * number, -1)), _flat(index, batch, heads, number))
     return ops.reshape(rows, (*shape(index), *sizes))
@@ -49,11 +50,10 @@ def take_blocks(x: Tensor, index: Tensor) -> Tensor:
 @ops.custom_gradient
 def _take_repeatedly(x, index):
     def grad(*args, upstream=None):
-        if upstream is None:
-            (upstream,) = args
         number, size = shape(x)
+        rows = ops.reshape(of_result(args, upstream), (-1, size))
         # Of long rows 3/4 of the time of TensorFlow's own gradient, a segment sum.
-        return ops.scatter(ops.reshape(index, (-1, 1)), ops.reshape(upstream, (-1, size)), (number, size)), None
+        return ops.scatter(ops.reshape(index, (-1, 1)), rows, (number, size)), None
 
     return _take(x, index), grad
 
@@ -83,9 +83,7 @@ def take_member_numbers(x: Tensor, positions: Tensor) -> Tensor:
 @ops.custom_gradient
 def _permute(x, order, inverse):
     def grad(*args, upstream=None):
-        if upstream is None:
-            (upstream,) = args
-        return take_rows(upstream, inverse), None, None
+        return take_rows(of_result(args, upstream), inverse), None, None
 
     return take_rows(x, order), grad
 
@@ -107,9 +105,7 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 @ops.custom_gradient
 def _pick(x, index, back, present):
     def grad(*args, upstream=None):
-        if upstream is None:
-            (upstream,) = args
-        return ops.where(present[..., None], take_rows(upstream, back), 0), None, None, None
+        return ops.where(present[..., None], take_rows(of_result(args, upstream), back), 0), None, None, None
 
     return take_rows(x, index), grad
 

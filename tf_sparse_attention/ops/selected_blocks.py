@@ -57,10 +57,10 @@ class BlockKeys(NamedTuple):
         return cls(*sizes, counted, documents[..., -1])
 
     def before(self, positions: Tensor, segments: Tensor | None) -> Tensor:
-        """Returns which blocks end before the position of a query, bool (B or 1, 1, T, G); see `those_before`."""
-        return self.those_before(positions // self.block_size, segments)
+        """Returns which blocks end before the position of a query, bool (B or 1, 1, T, G); see `among_first`."""
+        return self.among_first(positions // self.block_size, segments)
 
-    def those_before(self, ends: Tensor, segments: Tensor | None) -> Tensor:
+    def among_first(self, ends: Tensor, segments: Tensor | None) -> Tensor:
         """Returns which of the first `ends` blocks have keys of the document of a query, bool (B or 1, 1, T, G).
 
         Args:

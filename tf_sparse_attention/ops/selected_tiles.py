@@ -10,6 +10,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement, Together
 from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
 from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_rows
+from tf_sparse_attention.ops.gradients import of_result
 from tf_sparse_attention.ops.grid import Grid
 from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
 from tf_sparse_attention.ops.ring import at_most
@@ -18,7 +19,7 @@ from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.types import Size, Tensor
 
 LARGEST_TILE, SMALLEST_TILE = 64, 16  # queries of a tile
-LARGEST_NUMBER = 2**31  # one more than an int32 holds
+INT32_END = 2**31  # one more than the largest
 
 
 class OwnBlocks(Grid):
@@ -156,12 +157,12 @@ class OwnAndSelected(Together):
 
 
 def _sort_by_block(blocks, num_blocks):
-    """Returns pairs by (block, pair), the rank of each, both (B, N, P), and each block's first rank, (B, N, G + 1).
+    """Returns pairs by (block, pair), the rank of each, both (B, M, P), and each block's first rank, (B, M, G + 1).
 
     Block and pair are one number while it has 31 bits: up to 370,000 positions, two choices each, of blocks of 128.
     """
     pairs = shape(blocks)[-1]
-    if not are_known(pairs, num_blocks) or (num_blocks + 1) * pairs < LARGEST_NUMBER:
+    if not are_known(pairs, num_blocks) or (num_blocks + 1) * pairs < INT32_END:
         packed = ops.sort(blocks * pairs + ops.arange(pairs, dtype="int32"), axis=-1)
         order, in_order = packed % pairs, packed // pairs
         ranks = ops.cast(ops.argsort(order, axis=-1), "int32")
@@ -172,7 +173,7 @@ def _sort_by_block(blocks, num_blocks):
 
 
 def _first_ranks(in_order, num_blocks):
-    """Returns how many of ascending numbers (B, N, P) are less than 0, 1 .. G, int32 (B, N, G + 1): a binary search."""
+    """Returns how many of ascending numbers (B, M, P) are less than 0, 1 .. G, int32 (B, M, G + 1): a binary search."""
     batch, heads, pairs = shape(in_order)
     wanted = ops.arange(num_blocks + 1, dtype="int32")
     low = ops.zeros((batch, heads, num_blocks + 1), "int32")
@@ -192,9 +193,8 @@ def _take_once(x, slots, found, pairs, held):
     """
 
     def grad(*args, upstream=None):
-        if upstream is None:
-            (upstream,) = args
-        return ops.where(held[..., None], take_rows(upstream, pairs), 0), None, None, None, None
+        rows = take_rows(of_result(args, upstream), pairs)
+        return ops.where(held[..., None], rows, 0), None, None, None, None
 
     return ops.where(found[..., None], take_rows(x, slots), 0), grad
 
@@ -207,9 +207,7 @@ def _take_often(x, index, slots, found):
     """
 
     def grad(*args, upstream=None):
-        if upstream is None:
-            (upstream,) = args
-        rows = take_rows(upstream, ops.reshape(slots, (*shape(slots)[:2], -1)))
+        rows = take_rows(of_result(args, upstream), ops.reshape(slots, (*shape(slots)[:2], -1)))
         rows = ops.reshape(rows, (*shape(slots), shape(rows)[-1]))
         return ops.sum(ops.where(found[..., None], rows, 0), axis=2), None, None, None
 

@@ -4,11 +4,12 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.gradients import of_two_results
 from tf_sparse_attention.ops.products import products_with_keys, side_by_side, sum_of_values
 from tf_sparse_attention.types import DType, Tensor
 
 SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
-MOST_AXES = 5  # of TensorFlow's softmax
+SOFTMAX_AXES = 5  # of TensorFlow's softmax
 
 
 def lowest(dtype: DType) -> float:
@@ -20,7 +21,7 @@ def softmax(scores: Tensor) -> Tensor:
     """Returns the softmax over the last axis of scores (..., t, s)."""
     if scores.shape[-1] == 1:  # Keras warns of it, which is right for a sequence of one token
         return ops.exp(scores - scores)
-    if len(scores.shape) <= MOST_AXES:
+    if len(scores.shape) <= SOFTMAX_AXES:
         return ops.softmax(scores, axis=-1)
     sizes = shape(scores)
     return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
@@ -66,7 +67,7 @@ def softmax_of_values(
         output, log_sum_exp, weights = _softmax_of_values(scores, value, **given)
 
         def grad(*args, upstream=None):
-            of_output, of_sum = _of_both(args, upstream)
+            of_output, of_sum = of_two_results(args, upstream)
             if row_has_key is not None:
                 of_output = ops.where(given["row_has_key"], of_output, 0)
                 of_sum = ops.where(given["row_has_key"][..., 0], of_sum, 0)
@@ -89,12 +90,6 @@ def _have_own_gradients():
     return keras.backend.backend() != "torch"
 
 
-def _of_both(args, upstream):
-    """Returns the gradients of two results as Keras hands them to a gradient of one's own; JAX passes both as one."""
-    given = args if upstream is None else upstream
-    return given[0] if len(given) == 1 else given
-
-
 def _softmax_and_sum(scores):
     weights = softmax(scores)
     return weights, ops.max(scores, axis=-1) - ops.log(ops.max(weights, axis=-1))
@@ -105,7 +100,7 @@ def _softmax_with_one_gradient(scores):
     weights, log_sum_exp = _softmax_and_sum(scores)
 
     def grad(*args, upstream=None):
-        of_weights, of_sum = _of_both(args, upstream)
+        of_weights, of_sum = of_two_results(args, upstream)
         mean = ops.sum(weights * of_weights, axis=-1, keepdims=True)
         return weights * (of_weights + (of_sum[..., None] - mean))
 

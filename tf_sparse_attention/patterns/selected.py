@@ -174,10 +174,14 @@ class SelectedSlots(ChosenSlots):
     Args:
         block_size: b.
         num_blocks: blocks that a query reads.
-        shares_reads: whether heads that share keys choose together.
+        use_shared_choice: whether heads that share keys choose together.
     """
 
-    shares_reads: bool = False
+    use_shared_choice: bool = False
+
+    @property
+    def shares_reads(self) -> bool:  # type: ignore[override]  # computed, where others keep it
+        return self.use_shared_choice
 
     def empty_digest(self, keys: Tensor) -> dict[str, Tensor]:
         batch, heads, slots, size = shape(keys)
@@ -205,7 +209,7 @@ class SelectedSlots(ChosenSlots):
         num_blocks = shape(means)[2]
         earlier = ops.arange(num_blocks, dtype="int32") < (place.position // self.block_size)[..., None]
         num_heads = query.shape[1]
-        if self.shares_reads:
+        if self.use_shared_choice:
             query = sum_groups(query, means.shape[1])
         chosen = best_blocks(query, means, earlier[:, :, None], num_choices(num_blocks, self.num_blocks - 1))
         return choices_by_name([for_query_heads(block, num_heads)[..., 0] for block in chosen])

@@ -33,14 +33,15 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
             `window`; `replace_attention` still applies the attention's `sliding_window`. Default: None.
 
     Returns:
-        Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `value_dim`, `dropout`, `use_bias`, `output_shape`,
-        `seed` and the initializers, regularizers and constraints of the projections; with a window also `window`, the
-        smaller of it and the attention's `sliding_window`, if it has one. Where there are such, `num_key_value_heads`
-        and `use_gate`; of a decoder also what describes its rotary positions, `attention_scale`, `logit_soft_cap`,
-        `use_sink` and `use_query_key_norm`.
+        Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `dropout`, `use_bias`, `kernel_initializer` and, where
+        there are such, `num_key_value_heads`; with a window also `window`, the smaller of it and the attention's
+        `sliding_window`, if it has one. Of Keras's layers `value_dim`, `output_shape`, `seed`, the other initializers,
+        regularizers and constraints and, if it is on, `use_gate`; of a decoder `position` and what describes its rotary
+        positions, `use_output_bias`, `attention_scale`, `logit_soft_cap`, `use_sink` and `use_query_key_norm`.
 
     Raises:
-        ValueError: If `attention` is another layer, or `window` is not a positive integer.
+        ValueError: If `attention` is another layer or one of a decoder that is not built, or `window` is not a positive
+            integer.
 
     Example:
         >>> dense = keras.layers.MultiHeadAttention(8, 64, use_bias=False)

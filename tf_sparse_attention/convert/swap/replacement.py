@@ -1,6 +1,7 @@
 """Replaces the attention layers of one model and reports what became of each."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import keras
 
@@ -18,11 +19,13 @@ from tf_sparse_attention.convert.swap.model_copy import copy_state, is_plain_gra
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable, input_sizes
-from tf_sparse_attention.models.layer_sites import find_layer_sites, scope_around
+from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
 CROSS_ATTENTION = "it attends to another sequence"
 DECLINED = "make_layer returned None"
+# By id of a dense layer, what stands in its place and its line of the report; None and () where it stays.
+Swapped: TypeAlias = dict[int, tuple[SwappedAttention | None, tuple[str, ...]]]
 
 
 class Replacement:
@@ -110,7 +113,7 @@ class Replacement:
         """Replaces dense attention inside other layers, in place; returns the model itself."""
         known = {**self.replaced, **self.skipped}
         sites = find_layer_sites(model)
-        by_dense: dict[int, SwappedAttention] = {}
+        by_dense: Swapped = {}
         for site in sites:
             if site.path in known or not is_dense_attention(site.layer):
                 continue
@@ -125,7 +128,7 @@ class Replacement:
         self._note_other_attention(sites)
         return wrap_for_saving(model) if by_dense else model
 
-    def _replace_at(self, site, by_dense):
+    def _replace_at(self, site: LayerSite, by_dense: Swapped) -> None:
         """Replaces the dense layer at one site; a shared layer by the same new one at all its sites."""
         dense = site.layer
         if id(dense) not in by_dense:
@@ -133,7 +136,7 @@ class Replacement:
             swapped = layer and SwappedAttention(
                 layer, self.causal, name=dense.name, dtype=dense.dtype_policy, trainable=dense.trainable
             )
-            by_dense[id(dense)] = swapped, self.replaced.get(site.path)
+            by_dense[id(dense)] = swapped, self.replaced.get(site.path, ())
         swapped, summary = by_dense[id(dense)]
         if swapped is not None:
             swap(site, swapped)

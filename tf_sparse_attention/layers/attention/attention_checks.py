@@ -77,8 +77,8 @@ def check_sources(layer: Any, value: Tensor | None, key: Tensor | None) -> None:
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
     if value is not None and layer.must_be_causal:
         raise ValueError(
-            "`value` and `key` must be None, or `query` itself, with the values of successors and with selected "
-            "blocks, which are for self-attention alone. Received: a value other than the query."
+            f"`value` and `key` must be None, or `query` itself, with {layer.causal_part}, which is for causal "
+            "self-attention alone. Received: a value other than the query."
         )
     if value is not None and layer.share_qk:
         raise ValueError(

@@ -31,7 +31,7 @@ class CrossAttentionCache:
     def cross_cache_unsupported_reason(self) -> str | None:
         """Why the layer cannot decode with a cross-attention cache, as text; None if it can."""
         if self.must_be_causal:
-            return "the values of successors and selected blocks are for self-attention alone"
+            return f"{self.causal_part} is for causal self-attention alone"
         if self.share_qk:
             return "queries serve as keys"
         pattern = self.make_pattern(causal=False)

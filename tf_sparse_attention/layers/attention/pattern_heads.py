@@ -82,7 +82,14 @@ class PatternHeads(AttentionCache):
     @property
     def must_be_causal(self) -> bool:
         """Whether a part of the pattern is for causal self-attention alone."""
-        return self.can_be_causal and any(leaf.must_be_causal for leaf in self.make_pattern(causal=True).leaves())
+        return self.causal_part is not None
+
+    @property
+    def causal_part(self) -> str | None:
+        """The classes of the layer and of a part of its pattern that is for causal self-attention alone, or None."""
+        leaves = self.make_pattern(causal=True).leaves() if self.can_be_causal else []
+        parts = (type(leaf).__name__ for leaf in leaves if leaf.must_be_causal)
+        return next((f"{type(self).__name__} ({part})" for part in parts), None)
 
     @property
     def can_be_causal(self) -> bool:

@@ -217,8 +217,8 @@ class RoutingAttention(AttentionLayer):
     def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
         return [RandomGroups(self.num_clusters, self.seed) if self.selection == "random" else self._clusters]
 
-    def project_heads(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
-        return kmeans.normalize(super().project_heads(projection, x))
+    def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
+        return kmeans.normalize(super().project_heads(projection, x, norm))
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         query, key = super().score_inputs(query, key)

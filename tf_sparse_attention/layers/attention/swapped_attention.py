@@ -61,7 +61,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         attention_mask: numbers or booleans, not zero where a query may see a key, of rank 2 to 4, broadcastable to
             (B, N, T, S).
         use_causal_mask: whether later positions are hidden.
-        cache: float (B, 2, S, N, H), to continue a sequence, or None. Then the call is causal.
+        cache: float (B, 2, S, M, H), to continue a sequence, or None. Then the call is causal.
         cache_update_index: integer, the position of the first query; with `cache` alone.
         cache_update_mask: not used: which tokens of a prompt a cache has is known from its length.
         return_attention_scores: whether to return weights (B, N, T, S) too, not with a cache.
@@ -202,14 +202,14 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
             f"Received: cache of shape {tuple(cache.shape)}."
         )
     queries, keys, values = attention.project(query)
-    new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, N, H)
+    new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, M, H)
     cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))
     batch, length, count = shape(cache)[0], shape(cache)[2], shape(query)[1]
     before = min(attention.reach, length)
     positions = ops.arange(before + count, dtype="int32") + (index - before)
     # The rows themselves: zeros before the cache would be a copy of all of it at every step.
     rows = ops.clip(positions, 0, length - 1)
-    near = ops.take(cache, rows, axis=2)  # (B, 2, M + T, N, H)
+    near = ops.take(cache, rows, axis=2)  # (B, 2, L + T, M, H)
     keys, values = (projections.heads_first(near[:, part]) for part in (0, 1))
     exists = merge((positions >= 0)[None], _near_part(key_mask, rows))
     masks = TokenMasks(
@@ -222,7 +222,7 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
 
 
 def _near_part(mask, rows):
-    """Returns a mask (..., S) at rows (M + T,) of a cache; None of None."""
+    """Returns a mask (..., S) at rows (L + T,) of a cache; None of None."""
     return mask if mask is None or mask.shape[-1] == 1 else ops.take(mask, rows, axis=-1)
 
 

@@ -31,10 +31,9 @@ def check_sublayers(attention: Any, feed_forward: Any, cross_attention: Any) -> 
 def check_causal(attention: Attention, cross_attention: Attention | None, causal: bool) -> None:
     """Raises a `ValueError` for attentions of which one needs a causal block, or one that is not."""
     parts = parts_of(attention)
-    if not causal and any(part.must_be_causal for part in parts):
+    if not causal and (alone := _causal_parts(parts)):
         raise ValueError(
-            "`causal` must be True where `attention` has the values of successors, which would show a token what comes "
-            "after it, or selected blocks, which come before it. Received: causal=False."
+            f"`causal` must be True with {alone[0]}, which is for causal self-attention alone. Received: causal=False."
         )
     never = [part for part in parts if not part.can_be_causal]
     if causal and never:
@@ -43,9 +42,9 @@ def check_causal(attention: Attention, cross_attention: Attention | None, causal
             "positions. Received: causal=True."
         )
     across = parts_of(cross_attention)
-    if any(part.must_be_causal for part in across):
+    if alone := _causal_parts(across):
         raise ValueError(
-            "`cross_attention` must not have the values of successors or selected blocks, for self-attention alone. "
+            f"`cross_attention` must be for two sequences, and {alone[0]} is for causal self-attention alone. "
             f"Received: cross_attention={cross_attention!r}."
         )
     others = [part for part in across if part.cross_cache_unsupported_reason and not _is_published(part)]
@@ -61,6 +60,10 @@ def parts_of(attention: Attention | None) -> list[AttentionLayer]:
     if attention is None:
         return []
     return attention.parts if isinstance(attention, MixedAttention) else [attention]
+
+
+def _causal_parts(parts):
+    return [part.causal_part for part in parts if part.must_be_causal]
 
 
 def _is_published(part):

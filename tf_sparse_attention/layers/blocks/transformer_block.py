@@ -39,7 +39,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         norm: "pre", "post" or "pre_and_post", or "pre_rms", "post_rms" or "pre_and_post_rms" with
             `keras.layers.RMSNormalization` in place of layer norms. Default "pre".
         causal: whether later positions are hidden: passed on as `use_causal_mask`, and needed for the values of
-            successors. Default False.
+            successors and for blocks that queries select. Default False.
         dropout: rate in [0, 1) on the result of each sublayer before it is added, in training. Default 0.
         epsilon: of the norms, default 1e-6.
         remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less

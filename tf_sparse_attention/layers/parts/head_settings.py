@@ -21,6 +21,16 @@ POSITIVE = (  # of `RotarySettings`
     "original_max_position_embeddings",
 )
 
+YARN, LLAMA3 = ("yarn",), ("llama3",)
+READ_BY = {  # of `RotarySettings`, by which types; all types read the others
+    "beta_fast": YARN,
+    "beta_slow": YARN,
+    "truncate": YARN,
+    "low_freq_factor": LLAMA3,
+    "high_freq_factor": LLAMA3,
+    "original_max_position_embeddings": YARN + LLAMA3,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class HeadSettings:
@@ -98,7 +108,16 @@ def _check(settings: HeadSettings) -> None:
         if getattr(settings, name) is not None:
             checks.check_positive(name, getattr(settings, name))
     checks.check_positive("query_key_norm_epsilon", settings.query_key_norm_epsilon)
-    rotary = settings.rotary
+    default = HeadSettings.query_key_norm_epsilon
+    if settings.query_key_norm_epsilon != default and not settings.use_query_key_norm:
+        raise ValueError(
+            "`use_query_key_norm` must be True with an epsilon of these norms. "
+            f"Received: query_key_norm_epsilon={settings.query_key_norm_epsilon}, use_query_key_norm=False."
+        )
+    _check_rotary(settings.rotary)
+
+
+def _check_rotary(rotary: RotarySettings) -> None:
     checks.check_choice("rotary_type", rotary.type, ("linear", "dynamic", "yarn", "llama3"))
     for name in POSITIVE:
         checks.check_positive(ROTARY + name, getattr(rotary, name))
@@ -108,6 +127,12 @@ def _check(settings: HeadSettings) -> None:
             f"rotary_low_freq_factor={rotary.low_freq_factor}, rotary_high_freq_factor={rotary.high_freq_factor}."
         )
     checks.check_switch("rotary_truncate", rotary.truncate)
+    unread = [name for name, kinds in READ_BY.items() if rotary.type not in kinds]
+    unread = [ROTARY + name for name in unread if getattr(rotary, name) != getattr(PLAIN, name)]
+    if unread:
+        raise ValueError(
+            f"`rotary_type` must be one that reads {unread[0]}. Received: rotary_type={rotary.type!r}, {unread}."
+        )
     checks.check_optional_count("rotary_dim", rotary.dim)
     checks.check_optional_count("rotary_denominator_dim", rotary.denominator_dim)
     if rotary.dim is not None and rotary.dim % 2:

@@ -33,7 +33,10 @@ class AttentionOptions(NamedTuple):
     sinks: Tensor | None = None
 
     def of_heads(self, heads: range) -> Self:
-        """Returns the options of the heads that a range says."""
+        """Returns the options of the heads that a range says.
+
+        Persistent vectors and sinks stay those of all heads: they join what parts of the heads have given together.
+        """
         own = as_slice(heads)
         span = None if self.span is None else self.span.of_heads(own)
         return self._replace(position=self.position.of_heads(own), span=span)
