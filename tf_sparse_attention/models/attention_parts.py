@@ -107,7 +107,9 @@ def parse_attention(
     blocks = attention if differ else [attention]
     is_valid = listed and all(isinstance(parts, (list, tuple)) and len(parts) > 0 for parts in blocks)
     if not is_valid or (differ and len(blocks) != num_layers):
-        raise ValueError(f"`{name}` must be {FORMS.format(num_layers=num_layers)}. Received: {name}={attention!r}.")
+        alone = ", put in a list" if isinstance(attention, dict) else ""
+        forms = FORMS.format(num_layers=num_layers)
+        raise ValueError(f"`{name}` must be {forms}{alone}. Received: {name}={repr(attention):.100}.")
     made = [[part_of(part, name) for part in parts] for parts in blocks]
     _check_num_local_layers(num_local_layers, num_layers, differ, made[0], attention)
     if differ:

@@ -63,7 +63,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         rotary_max_wavelength: base of the frequencies of position "rotary", default 10000. `rotary_type` "linear",
             "dynamic", "yarn" or "llama3" and `rotary_scaling_factor` stretch them, `rotary_dim` is how many channels
             of a head turn; these and the others are those of `ops.rotary.RotarySettings` with "rotary_" before.
-        **kwargs: `name`, `dtype`, `trainable`.
+        **kwargs: the arguments from `num_key_value_heads` on, `name`, `dtype` and `trainable`.
 
     Call arguments:
         query: float (B, T, D), or images (B, H, W, D), whose pixels row by row are the T = H W tokens; its masks and
