@@ -69,14 +69,18 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
     command = [f"{tmp_path}/model.keras", "--length=6", "--quick"]
     assert main([*command, f"--custom={code}"]) == 1
     assert "in layer 'flipped'" in capsys.readouterr().out
+    assert main(command) == 2
+    assert "error: `--custom` must name a file with the code of Flipped, which " in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("default")
 def test_a_length_that_shows_too_little_is_a_warning_of_one_line(code, capsys):
     code.write_text("import tf_sparse_attention as tsa\nlayer = tsa.layers.LocalAttention(2, 4, window=6)\n", "utf-8")
-    assert main([f"{code}:layer", "--length=6", "--quick"]) == 0
-    (said,) = (line for line in capsys.readouterr().err.splitlines() if "warn" in line.lower())
+    assert main([f"{code}:layer", "--length=6", "--quick", "--json"]) == 0
+    found = capsys.readouterr()
+    (said,) = (line for line in found.err.splitlines() if "warn" in line.lower())
     assert said.startswith("warning: `sequence_length` should be at least 7: ")
+    assert [f"warning: {warning}" for warning in json.loads(found.out)["warnings"]] == [said]
 
 
 def test_a_model_of_one_length_says_so(code, capsys):
@@ -128,7 +132,11 @@ def test_a_preset_is_asked_for_without_its_weights(monkeypatch, capsys):
         asked.append((args, kwargs))
         return keras.layers.Dense(3)
 
-    models = types.SimpleNamespace(CausalLM=types.SimpleNamespace(from_preset=from_preset))
+    class Backbone:
+        """None is registered."""
+
+    causal = types.SimpleNamespace(from_preset=from_preset)
+    models = types.SimpleNamespace(CausalLM=causal, Backbone=Backbone, Task=Backbone)
     monkeypatch.setitem(sys.modules, "keras_hub", types.SimpleNamespace(models=models))
     assert main(["keras_hub:gpt2", "--length=6", "--quick", "--random_weights"]) == 0
     assert asked == [(("gpt2",), {"preprocessor": None, "load_weights": False})]

@@ -16,7 +16,9 @@ Exit status: 0 causal, 1 looks ahead, 2 nothing can be concluded, with the reaso
 import argparse
 import importlib.util
 import inspect
+import json
 import pathlib
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.analysis import causality_report
+from tf_sparse_attention.convert import register_presets
 
 CAUSAL, LOOKS_AHEAD, FAILED = 0, 1, 2
 _KERAS_HUB = "keras_hub:"
@@ -44,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     with warnings.catch_warnings(record=True) as remarks:
         try:
-            status = _audit(options)
+            status = _audit(options, remarks)
         except Exception as error:  # of the code that is audited, whatever it raises
             if options.debug:
                 raise
@@ -55,12 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _audit(options):
+def _audit(options, remarks):
     if options.length < 2:
         raise ValueError(f"`--length` must be at least 2. Received: {options.length}.")
     target = load_target(options.model, options.custom, options.random_weights)
     report = _report(target, options)
-    print(report.to_json() if options.json else report.to_text(), flush=True)
+    said = json.dumps(json.loads(report.to_json()) | {"warnings": [str(remark.message) for remark in remarks]})
+    print(said if options.json else report.to_text(), flush=True)
     return CAUSAL if report.is_causal else LOOKS_AHEAD if report.leaks else FAILED
 
 
@@ -117,7 +121,15 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
         raise ValueError(_NO_FILE.format(name))
     classes = {} if custom is None else vars(_execute(custom))
     layers = {key: value for key, value in classes.items() if inspect.isclass(value) and issubclass(value, keras.Layer)}
-    return keras.models.load_model(name, custom_objects=layers, compile=False)
+    try:
+        return keras.models.load_model(name, custom_objects=layers, compile=False)
+    except TypeError as error:
+        missing = re.search(r"Could not locate class '(\w+)'", str(error))
+        if missing is None:
+            raise
+        raise ValueError(
+            f"`--custom` must name a file with the code of {missing[1]}, which {name} has. Received: --custom={custom}."
+        ) from error
 
 
 def _from_code(file, attribute):
@@ -159,6 +171,7 @@ def _from_keras_hub(preset, random_weights):
         import keras_hub
     except ImportError as error:
         raise ValueError(f"`MODEL` needs KerasHub: pip install keras-hub. Received: keras_hub:{preset}.") from error
+    register_presets()
     return keras_hub.models.CausalLM.from_preset(preset, preprocessor=None, load_weights=not random_weights)
 
 

@@ -20,6 +20,9 @@ def test_numbers_worked_by_hand():
     # A window keeps 6 tokens: 2 heads of 6 keys and values of 4 floats of 4 bytes, and their 6 positions.
     (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6)), max_length=48).rows
     assert (row.kind, row.num_slots, row.num_bytes, row.bytes_per_token) == ("LocalAttention", 6, 384 + 24, 8.5)
+    # The same for heads that share one of keys, in half of the bytes.
+    (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6, num_key_value_heads=1)), max_length=48).rows
+    assert (row.num_slots, row.num_bytes) == (6, 192 + 24)
     # Two blocks, in half precision and for 3 rows.
     layer = layers.LocalAttention(**SIZES, block_size=5, dtype="mixed_bfloat16")
     (row,) = cache_sizes(built(layer), max_length=100, batch_size=3).rows

@@ -390,6 +390,12 @@ def test_a_typing_error_in_a_name_suggests_the_right_one(make, right):
         make()
 
 
+@pytest.mark.parametrize("name", ["attention_axes", "flash_attention"])
+def test_what_keras_has_alone_is_refused_by_name(name):
+    with pytest.raises(ValueError, match=f"`{name}` of Keras's attention is not supported by LocalAttention"):
+        LocalAttention(2, 4, window=4, **{name: None})
+
+
 def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
     with pytest.raises(ValueError, match="Unrecognized keyword arguments"):
         LocalAttention(2, 4, colour="red")

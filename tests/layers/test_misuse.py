@@ -1,12 +1,16 @@
 """What is easily done wrong with a layer, and what it says or does then."""
 
+import keras
 import numpy as np
 import pytest
 
 from tests.contracts import SIZE, normal
 from tf_sparse_attention.layers import (
+    BlockSelectedAttention,
+    ClusteredAttention,
     LocalAttention,
     MixedAttention,
+    NativeSparseAttention,
     RoutingAttention,
     SwappedAttention,
     TransformerBlock,
@@ -26,7 +30,7 @@ def routing(**own):
 @pytest.mark.parametrize("name", ["attention_mask", "query_mask", "key_mask"])
 def test_an_additive_mask_is_refused(name):
     sizes = (6, 6) if name == "attention_mask" else (2, 6)
-    message = rf"`{name}` must be boolean, .* by `mask == 0`. Received: {name} of dtype float32\."
+    message = rf"`{name}` must be boolean, .* by `mask != 0`, .* by `mask == 0`\. Received: {name} of dtype float32\."
     with pytest.raises(ValueError, match=message):
         local()(X, **{name: np.zeros(sizes, "float32")})
 
@@ -55,6 +59,21 @@ def test_masks_may_be_lists(make):
     lists = layer(X, attention_mask=lower.tolist(), query_mask=[[True] * 5 + [False]] * 2, segment_ids=[[1] * 6] * 2)
     arrays = layer(X, attention_mask=lower, query_mask=np.arange(6)[None].repeat(2, 0) < 5)
     np.testing.assert_allclose(lists, arrays, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "message"),
+    [
+        (lambda: BlockSelectedAttention(2, 4), {}, "`use_causal_mask` must be True with BlockSelectedAttention"),
+        (lambda: NativeSparseAttention(2, 4), {}, "`use_causal_mask` must be True with NativeSparseAttention"),
+        (lambda: MixedAttention([local(), BlockSelectedAttention(2, 4)]), {}, "`use_causal_mask` must be True"),
+        (lambda: ClusteredAttention(2, 4), {"use_causal_mask": True}, "`use_causal_mask` must be False with Cl"),
+        (routing, {"value": keras.Input((6, SIZE))}, "`value` and `key` must be None"),
+    ],
+)
+def test_a_model_that_cannot_be_called_is_refused_when_it_is_put_together(make, call, message):
+    with pytest.raises(ValueError, match=message):
+        make()(keras.Input((6, SIZE)), **call)
 
 
 def test_another_number_of_features_is_refused():

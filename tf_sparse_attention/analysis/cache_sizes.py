@@ -120,11 +120,11 @@ class _EmptyCache(keras.Operation):
 def _size(layer, max_length, batch_size):
     """Returns the `CacheSize` of one attention layer."""
     cache = _EmptyCache(layer, max_length, batch_size).symbolic_call(keras.KerasTensor((1,)))
-    num_bytes, num_slots = 0, 0
+    num_bytes, num_slots, group_size = 0, 0, layer.num_pattern_heads // layer.num_key_heads
     for path, tensor in _leaves(cache):
         num_bytes += math.prod(tensor.shape) * bytes_of(tensor.dtype)
         if path[-1] == "key":
-            num_slots += tensor.shape[1] * tensor.shape[2] / layer.num_heads
+            num_slots += tensor.shape[1] * group_size * tensor.shape[2] / layer.num_heads
     name = layer.path or layer.name
     return CacheSize(name, type(layer).__name__, num_slots, num_bytes, num_bytes / (batch_size * max_length))
 

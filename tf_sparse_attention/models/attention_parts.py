@@ -109,7 +109,7 @@ def parse_attention(
     if not is_valid or (differ and len(blocks) != num_layers):
         alone = ", put in a list" if isinstance(attention, dict) else ""
         forms = FORMS.format(num_layers=num_layers)
-        raise ValueError(f"`{name}` must be {forms}{alone}. Received: {name}={repr(attention):.100}.")
+        raise ValueError(f"`{name}` must be {forms}{alone}. Received: {name}={attention!r:.100}.")
     made = [[part_of(part, name) for part in parts] for parts in blocks]
     _check_num_local_layers(num_local_layers, num_layers, differ, made[0], attention)
     if differ:

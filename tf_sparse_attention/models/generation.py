@@ -126,7 +126,10 @@ class Generation:
             raise ValueError(f"`prompt` must be one prompt. Received: {len(parsed.rows)}.")
         if max_length is None:
             if tokenizer is not None:
-                raise ValueError("`tokenizer` must be None where `max_length` is None. Received: a tokenizer.")
+                raise ValueError(
+                    "`tokenizer` must be None where `max_length` is None: pass the ids that it makes of a text, and "
+                    "decode those that come. Received: a tokenizer."
+                )
             settings = strategy, seed, stop_token_ids, chunk_size, positions_in_cache
             return self.generator.stream_endless(parsed.rows[0], *settings)
         if positions_in_cache:

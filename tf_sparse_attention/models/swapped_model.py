@@ -11,6 +11,7 @@ from tf_sparse_attention.layers.attention.swapped_attention import CallMask, Swa
 from tf_sparse_attention.layers.parts.projections import input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_generation import SwappedGeneration, generates
+from tf_sparse_attention.models.swapped_presets import COMMON_NAME, PACKAGE, name_classes, name_of
 from tf_sparse_attention.types import Config
 
 # The methods in which KerasHub's decoders make a mask of all pairs of positions.
@@ -18,7 +19,7 @@ MASK_METHODS = ("_compute_self_attention_mask", "_compute_attention_mask")
 PADDING_MASKS = ("decoder_padding_mask", "padding_mask")
 
 
-@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+@keras.saving.register_keras_serializable(package=PACKAGE, name=COMMON_NAME)
 class SwappedModel:
     """Mixin for the class of a model or layer with replaced sublayers: its config includes them.
 
@@ -38,6 +39,11 @@ class SwappedModel:
             is_first = first_path == site.index_path
             swapped[site.index_path] = keras.saving.serialize_keras_object(site.layer) if is_first else first_path
         return {"model": _dense_config(self), "attention": swapped}
+
+    def save_to_preset(self, preset_dir: str, *args: Any, **kwargs: Any) -> None:
+        """Saves a model of KerasHub as its class does; `tsa.convert.register_presets` says how to load it."""
+        super().save_to_preset(preset_dir, *args, **kwargs)  # type: ignore[misc]  # of the dense class
+        name_classes(preset_dir)
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> keras.layers.Layer:
@@ -72,19 +78,23 @@ def wrap_for_saving(model: keras.layers.Layer) -> keras.layers.Layer:
 
 def _wrap_class(layer):
     if not isinstance(layer, SwappedModel):
-        layer.__class__ = _swapped_class(type(layer))  # type: ignore[arg-type]  # its type is `Any`
+        layer.__class__ = swapped_class(type(layer))  # type: ignore[arg-type]  # its type is `Any`
 
 
 @functools.cache
-def _swapped_class(dense_class):
+def swapped_class(dense_class: type) -> type:
+    """Returns the class of models of a dense class whose attention was replaced."""
     mixins = (SwappedModel, SwappedGeneration) if generates(dense_class) else (SwappedModel,)
-    swapped = type(dense_class)(
-        f"Swapped{dense_class.__name__}",
-        (*mixins, dense_class),
-        {"__module__": __name__, "__doc__": dense_class.__doc__},
-    )
-    # All are loaded by the same name: the config has the dense class.
-    return keras.saving.register_keras_serializable(package="tf_sparse_attention", name="SwappedModel")(swapped)
+    attributes: dict[str, Any] = {"__module__": __name__, "__doc__": dense_class.__doc__}
+    backbone_class = getattr(dense_class, "backbone_cls", None)
+    if backbone_class is not None:  # by which KerasHub finds the class of a task
+        attributes["backbone_cls"] = swapped_class(backbone_class)
+    swapped = type(dense_class)(f"Swapped{dense_class.__name__}", (*mixins, dense_class), attributes)
+    # All are saved by the name of the mixin, which can load them, since the config has the dense class; and KerasHub
+    # finds each by its own.
+    keras.saving.register_keras_serializable(package=PACKAGE, name=COMMON_NAME)(swapped)
+    keras.saving.get_custom_objects().update({name_of(COMMON_NAME): SwappedModel, name_of(swapped.__name__): swapped})
+    return swapped
 
 
 def _dense_config(model):

@@ -77,6 +77,8 @@ def test_what_is_wrong_is_said(dense):
             heal(dense, sparse, batches(count), verbose=False)
     with pytest.raises(ValueError, match="`sparse` must be what `replace_attention` made of `dense`"):
         heal(dense, transformer(), batches(2))
+    with pytest.raises(ValueError, match="Received: a Sequential for a Functional"):
+        heal(dense, keras.Sequential(sparse.layers[:1]), batches(2))
     with pytest.raises(ValueError, match="`steps` must be"):
         heal(dense, sparse, batches(2), steps=0)
     for dataset, received in [({"ids": ids()}, "dict"), ("text", "str"), (None, "NoneType")]:

@@ -202,6 +202,44 @@ def test_all_samplers_take_the_caches(dense, sampler):
     assert (texts[0] == texts[1]).all()
 
 
+def test_the_sampler_is_that_of_the_dense_model():
+    model = decoder("llama3", num_layers=1)
+    model.compile(sampler=keras_hub.samplers.TopKSampler(k=7, seed=3))
+    sparse = replace_attention(model, local(), print_fn=None)
+    assert sparse.sampler.get_config() == model.sampler.get_config() and sparse.sampler is not model.sampler
+
+
+@pytest.mark.parametrize(("selection", "remarks"), [("nearest", 0), ("top_k", 1)])
+def test_a_selection_that_looks_ahead_is_reported(selection, remarks):
+    reports = []
+
+    def make(attention):
+        sizes = {"num_clusters": 2, "cluster_size": 4, "share_qk": False, "selection": selection}
+        return RoutingAttention(**arguments_of(attention), **sizes)
+
+    replace_attention(decoder("llama3", num_layers=1), make, print_fn=reports.append)
+    assert reports[0].count("its selection looks ahead") == remarks
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("task", ["CausalLM", "LlamaCausalLM"])
+def test_a_preset_is_loaded_by_a_program_that_has_replaced_nothing(task, tmp_path, run_python):
+    inputs = tokens((LENGTH, LENGTH))
+    sparse = replace_attention(decoder("llama"), near_or_selected, print_fn=None)
+    sparse.save_to_preset(str(tmp_path))
+    np.savez(tmp_path / "wanted.npz", logits=sparse(inputs), **inputs)
+    code = f"""
+import keras_hub, numpy as np, tf_sparse_attention as tsa
+tsa.convert.register_presets()
+found = np.load(r"{tmp_path}/wanted.npz")
+model = keras_hub.models.{task}.from_preset(r"{tmp_path}", preprocessor=None)
+logits = model({{name: found[name] for name in ("token_ids", "padding_mask")}})
+print(type(model).__name__, np.abs(logits - found["logits"]).max())
+"""
+    name, error = run_python(code).split()
+    assert name == "SwappedLlamaCausalLM" and float(error) < 1e-6
+
+
 def test_parts_take_heads_and_key_heads_in_order(dense):
     sparse = replace_attention(dense("gpt_oss"), halves, print_fn=None)
     assert difference(*(logits(model, tokens()) for model in (dense("gpt_oss"), sparse))) < 1e-4

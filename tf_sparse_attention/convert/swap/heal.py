@@ -192,6 +192,11 @@ def _token_mask(arguments: dict[str, Any]) -> Tensor | None:
 
 def _pairs(dense, sparse):
     """Returns pairs of a dense attention and what took its place, by path, each layer once."""
+    if not isinstance(sparse, type(dense)):
+        raise ValueError(
+            "`sparse` must be what `replace_attention` made of `dense`. "
+            f"Received: a {type(sparse).__name__} for a {type(dense).__name__}."
+        )
     new = {site.index_path: site.layer for site in find_layer_sites(sparse)}
     pairs: dict[str, Pair] = {}
     for site in find_layer_sites(dense):

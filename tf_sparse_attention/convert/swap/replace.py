@@ -22,11 +22,11 @@ def replace_attention(
     Every `keras.layers.MultiHeadAttention` or `GroupQueryAttention` used for self-attention is replaced, whether it is
     a node of a functional model or inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`;
     and the attention of KerasHub's decoders, see `arguments_of`. Calls and masks do not change, the model keeps its
-    methods, including `generate`, which decodes with caches of the new layers, and it can be saved, also as a preset,
-    and loaded wherever this library is imported. Where a dense attention has a sliding window, the smaller of it and
-    the new layer's window applies, and the report says so, as it does where a new layer has no window, or another cap
-    or scale than a decoder. A window as long as the sequence gives the results of the dense model. Cross-attention and
-    subclasses that compute something else are not replaced.
+    methods, including `generate`, which decodes with caches of the new layers, and it can be saved and loaded wherever
+    this library is imported, presets after `register_presets()`. Where a dense attention has a sliding window, the
+    smaller of it and the new layer's window applies, and the report says so, as it does where a new layer sees beyond
+    it, or has another cap or scale than a decoder. A window as long as the sequence gives the results of the dense
+    model. Cross-attention and subclasses that compute something else are not replaced.
 
     Args:
         model: a built `keras.Model`: functional, Sequential, or reconstructible from its config. It is not changed.
@@ -43,7 +43,7 @@ def replace_attention(
             report. Default: `print`.
 
     Returns:
-        A new model, not compiled.
+        A new model, not compiled; one that generates has the sampler of the dense one.
 
     Raises:
         ValueError: If the model is not built, quantized, or not reconstructible from its config, nothing can be
@@ -72,4 +72,6 @@ def replace_attention(
         raise ValueError(f"`model` must have attention that can be replaced. Received: {model.name}.\n{report}")
     if print_fn is not None:
         print_fn(report)
+    if (sampler := getattr(model, "sampler", None)) is not None:  # by which a model of KerasHub generates
+        sparse.sampler = type(sampler).from_config(sampler.get_config())
     return sparse

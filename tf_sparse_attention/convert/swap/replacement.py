@@ -104,6 +104,8 @@ class Replacement:
             ) from error
         if is_decoder_attention(dense):
             remarks += copy_head_parts(dense, layer)
+        if (self.causal or is_decoder_attention(dense)) and not layer.causal_selection:
+            remarks.append("its selection looks ahead, and it decodes without a cache of its own")
         layer.trainable = dense.trainable
         copy_trainable(dense, layer)
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks

@@ -8,6 +8,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
+from tf_sparse_attention.patterns.call import check_causal
 from tf_sparse_attention.types import Shape, Tensor
 
 # Of kinds of positions that need it, what `key_dim` has to be a multiple of.
@@ -84,6 +85,18 @@ def check_sources(layer: Any, value: Tensor | None, key: Tensor | None) -> None:
         raise ValueError(
             "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
             f"share_qk=False to {type(layer).__name__}. Received: a value other than the query."
+        )
+
+
+def check_symbolic_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: bool) -> None:
+    """Raises a `ValueError` for what a layer does not take, whatever the numbers are: when a model is put together."""
+    check_sources(layer, value, key)
+    if not causal and layer.must_be_causal:
+        check_causal(layer.causal_part, causal)
+    if causal and not layer.can_be_causal:
+        raise ValueError(
+            f"`use_causal_mask` must be False with {type(layer).__name__} as it is made here, which cannot hide later "
+            "positions. Received: use_causal_mask=True."
         )
 
 

@@ -245,8 +245,10 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         value: Tensor | None = None,
         key: Tensor | None = None,
         return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
         **kwargs: Any,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
+        attention_checks.check_symbolic_call(self, value, key, use_causal_mask)
         sizes = self.compute_output_shape(query.shape)
         return projections.output_spec(self, sizes, query, value, return_attention_scores)
 

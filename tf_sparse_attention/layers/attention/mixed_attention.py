@@ -260,8 +260,11 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         value: Tensor | None = None,
         key: Tensor | None = None,
         return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
         **kwargs: Any,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
+        for part in self.parts:
+            attention_checks.check_symbolic_call(part, value, key, use_causal_mask)
         output_shape = self.compute_output_shape(query.shape)
         return projections.output_spec(self, output_shape, query, value, return_attention_scores)
 

@@ -135,7 +135,8 @@ def check_not_additive(name: str, mask: Tensor) -> None:
     """Raises a `ValueError` for a mask of floats, whose zeros may mean either of two things."""
     if "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
-            f"`{name}` must be boolean, True where a token may be seen; an additive mask becomes one by `mask == 0`. "
+            f"`{name}` must be boolean, True where a token may be seen: ones and zeros become that by `mask != 0`, an "
+            "additive mask, of zeros and large negative numbers, by `mask == 0`. "
             f"Received: {name} of dtype {keras.backend.standardize_dtype(mask.dtype)}."
         )
 
