@@ -182,6 +182,7 @@ def selected(draw):
     own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
     own["key_convolution"] = draw(st.none() | st.integers(1, 6))
     own["choice_chunk_size"] = draw(st.none() | st.integers(1, 70))
+    own["use_shared_choice"] = draw(st.booleans())
     return layers.BlockSelectedAttention, common(draw) | own
 
 

@@ -71,6 +71,24 @@ def test_a_pooled_vector_knows_the_places_of_its_tokens_and_what_does_not_count(
     np.testing.assert_allclose(found, [y / (1 + np.exp(-y)) @ outer for y in inner], rtol=1e-5)
 
 
+def test_blocks_are_chosen_in_float32_whatever_the_dtype():
+    query, key = keras.ops.cast(normal(1, 2, 64, 8), "bfloat16"), keras.ops.cast(normal(2, 2, 32, 8)[:1], "bfloat16")
+    seen = (np.arange(32) < (np.arange(64)[:, None] + 1) // 2)[None, None]
+    chosen, expected = (
+        blocks_by_shares(*(keras.ops.cast(x, dtype) for x in (query, key)), seen, seen, 4, {})
+        for dtype in ("bfloat16", "float32")
+    )
+    np.testing.assert_array_equal(chosen, expected)
+
+
+def test_dropout_falls_on_compressed_blocks_too():
+    layer, x = native(use_bias=True, dropout=0.9), normal(1, 13, 8)
+    layer._gates.kernel.assign(np.zeros(layer._gates.kernel.shape))
+    layer._gates.bias.assign(np.tile([50.0, -50.0, -50.0], (2, 1)))
+    kept, dropped = (to_numpy(layer(x, use_causal_mask=True, training=training)) for training in (False, True))
+    assert np.abs(kept - dropped).max() > 0.1
+
+
 def test_gates_of_one_part_alone_leave_the_attention_of_that_part():
     layer, near = native(use_bias=True), LocalAttention(2, 4, window=3)
     near.build((1, 13, 8))

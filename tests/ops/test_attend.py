@@ -52,6 +52,18 @@ def test_a_row_with_nothing_to_attend_to_is_exactly_zero_and_so_is_its_gradient(
         assert np.abs(numbers(rest[0])[1]).max() == 0
 
 
+def test_the_log_sum_exp_of_an_empty_row_has_no_gradient():
+    mask = np.array([[True, True, False], [False, False, False]])
+    inputs = {name: draw(n, 3, seed=n) for name, n in (("query", 2), ("key", 3))}
+
+    def run(x):
+        return (attend(x["query"], x["key"], x["key"], mask=mask, return_log_sum_exp=True).log_sum_exp,)
+
+    _, gradients = differentiate(run, inputs, ops.ones(2, "float64"))
+    assert np.abs(numbers(gradients["query"])[1]).max() == 0 < np.abs(numbers(gradients["query"])[0]).min()
+    assert np.abs(numbers(gradients["key"])[2]).max() == 0
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gradient_of_the_bias_is_zero_in_an_empty_row(dtype):
     mask, query, key = np.array([[False, False], [True, True]]), draw(2, 3), draw(2, 3, seed=1)

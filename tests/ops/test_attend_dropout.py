@@ -5,6 +5,7 @@ import numpy as np
 
 from tests.ops.attend_numbers import draw, numbers
 from tf_sparse_attention.ops.attend import Dropout, attend
+from tf_sparse_attention.ops.grouped_heads import attend_heads
 
 
 def test_a_seed_repeats_the_dropout_and_what_is_kept_is_scaled_up():
@@ -53,6 +54,23 @@ def test_dropout_by_position_drops_the_same_pairs_wherever_they_stand():
     there = used > 0
     np.testing.assert_allclose(used[there], 2 * whole[there], rtol=1e-6)
     assert len({tuple(row) for row in there.reshape(-1, 9)}) > 40  # rows, heads and batch entries differ
+
+
+def test_heads_that_share_keys_drop_pairs_of_their_own_by_the_positions_of_their_keys():
+    query, key, value = draw(1, 4, 1, 8, 4), draw(1, 2, 1, 9, 4, seed=1), np.tile(np.eye(9), (1, 2, 1, 1, 1))
+    queries, keys = (np.tile(np.arange(n, dtype="int32"), (1, 4, 1, 1)) for n in (8, 9))
+
+    def used(key, value, keys):
+        dropout = Dropout(0.5, 7).by_position(queries, keys)
+        return numbers(attend_heads(query, key, value, dropout=dropout).output)
+
+    there = used(key, value, keys) > 0
+    assert len({head.tobytes() for head in there[0]}) == 4
+    moved, order = [np.copy(x) for x in (key, value, keys)], np.random.default_rng(0).permutation(9)
+    for x in moved:  # of the second group
+        half = x.shape[1] // 2
+        x[:, half:] = x[:, half:, :, order]
+    np.testing.assert_allclose(used(*moved), used(key, value, keys), rtol=1e-12)
 
 
 def test_a_seed_generator_gives_new_dropout_at_each_call():
