@@ -31,7 +31,7 @@ def test_outputs_weights_and_state_have_the_promised_dtypes(case, policy):
     for weight in layer.trainable_weights:
         assert weight.dtype == (state if weight.path.endswith(("span/fraction", "/sinks")) else variable), weight.path
     assert {weight.dtype for weight in layer.non_trainable_weights} <= {state, "int32"}
-    symbolic = layer(keras.Input((None, SIZE)), return_attention_scores=True)
+    symbolic = layer(keras.Input((None, SIZE)), use_causal_mask=case.causal, return_attention_scores=True)
     assert [tensor.dtype for tensor in symbolic] == [compute, compute]
     for result in to_numpy(results):
         assert np.all(np.isfinite(result))

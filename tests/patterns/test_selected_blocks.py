@@ -67,7 +67,7 @@ def test_all_queries_may_choose_one_block_and_long_sequences_are_sorted_otherwis
     value[:, :, 16:] = 0
     found = to_numpy(attend_pattern(SelectedBlocks(16, 2), query, key, value, causal=True).output)
     assert (found[:, :, 16:].sum(-1) > 0).all()
-    monkeypatch.setattr(selected_tiles, "LARGEST_NUMBER", 0)
+    monkeypatch.setattr(selected_tiles, "INT32_END", 0)
     again = attend_pattern(SelectedBlocks(16, 2), query, key, value, causal=True).output
     np.testing.assert_allclose(again, found, atol=1e-6)
 
