@@ -15,6 +15,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.conditions import rule_conditions
 from tf_sparse_attention.patterns.cross_caches import CrossCachePolicy, WholeSequence
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Config, Tensor
@@ -163,7 +164,7 @@ class Pattern:
 
     @property
     def dense_up_to(self) -> int:
-        return self.reach + 1
+        return max((part.dense_up_to for part in self.parts), default=self.reach + 1)
 
     def dense(self, call: Call, known: Known = None) -> Tensor:
         """Returns the dense twin of the rule, before masks: bool broadcastable to (B, n, T, S).
@@ -226,24 +227,12 @@ class Pattern:
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
-def rule_conditions(pattern: Pattern, query: Place, key: Place) -> tuple[Tensor, ...]:
-    """Returns what `visible` of a pattern says of some places, a tuple of conditions all of which must hold."""
-    seen = pattern.visible(query, key)
-    if seen is None:
-        raise ValueError(f"`visible` of {type(pattern).__name__} must return a condition, or several. Received: None.")
-    return seen if isinstance(seen, tuple) else (seen,)
-
-
 class Composition(Pattern):
     """A pattern made of others: what it is follows from its `parts`."""
 
     @property
     def reach(self) -> int:
         return max(part.reach for part in self.parts)
-
-    @property
-    def dense_up_to(self) -> int:
-        return max(part.dense_up_to for part in self.parts)
 
     @property
     def by_content(self) -> bool:

@@ -3,9 +3,10 @@
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
 from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.conditions import rule_conditions
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
