@@ -190,7 +190,9 @@ def selected(draw):
 def native(draw):
     own = {"block_size": draw(st.integers(1, 9) | st.sampled_from([16, 40])), "num_blocks": draw(st.integers(1, 5))}
     own |= {"window": draw(REACH), "num_key_value_heads": draw(st.sampled_from([None, 1, 2]))}
-    return layers.NativeSparseAttention, common(draw, st.sampled_from([2, 4])) | own
+    # A cap that scores are far beyond makes weights equal in float32, by which blocks are chosen, and not in float64.
+    own["logit_soft_cap"] = draw(st.sampled_from([None, 20.0]))
+    return layers.NativeSparseAttention, common(draw, st.sampled_from([2, 4]), ("logit_soft_cap",)) | own
 
 
 @st.composite

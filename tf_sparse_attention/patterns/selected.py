@@ -98,7 +98,7 @@ class SelectedBlocks(ChosenBlocks):
 
     Blocks lie on positions, of packed documents too: a block's mean is over the keys of the document of its last token,
     the only one that goes on in later blocks, and a query chooses among blocks whose last token is of its own. Padding
-    counts in no mean. A document is a run of equal `segment_ids`.
+    counts in no mean. A document has an id of its own: it is one run of `segment_ids`.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189).
 

@@ -131,7 +131,7 @@ class AttentionCache(CrossAttentionCache):
         return output, self.fill_attention(heads, cache, lengths)
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
-        """Returns the result for the next token and the cache after it.
+        """Returns the result for the next token and the cache after it; each position of a row once, in order.
 
         Args:
             x: float (B, 1, D).

@@ -78,7 +78,8 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         return_attention_scores: whether to return the weights (B, N, T, S) too: O(T S) memory.
         training: whether to drop weights and update state.
         use_causal_mask: whether later positions are hidden.
-        segment_ids: int (B, T), the document of each token of a packed batch; tokens see their own document alone.
+        segment_ids: int (B, T), the document of each token of a packed batch, each one run of an id of its own; tokens
+            see their own document alone.
         value_segment_ids: int (B, S), the document of each key of another sequence, with `segment_ids`. None:
             `segment_ids`, of sequences of one length.
         memory: float (B, L, D), inputs of the L positions before the query, in self-attention of layers with
