@@ -129,7 +129,7 @@ def compare_with_dense(layer, case, *inputs, tolerance=CLOSE, **masks):
     np.testing.assert_array_equal(to_numpy(pattern(*inputs)), expected.pattern)
     assert_close(weights, expected.weights, tolerance)
     assert_close(output, expected.output, tolerance)
-    compare_slopes(layer, case, *inputs, tolerance=2 * tolerance, **masks)
+    compare_slopes(layer, case, *inputs, tolerance=2 * max(tolerance, CLOSE), **masks)
 
 
 def compare_slopes(layer, case, *inputs, tolerance=2 * CLOSE, **masks):
