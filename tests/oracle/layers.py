@@ -238,7 +238,7 @@ def _local_2d(head):
             table = head.weights[name]
             reach = (len(table) - 1) // 2
             rows = np.clip(_apart(*(places[:length, axis] for length in lengths)), -reach, reach) + reach
-            extra += np.einsum("th,tsh->ts", head.query * layer.key_dim**-0.5, table[rows])
+            extra += np.einsum("th,tsh->ts", _scale(layer) * head.query, table[rows])
         extra[:first] = extra[:, :first] = 0
     return _by_positions(head, seen, extra)
 
