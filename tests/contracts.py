@@ -121,7 +121,7 @@ def check_dense_twin(case, **masks):
     compare_with_dense(built(case), case, normal(2, 13, SIZE), **masks)
 
 
-def compare_with_dense(layer, case, *inputs, tolerance=CLOSE, **masks):
+def compare_with_dense(layer, case, *inputs, tolerance=CLOSE, slope_tolerance=2 * CLOSE, **masks):
     """Compares a call of a built layer, its pattern and its gradients with dense attention in NumPy."""
     expected = dense_call(layer, *inputs, causal=case.causal, **masks)
     output, weights = call(layer, case, *inputs, return_attention_scores=True, **masks)
@@ -129,7 +129,7 @@ def compare_with_dense(layer, case, *inputs, tolerance=CLOSE, **masks):
     np.testing.assert_array_equal(to_numpy(pattern(*inputs)), expected.pattern)
     assert_close(weights, expected.weights, tolerance)
     assert_close(output, expected.output, tolerance)
-    compare_slopes(layer, case, *inputs, tolerance=2 * max(tolerance, CLOSE), **masks)
+    compare_slopes(layer, case, *inputs, tolerance=slope_tolerance, **masks)
 
 
 def compare_slopes(layer, case, *inputs, tolerance=2 * CLOSE, **masks):
