@@ -28,7 +28,6 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.analysis import causality_report
-from tf_sparse_attention.convert import register_presets
 
 CAUSAL, LOOKS_AHEAD, FAILED = 0, 1, 2
 _KERAS_HUB = "keras_hub:"
@@ -63,9 +62,12 @@ def _audit(options, remarks):
         raise ValueError(f"`--length` must be at least 2. Received: {options.length}.")
     target = load_target(options.model, options.custom, options.random_weights)
     report = _report(target, options)
-    said = json.dumps(json.loads(report.to_json()) | {"warnings": [str(remark.message) for remark in remarks]})
-    print(said if options.json else report.to_text(), flush=True)
+    print(_in_json(report, remarks) if options.json else report.to_text(), flush=True)
     return CAUSAL if report.is_causal else LOOKS_AHEAD if report.leaks else FAILED
+
+
+def _in_json(report, remarks):
+    return json.dumps(json.loads(report.to_json()) | {"warnings": [str(remark.message) for remark in remarks]})
 
 
 def _in_one_line(error):
@@ -171,6 +173,8 @@ def _from_keras_hub(preset, random_weights):
         import keras_hub
     except ImportError as error:
         raise ValueError(f"`MODEL` needs KerasHub: pip install keras-hub. Received: keras_hub:{preset}.") from error
+    from tf_sparse_attention.convert import register_presets  # which stands on more packages than the audit
+
     register_presets()
     return keras_hub.models.CausalLM.from_preset(preset, preprocessor=None, load_weights=not random_weights)
 

@@ -91,8 +91,8 @@ def check_sources(layer: Any, value: Tensor | None, key: Tensor | None) -> None:
 def check_symbolic_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: bool) -> None:
     """Raises a `ValueError` for what a layer does not take, whatever the numbers are: when a model is put together."""
     check_sources(layer, value, key)
-    if not causal and layer.must_be_causal:
-        check_causal(layer.causal_part, causal)
+    if part := layer.causal_part:
+        check_causal(part, causal)
     if causal and not layer.can_be_causal:
         raise ValueError(
             f"`use_causal_mask` must be False with {type(layer).__name__} as it is made here, which cannot hide later "

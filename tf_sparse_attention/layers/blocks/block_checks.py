@@ -63,7 +63,7 @@ def parts_of(attention: Attention | None) -> list[AttentionLayer]:
 
 
 def _causal_parts(parts):
-    return [part.causal_part for part in parts if part.must_be_causal]
+    return [name for part in parts if (name := part.causal_part)]
 
 
 def _is_published(part):
