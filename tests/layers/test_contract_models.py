@@ -144,12 +144,13 @@ def assert_same_training(first, second):
 def test_symbolic_shapes_and_dtypes_are_the_real_ones(case):
     for common, shape in ({}, (2, 7, SIZE)), ({"output_shape": 5}, (2, 7, 5)), ({"output_shape": (3, 2)}, (2, 7, 3, 2)):
         layer, x = case.make(value_dim=3, use_bias=False, **common), normal(2, 7, SIZE)
-        symbolic = layer(keras.Input((7, SIZE), batch_size=2), return_attention_scores=True)
-        output, weights = layer(x, use_causal_mask=case.causal, return_attention_scores=True)
+        given = {"use_causal_mask": case.causal}
+        symbolic = layer(keras.Input((7, SIZE), batch_size=2), return_attention_scores=True, **given)
+        output, weights = layer(x, return_attention_scores=True, **given)
         assert symbolic[0].shape == output.shape == layer.compute_output_shape((2, 7, SIZE)) == shape
         assert symbolic[1].shape == weights.shape == (2, layer.num_heads, 7, 7)
         assert not any("bias" in weight.name for weight in layer.trainable_weights)
-        unknown = layer(keras.Input((None, SIZE)))
+        unknown = layer(keras.Input((None, SIZE)), **given)
         assert unknown.shape == (None, None, *shape[2:]) and layer.compute_output_shape(x.shape) == shape
 
 
