@@ -23,12 +23,12 @@ class Layer(NamedTuple):
     Attributes:
         make: function without arguments.
         causal: whether later positions are hidden.
-        shares: whether queries are the keys.
+        key_share: keys and values as a share of those of as many heads as queries have, 0.5 where queries are the keys.
     """
 
     make: Callable
     causal: bool = True
-    shares: bool = False
+    key_share: float = 1.0
 
 
 def layer_program(layer, backward, length=LENGTH, dtype="float32"):
@@ -156,11 +156,11 @@ def _native():
 
 LAYERS = {
     "LocalAttention": Layer(_local),
-    "RoutingAttention nearest": Layer(_nearest, shares=True),
+    "RoutingAttention nearest": Layer(_nearest, key_share=0.5),
     "RoutingAttention nearest, separate keys": Layer(_separate),
-    "RoutingAttention successors": Layer(_successors, shares=True),
+    "RoutingAttention successors": Layer(_successors, key_share=0.5),
     "RoutingAttention successors, separate keys": Layer(_successors_separate),
-    "RoutingAttention top_k": Layer(_top_k, shares=True),
+    "RoutingAttention top_k": Layer(_top_k, key_share=0.5),
     "RoutingAttention top_keys": Layer(_top_keys, causal=False),
     "MixedAttention local and nearest": Layer(_mixed),
     "StridedAttention": Layer(_strided),
@@ -168,10 +168,10 @@ LAYERS = {
     "AllAttention with spans": Layer(_all),
     "LocalAttention2D": Layer(_image),
     "GlobalLocalAttention": Layer(_global, causal=False),
-    "LSHAttention, two rounds": Layer(_hashing, shares=True),
+    "LSHAttention, two rounds": Layer(_hashing, key_share=0.5),
     "ClusteredAttention": Layer(_clustered, causal=False),
     "ClusteredAttention, improved": Layer(_improved, causal=False),
-    "LocalAttention, grouped heads": Layer(_grouped),
+    "LocalAttention, grouped heads": Layer(_grouped, key_share=0.25),
     "BlockSelectedAttention": Layer(_selected),
-    "NativeSparseAttention": Layer(_native),
+    "NativeSparseAttention": Layer(_native, key_share=0.25),
 }
