@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.ops.angles import cosines_and_sines
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.products import matmul_last_axis
@@ -175,16 +176,15 @@ class Rotary(NoPosition):
     def _turn(self, x, positions):
         frequencies = self.settings.frequencies(x.shape[-1])
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
-        cosine, sine = (ops.cast(turn, x.dtype) for turn in self._turns(positions, ops.cast(frequencies, dtype)))
+        cosine, sine = (ops.cast(turn, x.dtype) for turn in self._turns(positions, frequencies, dtype))
         if self.settings.amplitude != 1:
             cosine, sine = cosine * self.settings.amplitude, sine * self.settings.amplitude
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
-    def _turns(self, positions, frequencies):
-        """Returns cosines and sines of positions (..., T) for some frequencies (H / 2,), both (..., T, H / 2)."""
-        angles = ops.cast(positions, frequencies.dtype)[..., None] * frequencies
-        return ops.cos(angles), ops.sin(angles)
+    def _turns(self, positions, frequencies, dtype):
+        """Return cosines and sines (..., T, H / 2) of positions (..., T) for frequencies (H / 2,)."""
+        return cosines_and_sines(positions, frequencies, dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,10 +31,10 @@ class RotaryInCache(Rotary):
         gap = ops.maximum(self.index - (self.window - 1 + self.num_first), 0)[:, None, None]
         return super().rotate(x, ops.where(positions < self.num_first, positions, positions - gap))
 
-    def _turns(self, positions, frequencies):
+    def _turns(self, positions, frequencies, dtype):
         # Looked up: compilers compute what they are of anew for each head of keys and each half of its channels.
         size = self.num_first + self.window
-        tables = super()._turns(ops.arange(size, dtype="int32"), frequencies)
+        tables = super()._turns(ops.arange(size, dtype="int32"), frequencies, dtype)
         return tuple(ops.take(table, in_range(positions, size), axis=0) for table in tables)
 
     def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.angles import cosines_and_sines
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -53,8 +54,8 @@ class SinusoidalEmbedding(keras.layers.Layer):
         # float32 whatever the inputs are: half precision cannot tell apart positions above 256.
         dtype = "float64" if keras.backend.standardize_dtype(inputs.dtype) == "float64" else "float32"
         positions = ops.arange(length) if positions is None else positions
-        angles = ops.cast(positions, dtype)[..., None] * ops.cast(rates, dtype)
-        signal = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
+        cosines, sines = cosines_and_sines(positions, rates, dtype)
+        signal = ops.concatenate([sines, cosines], axis=-1)
         signal = ops.pad(signal, [(0, 0)] * (len(signal.shape) - 1) + [(0, size % 2)])
         return inputs + ops.cast(signal, inputs.dtype)
 
