@@ -1,5 +1,6 @@
 """For how many positions the slots of a cache are enough."""
 
+import numpy as np
 import pytest
 
 from tf_sparse_attention.patterns.caches import (
@@ -10,6 +11,7 @@ from tf_sparse_attention.patterns.caches import (
     PhaseRings,
     Ring,
 )
+from tf_sparse_attention.patterns.place import Place
 
 
 class OneEach(CachePolicy):
@@ -27,6 +29,11 @@ def test_slots_hold_the_length_that_they_were_made_for_and_no_more(policy):
     slots = policy.num_slots(10)
     assert policy.holds(10, slots)
     assert not policy.holds(11, slots)
+
+
+@pytest.mark.parametrize("policy", [Ring(3), Everything(), PhaseRings(1), PhaseRings(1, 30)])
+def test_a_query_that_reads_every_slot_reads_them_in_place(policy):
+    assert policy.read(Place(np.array([[3]]), 0, {}), 30) is None  # indices would copy the whole cache
 
 
 @pytest.mark.parametrize("policy", [Ring(3), PhaseRings(2, 3), GroupRings(3, 3), FirstSlots(3)])
