@@ -15,7 +15,7 @@ import time
 import keras
 from keras import ops
 
-from benchmarks.decoding import as_markdown, cache_bytes, compiled
+from benchmarks.decoding import as_markdown, at_position, cache_bytes, compiled
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models.swapped_generation import prompts_of
@@ -82,7 +82,7 @@ def make_loop(model, steps):
             logits, _, cache = model.call_with_cache(ids, cache, index + number)
             return number + 1, ops.cast(ops.argmax(logits, axis=-1), "int32"), cache
 
-        start = ops.zeros((), "int32"), ops.ones((1, 1), "int32"), cache
+        start = ops.zeros((), "int32"), ops.ones((1, 1), "int32"), at_position(cache, index)
         return ops.while_loop(lambda number, *_: number < steps, step, start)[1]
 
     return compiled(loop)

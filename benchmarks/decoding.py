@@ -18,6 +18,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.layers.attention.cache_checks import NUM_TOKENS
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 KEYS = 256  # that a query of a sparse head sees
@@ -70,6 +71,18 @@ def cache_bytes(cache):
     return sum(sizes[keras.backend.standardize_dtype(x.dtype)] * int(ops.prod(ops.shape(x))) for x in leaves)
 
 
+def at_position(cache, position):
+    """Returns a cache, or a part of one, whose layers count `position` tokens, an integer or an int32 scalar."""
+    if isinstance(cache, dict):
+        return {
+            name: ops.full_like(x, position) if name == NUM_TOKENS else at_position(x, position)
+            for name, x in cache.items()
+        }
+    if isinstance(cache, (list, tuple)):
+        return type(cache)(at_position(x, position) for x in cache)
+    return cache
+
+
 def make_loop(model, steps):
     """Returns a function (cache, index) that decodes greedily and returns the last ids; one program for all positions.
 
@@ -82,7 +95,7 @@ def make_loop(model, steps):
             return number + 1, ops.cast(ops.argmax(logits, axis=-1), "int32"), cache
 
         rows = ops.shape(keras.tree.flatten(cache)[0])[0]
-        start = ops.zeros((), "int32"), ops.ones((rows, 1), "int32"), cache
+        start = ops.zeros((), "int32"), ops.ones((rows, 1), "int32"), at_position(cache, index)
         return ops.while_loop(lambda number, *_: number < steps, step, start)[1]
 
     return compiled(loop)

@@ -111,9 +111,9 @@ def largest_error(layer, x, lengths, memory=None):
         given = ops.convert_to_numpy(given)
         worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
     for step in range(length - int(lengths.min())):
+        goes_on = lengths + step < length
         index = np.minimum(lengths + step, length - 1)
-        found, cache = decode(x[rows, index][:, None], cache, index)
-        goes_on = lengths + step < length  # a row that is at its end is asked again for nothing
+        found, cache = decode(x[rows, index][:, None], cache, np.where(goes_on, index, -1))
         apart = np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index])[goes_on]
         worst = max(worst, apart.max(initial=0))
     return worst

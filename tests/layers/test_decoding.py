@@ -12,6 +12,7 @@ from tests.cases import CASES
 from tests.contracts import normal, with_random_weights
 from tests.draws import JAX_SETTINGS, ON_JAX, first
 from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
+from tests.programs import as_program
 from tf_sparse_attention import layers
 from tf_sparse_attention.models import Backbone
 from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
@@ -196,6 +197,21 @@ def test_a_memory_that_does_not_fit_is_refused():
         made("local_window").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"), np.ones((2, 5), "bool"))
 
 
+@pytest.mark.parametrize("name", ["prefill", "decode", "decode_cross"])
+def test_layers_without_a_cache_say_so_where_one_is_used(name):
+    layer = layers.ClusteredAttention(2, 4, num_clusters=3)
+    layer.build((None, None, SIZE))
+    arguments = (np.ones((2, 1, SIZE), "float32"), {}) + (() if name == "prefill" else (0,))
+    with pytest.raises(ValueError, match="must be one that decodes with a c"):
+        getattr(layer, name)(*arguments)
+
+
+@pytest.mark.parametrize("attribute", ["reach", "dense_up_to"])
+def test_clustered_attention_says_that_it_has_no_pattern(attribute):
+    with pytest.raises(ValueError, match="ClusteredAttention has no pattern"):
+        getattr(layers.ClusteredAttention(2, 4), attribute)
+
+
 def test_a_block_of_both_sides_has_no_cache():
     block = layers.TransformerBlock(layers.LocalAttention(2, 4))
     with pytest.raises(ValueError, match="must be one that decodes with a cache: it sees later positions"):
@@ -228,7 +244,7 @@ def test_positions_that_a_cache_has_no_slots_for_are_refused(make):
     with pytest.raises(ValueError, match=r"`x` must stay below the `max_length` of the cache.*Received: 13 positions"):
         layer.prefill(x, cache)
     _, cache = layer.prefill(x[:, :11], cache)
-    _, cache = layer.decode(x[:, :1], cache, np.array([11, 4]))
+    _, cache = layer.decode(x[:, :1], cache, np.array([11, 11]))
     with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
         layer.decode(x[:, :1], cache, 12)
     with pytest.raises(ValueError, match=r"`index` must be the number of tokens before, at least 0"):
@@ -242,7 +258,7 @@ def test_a_tensor_beyond_the_cache_gives_nan_and_touches_no_other_row(make, outs
     layer.build(x.shape)
     with_random_weights(layer, 0)
     _, cache = layer.prefill(x[:, :11], layer.init_cache(2, 12))
-    far, after = layer.decode(x[:, :1], cache, ops.convert_to_tensor([outside, 11], "int32"))
+    far, after = as_program(layer.decode)(x[:, :1], cache, np.array([outside, 11], "int32"))
     near, expected = layer.decode(x[:, :1], cache, np.array([11, 11]))
     assert np.isnan(far[0]).all()
     np.testing.assert_allclose(far[1], near[1], atol=TOLERANCE)
@@ -254,6 +270,78 @@ def test_a_tensor_beyond_the_cache_gives_nan_and_touches_no_other_row(make, outs
         np.testing.assert_array_equal(leaf, before[0])
 
 
+def small_model():
+    part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 5}
+    return with_random_weights(tsa.models.LanguageModel(tsa.models.Backbone(20, 2, 8, [part])), 0)
+
+
+# The same contract for a layer, a mixture, a block and a model: name, what decodes, tokens of three rows.
+CONTRACT = {
+    "layer": lambda: (made("local_window"), normal(3, 6, SIZE)),
+    "first_tokens": lambda: (made("sparse_sinks"), normal(3, 6, SIZE)),
+    "native": lambda: (made("native"), normal(3, 6, SIZE)),
+    "mixed": lambda: (made("mixed"), normal(3, 6, SIZE)),
+    "block": lambda: (block_of(made("nearest")), normal(3, 6, SIZE)),
+    "model": lambda: (small_model(), np.arange(1, 19).reshape(3, 6)),
+}
+
+
+def block_of(attention):
+    block = layers.TransformerBlock(attention, causal=True)
+    block.build((None, None, SIZE))
+    return block
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_a_cache_with_tokens_takes_no_prompt(name):
+    decoder, x = CONTRACT[name]()
+    _, cache = decoder.prefill(x[:, :3], decoder.init_cache(3, 9))
+    with pytest.raises(ValueError, match=r"`cache` must hold no tokens.*Received: a cache of \[3, 3, 3\] tokens"):
+        decoder.prefill(x[:, 3:], cache)
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+@pytest.mark.parametrize("index", [2, 4, np.array([3, 2, 3])])
+@pytest.mark.parametrize("convert", [np.asarray, ops.convert_to_tensor])
+def test_an_index_that_is_not_the_number_of_tokens_is_refused(name, index, convert):
+    decoder, x = CONTRACT[name]()
+    _, cache = decoder.prefill(x[:, :3], decoder.init_cache(3, 9))
+    with pytest.raises(ValueError, match=r"`index` must be the number of tokens.*a cache of \[3, 3, 3\] tokens"):
+        decoder.decode(x[:, 3:4], cache, convert(index))
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_padding_on_the_left_is_refused(name):
+    decoder, x = CONTRACT[name]()
+    mask = np.ones((3, 6), bool)
+    mask[1, 0] = False
+    with pytest.raises(ValueError, match=r"`mask` must have padding on the right.*False before True in rows \[1\]"):
+        decoder.prefill(x, decoder.init_cache(3, 9), mask)
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_in_a_program_wrong_rows_are_nan_and_stay_so_after_a_prompt(name):
+    decoder, x = CONTRACT[name]()
+    prefill, decode = as_program(decoder.prefill), as_program(decoder.decode)
+    mask = np.ones((3, 4), bool)
+    mask[1, 0] = False
+    empty = decoder.init_cache(3, 9)
+
+    def nan_rows(y):
+        return np.isnan(ops.convert_to_numpy(y)).any(axis=(1, 2)).tolist()
+
+    y, cache = prefill(x[:, :4], empty, mask)
+    assert nan_rows(y) == [False, True, False]
+    y, after = decode(x[:, 4:5], cache, np.array([4, 3, 3]))
+    assert nan_rows(y) == [False, True, True]
+    y, after = decode(x[:, 4:5], after, np.array([5, 3, 4]))  # the last row goes on as if nothing had been asked
+    assert nan_rows(y) == [False, True, False]
+    whole, _ = decoder.prefill(x[:, :5], empty)
+    np.testing.assert_allclose(y[2], whole[2, 4:5], atol=TOLERANCE)
+    y, _ = prefill(x[:, :4], cache, np.ones((3, 4), bool))
+    assert nan_rows(y) == [True, True, True]
+
+
 def test_a_model_says_where_its_cache_ends():
     part = {"layer": "StridedAttention", "num_heads": 2, "key_dim": 4, "stride": 3}
     model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, [part]))
@@ -261,7 +349,7 @@ def test_a_model_says_where_its_cache_ends():
     _, cache = model.prefill(ids, model.init_cache(1, 12))
     with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
         model.decode(ids[:, :1], cache, 12)
-    assert np.isnan(model.decode(ids[:, :1], cache, ops.convert_to_tensor(12))[0]).all()
+    assert np.isnan(as_program(model.decode)(ids[:, :1], cache, np.array(12))[0]).all()
     with pytest.raises(ValueError, match=r"`x` must stay below the `max_length`.*Received: 12 positions"):
         model.prefill(ids, model.init_cache(1, 9))
 
@@ -272,12 +360,13 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
     seen = [[True, False, False, False], [False, False, False, True], [False] * 4]
     cache = layer.init_cache(3, 2, memory, seen)
     ends = [2, 5, 6]  # after the slots that hold nothing of the memory, which begins 4, 1 and 0 positions before
+    decode = as_program(layer.decode)
     for index in range(7):
-        y, cache = layer.decode(memory[:, :1], cache, ops.convert_to_tensor(index))
+        y, cache = decode(memory[:, :1], cache, np.array(index))
         assert [bool(np.isnan(row).any()) for row in ops.convert_to_numpy(y)] == [index >= end for end in ends]
-    layer.decode(memory[:, :1], layer.init_cache(3, 2, memory, seen), 1)
+    _, cache = layer.prefill(memory[:, :2], layer.init_cache(3, 2, memory, seen))
     with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 3 positions"):
-        layer.decode(memory[:, :1], layer.init_cache(3, 2, memory, seen), 2)
+        layer.decode(memory[:, :1], cache, 2)
     with pytest.raises(ValueError, match=r"`x` must stay below the `max_length`.*Received: 3 positions"):
         layer.prefill(memory[:, :3], layer.init_cache(3, 2, memory, seen))
 
@@ -301,11 +390,15 @@ def test_a_cache_of_another_layer_is_refused():
     x = np.ones((2, 1, SIZE), "float32")
     with pytest.raises(ValueError, match=r"what `init_cache` of this .*entries \['near'\], where \['part_0'\] are"):
         window.decode(x, mixed.init_cache(2, 5), 0)
-    with pytest.raises(ValueError, match=r"what `init_cache` of this .*entries \['part_0'\], where \['near'\] are"):
+    with pytest.raises(
+        ValueError, match=r"what `init_cache` of this .*entries \['num_tokens', 'part_0'\], where \['near'\] are"
+    ):
         mixed.prefill(x, window.init_cache(2, 5))
     block = layers.TransformerBlock(window, causal=True)
     block.build((None, None, SIZE))
-    with pytest.raises(ValueError, match=r"what `init_cache` of this .*entries \['part_0'\], where \['local.*'\] are"):
+    with pytest.raises(
+        ValueError, match=r"what `init_cache` of this .*entries \['num_tokens', 'part_0'\], where \['local.*'\] are"
+    ):
         block.decode(x, window.init_cache(2, 5), 0)
     model = Backbone(5, 1, SIZE, [window])
     with pytest.raises(ValueError, match=r"what `init_cache` of this .*where \['block_0'\] are missing"):

@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy, with_random_weights
+from tests.programs import as_program
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.layers import BlockSelectedAttention, LocalAttention, MixedAttention, SparseAttention
@@ -50,8 +51,24 @@ def test_without_a_maximum_length_the_cache_is_that_of_a_long_one_and_does_not_g
     outputs, after = decoded(layer, x, cache)
     assert shapes(after) == shapes(cache)
     assert_close(outputs, layer(x, use_causal_mask=True), 1e-5)
-    far, _ = layer.decode(x[:, :1], after, 2**30 - 2)  # the last position of all
+    last = 2**30 - 2
+    far, _ = layer.decode(x[:, :1], {**after, "num_tokens": ops.full((2,), last, dtype="int32")}, last)
     assert np.isfinite(to_numpy(far)).all()
+
+
+ROTARY = [{}, {"rotary_type": "yarn", "rotary_scaling_factor": 4.0}, {"rotary_type": "dynamic"}]
+ROTARY += [{"rotary_type": "llama3", "rotary_scaling_factor": 8.0}, {"rotary_type": "linear", "rotary_dim": 2}]
+
+
+@pytest.mark.parametrize("settings", ROTARY)
+@pytest.mark.parametrize("start", [10**6, 10**7, 10**8, 2**30 - 100])
+def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings, start):
+    layer, x = layer_of(Window(16), **settings), normal(2, 20, SIZE)
+    near, decode = layer(x, use_causal_mask=True), as_program(layer.decode)
+    cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
+    for index in range(20):
+        far, cache = decode(x[:, index : index + 1], cache, np.array(start + index, "int32"))
+    assert_close(far[:, 0], near[:, -1], 1e-5)
 
 
 def by_the_rule(layer, x):

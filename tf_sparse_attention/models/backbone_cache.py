@@ -16,7 +16,10 @@ class BackboneCache:
     """Mixin of `Backbone`: the three methods of decoding with a cache.
 
     A cache is a dictionary by the names of blocks, each of them one by the names of its layers, down to tensors of
-    static shape. The results are those of a call for the whole sequence, without dropout, to rounding.
+    static shape. The results are those of a call for the whole sequence, without dropout, up to rounding.
+
+    `prefill` starts a sequence, on an empty cache; `decode` adds the next token, whose position is the number of tokens
+    in the cache. Anything else raises a `ValueError`, or gives NaN inside of a compiled program, see `AttentionCache`.
     """
 
     @property
@@ -79,14 +82,15 @@ class BackboneCache:
         Args:
             inputs: int (B, T) token ids from the first one on, or a dictionary as in a call, where there is
                 `cross_attention` with the same "encoder_sequence" and "encoder_padding_mask" as for `init_cache`.
-            cache: what `init_cache` returned.
+            cache: what `init_cache` returned; it must hold no tokens yet.
             mask: bool (B, T), False for padding, which must be on the right. None: the "padding_mask", if any.
 
         Returns:
             Pair of the vectors (B, T, D) and the cache.
 
         Raises:
-            ValueError: for segment ids: a cache holds one document a row.
+            ValueError: for segment ids, since a cache holds one document per row; for a cache that holds tokens; and for
+                padding on the left.
         """
         unpacked = unpack(inputs, self.input_names, mask)
         if unpacked.segment_ids is not None or "encoder_segment_ids" in unpacked.further:
@@ -106,7 +110,7 @@ class BackboneCache:
         Args:
             token_ids: int (B, 1), or features (B, 1, F).
             cache: what `init_cache`, `prefill` or the last `decode` returned.
-            index: int32 () or (B,), the position of the token: the number of tokens before it in its row.
+            index: int32 () or (B,), the position of the token: the number of tokens in the cache.
 
         Returns:
             Pair of the vectors (B, 1, D) and the cache.

@@ -198,18 +198,25 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         positions_in_cache: bool = False,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
-        """Returns the cache before the first token: see `Backbone.init_cache`, likewise the next two."""
+        """Returns the cache before the first token; the arguments and errors are those of `Backbone.init_cache`."""
         return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, **encoded)
 
     def prefill(
         self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the logits (B, T, V) of a prompt and the cache after it."""
+        """Returns the logits (B, T, V) of a prompt and the cache after it.
+
+        The cache must hold no tokens yet, and padding must be on the right. The arguments and errors are those of
+        `Backbone.prefill`.
+        """
         x, cache = self.backbone.prefill(inputs, cache, mask)
         return self.logits(x), cache
 
     def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the logits (B, 1, V) after the next token and the cache after it."""
+        """Returns the logits (B, 1, V) after the next token and the cache after it.
+
+        `index` must be the number of tokens in the cache. The arguments and errors are those of `Backbone.decode`.
+        """
         x, cache = self.backbone.decode(token_ids, cache, index)
         return self.logits(x), cache
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from tf_sparse_attention.layers.attention.cache_checks import tokens_in
 from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.types import Tensor
 
@@ -51,7 +52,10 @@ def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
     """
 
     def step(inputs, index, cache):
-        logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, index + first)
+        position = index + first
+        # Finished rows repeat their last position, which the cache holds already: they decode no token.
+        position = ops.where(position == tokens_in(cache), position, -1)
+        logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, position)
         return _with_lowest_padding(logits[:, 0]), cache
 
     return step

@@ -8,7 +8,14 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.cache_checks import check_cache, check_index, check_space
+from tf_sparse_attention.layers.attention.cache_checks import (
+    NUM_TOKENS,
+    check_cache,
+    check_index,
+    check_space,
+    is_empty_and_padded_right,
+    next_positions,
+)
 from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
 from tf_sparse_attention.layers.attention.endless_cache import (
     check_prompt,
@@ -18,6 +25,7 @@ from tf_sparse_attention.layers.attention.endless_cache import (
     position_in_cache,
 )
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
+from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.layers.parts.masks import token_masks
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
@@ -34,9 +42,14 @@ class AttentionCache(CrossAttentionCache):
     """The three methods of decoding of an attention layer: what `AttentionLayer` adds to those of Keras.
 
     A cache is a dictionary of tensors whose shapes do not change, as a `while_loop` wants it. It holds the keys and
-    values that later queries can still see and no others, by the cache policy of the pattern. Decoding is causal; its
-    results are those of a causal call for the whole sequence, without dropout. Positions have to stay below the
-    `max_length` of the cache.
+    values that later queries can still see and no others, by the cache policy of the pattern, and "num_tokens", int32
+    (B,), the tokens of each row so far. Decoding is causal; its results are those of a causal call for the whole
+    sequence, without dropout.
+
+    `prefill` starts a sequence, on an empty cache; `decode` adds the next token, whose position is the number of tokens
+    in the cache and stays below `max_length`. Anything else raises a `ValueError` where the values can be read. In a
+    compiled program, where they cannot, the output of the row is NaN and the row keeps nothing; after a wrong `prefill`
+    every later output of the row is NaN too.
     """
 
     @property
@@ -91,7 +104,8 @@ class AttentionCache(CrossAttentionCache):
             cache = mark_unturned(self, plans, cache, memory)
         if memory is not None:
             cache = fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
-        return {**cache, **self.extra_entries(cache, batch_size, max_length)}
+        num_tokens = ops.zeros((batch_size,), dtype="int32")
+        return {**cache, **self.extra_entries(cache, batch_size, max_length), NUM_TOKENS: num_tokens}
 
     def prefill(
         self, x: Tensor, cache: Cache, mask: Tensor | None = None, kept: Size | None = None
@@ -100,7 +114,7 @@ class AttentionCache(CrossAttentionCache):
 
         Args:
             x: float (B, T, D), from the first token on.
-            cache: what `init_cache` returned.
+            cache: what `init_cache` returned; it must hold no tokens yet.
             mask: bool (B, T), False for padding, which must be on the right. None: no padding.
             kept: int32 () or (B,), how many tokens of each row the cache has afterwards, where it is to go on from
                 within the prompt. None: all that are no padding.
@@ -109,8 +123,10 @@ class AttentionCache(CrossAttentionCache):
             Pair of the output (B, T, D) and the cache.
 
         Raises:
-            ValueError: for a cache of another layer or of other rows, and for a prompt that it cannot hold.
+            ValueError: for a cache of another layer or of other rows, for one that holds tokens, for padding on the
+                left, and for a prompt that the cache cannot hold.
         """
+        check_has_cache(self)
         attention_checks.check_call(self, x, None, None, (self.num_features,) * 2)
         plans = self.plan_heads(self.make_pattern(causal=True))
         check_cache(x, cache, plans)
@@ -128,33 +144,40 @@ class AttentionCache(CrossAttentionCache):
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
         if kept is not None:
             lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
-        return output, self.fill_attention(heads, cache, lengths)
+        is_valid = is_empty_and_padded_right(cache, masks.query_mask)
+        if is_valid is not True:
+            output = ops.where(is_valid[:, None, None], output, float("nan"))
+        num_tokens = lengths if is_valid is True else ops.where(is_valid, lengths, -1)
+        return output, {**self.fill_attention(heads, cache, lengths), NUM_TOKENS: num_tokens}
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
-        """Returns the result for the next token and the cache after it; each position of a row once, in order.
+        """Returns the result for the next token and the cache after it.
 
         Args:
             x: float (B, 1, D).
             cache: what `init_cache`, `prefill` or the last `decode` returned.
-            index: int32 () or (B,), the position of the token: the number of tokens before it in its row. A number or
-                an array is checked; where a tensor is beyond what the cache was made for, the output is NaN.
+            index: int32 () or (B,), the position of the token: the number of tokens in the cache. A tensor may have -1
+                for rows without a token, whose output is NaN and which keep nothing.
 
         Returns:
             Pair of the output (B, 1, D) and the cache.
 
         Raises:
-            ValueError: for a cache of another layer or of other rows, for an index that is no integer or less than 0,
-                and for a position beyond the `max_length` of a cache that cannot hold it.
+            ValueError: for a cache of another layer or of other rows, for an index that is not the number of tokens in
+                the cache, and for a position beyond the `max_length` of a cache that cannot hold it.
         """
+        check_has_cache(self)
         checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
         plans = self.plan_heads(self.make_pattern(causal=True))
         check_cache(x, cache, plans)
         check_index(x, index)
-        if not ops.is_tensor(index):
-            check_space("index", plans, cache, int(np.max(index)) + 1)
-        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        output, cache = self.decode_attention(self.project(x), cache, index)
-        return self.join_heads(x, output), cache
+        known = values_of(index)
+        if known is not None:
+            check_space("index", plans, cache, int(np.max(known)) + 1)
+        index = next_positions(cache, ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],)))
+        output, new = self.decode_attention(self.project(x), cache, index)
+        num_tokens = cache[NUM_TOKENS] + ops.cast(index >= 0, "int32")
+        return self.join_heads(x, output), {**new, NUM_TOKENS: num_tokens}
 
     def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
         """Returns what a layer keeps beside the entries of its pattern, as it is before the first token.

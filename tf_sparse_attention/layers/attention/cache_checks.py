@@ -5,11 +5,14 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name, holds
 from tf_sparse_attention.types import Size, Tensor
+
+NUM_TOKENS = "num_tokens"  # an entry of a cache: the tokens of each row, int32 (B,), -1 where a prompt was wrong
 
 
 def check_entries(cache: Any, names: Iterable[str]) -> None:
@@ -70,8 +73,70 @@ def check_index(x: Tensor, index: Size) -> None:
             "`index` must be one position for all rows, or one for each. "
             f"Received: index of shape {sizes}, x of shape {tuple(x.shape)}."
         )
-    if not keras.ops.is_tensor(index) and np.min(index) < 0:
+    if not ops.is_tensor(index) and np.min(index) < 0:
         raise ValueError(f"`index` must be the number of tokens before, at least 0. Received: index={index}.")
+
+
+def tokens_in(cache: Mapping[str, Any]) -> Tensor:
+    """Return the tokens that a cache of a layer, block or model holds in each row, int32 (B,)."""
+    if NUM_TOKENS in cache:
+        return cache[NUM_TOKENS]
+    return next(tokens_in(inner) for inner in cache.values() if _counts_tokens(inner))
+
+
+def _counts_tokens(cache: Any) -> bool:
+    """Return whether a part of a cache counts tokens; a cross-attention cache does not."""
+    return isinstance(cache, Mapping) and (NUM_TOKENS in cache or any(map(_counts_tokens, cache.values())))
+
+
+def is_empty_and_padded_right(cache: Cache, mask: Tensor | None) -> bool | Tensor:
+    """Return whether a prompt can start in each row: the cache holds no tokens, and padding is on the right.
+
+    Args:
+        cache: of `init_cache`.
+        mask: bool (B or 1, T), False for padding, or None.
+
+    Returns:
+        True if it is known of all rows, else bool (B,).
+
+    Raises:
+        ValueError: if it is known that a prompt cannot start in some row.
+    """
+    is_empty = cache[NUM_TOKENS] == 0
+    known = values_of(is_empty)
+    if known is not None and not known.all():
+        raise ValueError(
+            "`cache` must hold no tokens before a prompt: `prefill` starts a sequence, `decode` continues it. "
+            f"Received: a cache of {values_of(cache[NUM_TOKENS]).tolist()} tokens per row."  # type: ignore[union-attr]
+        )
+    if mask is None or mask.shape[1] == 1:
+        return True if known is not None else is_empty
+    is_right = ops.all(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:])), axis=1)
+    known_right = values_of(is_right)
+    if known_right is not None and not known_right.all():
+        raise ValueError(
+            "`mask` must have padding on the right: in each row True for all tokens, then False. Received: False "
+            f"before True in rows {np.flatnonzero(~known_right).tolist()}."
+        )
+    if known is not None and known_right is not None:
+        return True
+    return ops.logical_and(is_empty, is_right)
+
+
+def next_positions(cache: Cache, index: Tensor) -> Tensor:
+    """Return the positions of the next tokens, int32 (B,), -1 where `index` is another one than the cache expects.
+
+    Raises:
+        ValueError: if a value of `index` that can be read is neither negative nor the number of tokens in the cache.
+    """
+    num_tokens = cache[NUM_TOKENS]
+    positions, expected = values_of(index), values_of(num_tokens)
+    if positions is not None and expected is not None and np.any((positions >= 0) & (positions != expected)):
+        raise ValueError(
+            "`index` must be the number of tokens in the cache: each token of a row is decoded once, in order. "
+            f"Received: index={positions.tolist()}, a cache of {expected.tolist()} tokens per row."
+        )
+    return ops.where(index == num_tokens, index, -1)
 
 
 def check_space(name: str, plans: Iterable[HeadPlan], cache: Cache, length: int | None) -> None:

@@ -14,6 +14,7 @@ from tf_sparse_attention.ops.clustered import clustered_attention, improved_clus
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
 from tf_sparse_attention.ops.positions import rotate_both
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -121,6 +122,13 @@ class ClusteredAttention(AttentionLayer):
         else:
             attended = improved_clustered_attention(*given, self.top_k, **options)
         return attended.output, attended.weights
+
+    def make_pattern(self, causal: bool) -> Pattern:
+        """Raise a `ValueError`: there is no pattern, and so no `reach`, `dense_up_to` or cache."""
+        raise ValueError(
+            f"{type(self).__name__} has no pattern: all queries of a cluster attend to all keys by their mean. "
+            f"Received: make_pattern(causal={causal})."
+        )
 
     def _clusters_of(self, query: Tensor, query_mask: Tensor | None) -> Tensor:
         """Returns the cluster of each query, int32 (B, N, T)."""

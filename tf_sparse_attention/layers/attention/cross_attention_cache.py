@@ -88,6 +88,7 @@ class CrossAttentionCache:
         Raises:
             ValueError: for a cache of another layer, and for an index that is no integer or less than 0.
         """
+        check_has_cross_cache(self)
         check_pattern_entries(cache, self.plan_heads(self.make_pattern(causal=False)))
         check_index(x, index)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))

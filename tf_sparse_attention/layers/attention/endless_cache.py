@@ -1,6 +1,6 @@
 """Decoding without an end: caches that never grow, and positions that are counted inside of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -75,7 +75,7 @@ def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tupl
 
 def is_unturned(cache: Cache) -> bool:
     """Returns whether keys are turned where they are read."""
-    return any(UNTURNED in entry for entry in cache.values())
+    return any(UNTURNED in entry for entry in cache.values() if isinstance(entry, Mapping))
 
 
 def check_prompt(layer: keras.layers.Layer, plans: Sequence[HeadPlan], length: int | None) -> None:

@@ -28,7 +28,10 @@ class MixedAttentionCache:
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> dict[str, Cache]:
-        """Returns the caches of the parts by their names; see `AttentionLayer.init_cache`, likewise the next two."""
+        """Returns the caches of the parts by their names, before the first token.
+
+        The arguments and errors are those of `AttentionLayer.init_cache`.
+        """
         check_has_cache(self)
         given = batch_size, max_length, memory, memory_mask, positions_in_cache
         return {name: part.init_cache(*given) for name, part in self._named_parts()}
@@ -36,11 +39,19 @@ class MixedAttentionCache:
     def prefill(
         self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None, kept: Size | None = None
     ) -> tuple[Tensor, dict[str, Cache]]:
-        """Returns the results for a prompt, and the caches after it."""
+        """Returns the results (B, T, D) for a prompt, and the caches after it.
+
+        The caches must hold no tokens, and padding must be on the right. The arguments and errors are those of
+        `AttentionLayer.prefill`.
+        """
         return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask, kept))
 
     def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
-        """Returns the result for the next token, and the caches after it."""
+        """Returns the result (B, 1, D) for the next token, and the caches after it.
+
+        `index` must be the number of tokens in the caches. The arguments and errors are those of
+        `AttentionLayer.decode`.
+        """
         return self._sum_of_cached(cache, lambda part, own: part.decode(x, own, index))
 
     @property

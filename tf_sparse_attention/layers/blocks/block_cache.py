@@ -34,9 +34,10 @@ class BlockCache:
         encoder_padding_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> dict[str, Any]:
-        """Returns the caches by the names of the attentions; see `AttentionLayer.init_cache`, likewise the next two.
+        """Returns the caches by the names of the attention layers, before the first token.
 
-        A memory is inputs of this block, as in a call. The keys and values of an encoder's sequence are computed here.
+        The arguments are those of `AttentionLayer.init_cache`. A memory is inputs of this block, as in a call. The keys
+        and values of an encoder's sequence are computed here.
 
         Raises:
             ValueError: as `AttentionLayer.init_cache`, and where a block with `cross_attention` gets no
@@ -61,11 +62,17 @@ class BlockCache:
         encoder_sequence: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the results (B, T, D) for a prompt and the cache after it; all its queries ask the encoder at once.
+        """Returns the results (B, T, D) for a prompt and the cache after it.
+
+        Args:
+            inputs: float (B, T, D), from the first token on.
+            cache: what `init_cache` returned; it must hold no tokens yet.
+            mask: bool (B, T), False for padding, which must be on the right. None: the mask that `inputs` carries.
+            encoder_sequence: the one that `init_cache` had.
+            encoder_padding_mask: the one that `init_cache` had.
 
         Raises:
-            ValueError: as `AttentionLayer.prefill`, and as `init_cache` does for an encoder's sequence, which has to be
-                the same.
+            ValueError: as `AttentionLayer.prefill`, and for another encoder sequence than that of `init_cache`.
         """
         self._check_encoder_sequence(encoder_sequence)
         mask = implicit_mask(inputs) if mask is None else mask
@@ -84,6 +91,11 @@ class BlockCache:
 
     def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
         """Returns the result (B, 1, D) for the next token, and the cache after it.
+
+        Args:
+            inputs: float (B, 1, D).
+            cache: what `init_cache`, `prefill` or the last `decode` returned.
+            index: int32 () or (B,), the position of the token: the number of tokens in the cache.
 
         Raises:
             ValueError: as `AttentionLayer.decode`.

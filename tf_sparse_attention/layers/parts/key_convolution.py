@@ -54,7 +54,7 @@ class KeyConvolution(keras.layers.Layer):
         positions = index[:, None] - 1 - ops.arange(count, dtype="int32")
         slots = ops.broadcast_to(((positions + count) % count)[:, None], (*shape(kept)[:2], count))
         before = _existing(take_positions(kept, slots), positions[:, None])
-        after = write_slot(kept, key, (ops.maximum(index, 0) % count)[:, None])  # -1 in rows that have ended
+        after = write_slot(kept, key, (ops.maximum(index, 0) % count)[:, None], (index >= 0)[:, None])
         return convolve_next(key, before, ops.cast(self.kernel, self.compute_dtype)), {"last_keys": after}
 
 

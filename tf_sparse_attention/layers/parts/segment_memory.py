@@ -1,5 +1,6 @@
 """The memory of earlier text: further keys before those of a sequence."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -96,8 +97,8 @@ def with_cached_memory(
         heads: queries, keys and values of the prompt, (B, N, T, H) each.
         masks: the `TokenMasks` of the prompt.
     """
-    entry = next(iter(cache.values()))
-    if "remembered" not in entry:
+    entry = next((entry for entry in cache.values() if isinstance(entry, Mapping) and "remembered" in entry), None)
+    if entry is None:
         return heads, masks
     query, key, value = heads
     batch, length = shape(query)[0], shape(query)[2]

@@ -85,17 +85,16 @@ def decode_pattern(
         value: values (B, M, 1, Hv).
         groups: for each leaf a pair of the groups of query and key, int32 (B, n, 1) and (B, m, 1), None of one that
             goes by positions.
-        index: int32 (B,), the position of the token.
+        index: int32 (B,), the position of the token; -1 in rows without a token.
         options: an `AttentionOptions`.
         chosen: what was chosen for the query, int32 (B, n) by name, for leaves of `ChosenBlocks` by their index.
 
     Returns:
-        Pair of the output (B, N, 1, Hv) and the cache. Where the cache has no slots for `index`, the output is NaN and
-        nothing is kept.
+        Pair of the output (B, N, 1, Hv) and the cache. Where `index` is -1, or the cache has no slots for it, the output
+        is NaN and nothing is kept.
     """
-    at, held, kept = index[:, None, None], holds(plans, cache, index + 1), None
-    if held is not True:  # rows that have ended may have -1, or the largest integer, whose successor is negative
-        kept = ops.logical_and(held, index + 1 > 0)[:, None]
+    at, held = index[:, None, None], holds(plans, cache, index + 1)
+    kept = (index >= 0 if held is True else ops.logical_and(held, index >= 0))[:, None]
     turned, key = options.position.rotate(query, at), options.position.rotate_written(key, at)
     cache, queries, keys = dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
@@ -117,9 +116,7 @@ def decode_pattern(
         return places, keys._replace(key=options.position.rotate_read(keys.key, keys.places[leaf.index].position))
 
     output = attend_cached(plans, query, turned, read, options, causal=True)
-    if kept is not None:
-        output = ops.where(kept[..., None, None], output, float("nan"))
-    return output, cache
+    return ops.where(kept[..., None, None], output, float("nan")), cache
 
 
 def attend_cached(
@@ -223,14 +220,13 @@ def _write(
     value: Tensor,
     known: Mapping[int, Mapping[str, Tensor]],
     index: Tensor,
-    kept: Tensor | None,
+    kept: Tensor,
 ) -> Entry:
     """Returns an entry with the key and value (B, n, 1, H) of the token at `index` (B,), in rows `kept` (B, 1)."""
     place, num_slots = Place(index[:, None], 0, known.get(leaf.index, {})), shape(entry["key"])[2]
     policy = cache_policy(leaf)
     at, kept_slot = policy.slot(place, num_slots)
-    if kept is not None:  # a slot that does not exist would be one of the next head
-        at = in_range(at, num_slots)
+    at = in_range(at, num_slots)  # a slot that does not exist would be one of the next head
     kept = merge(kept_slot, kept)
     new = {"key": key, "value": value, "position": index[:, None] - EMPTY, **group_columns(leaf, known)}
     new = {name: write_slot(entry[name], x, at, kept) for name, x in new.items()}
