@@ -89,8 +89,8 @@ class BackboneCache:
             Pair of the vectors (B, T, D) and the cache.
 
         Raises:
-            ValueError: for segment ids, since a cache holds one document per row; for a cache that holds tokens; and for
-                padding on the left.
+            ValueError: for segment ids, since a cache holds one document per row, for a cache that holds tokens, and
+                for padding on the left.
         """
         unpacked = unpack(inputs, self.input_names, mask)
         if unpacked.segment_ids is not None or "encoder_segment_ids" in unpacked.further:

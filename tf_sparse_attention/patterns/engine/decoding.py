@@ -90,7 +90,7 @@ def decode_pattern(
         chosen: what was chosen for the query, int32 (B, n) by name, for leaves of `ChosenBlocks` by their index.
 
     Returns:
-        Pair of the output (B, N, 1, Hv) and the cache. Where `index` is -1, or the cache has no slots for it, the output
+        Pair of the output (B, N, 1, Hv) and the cache. Where `index` is -1 or beyond the slots of the cache, the output
         is NaN and nothing is kept.
     """
     at, held = index[:, None, None], holds(plans, cache, index + 1)
