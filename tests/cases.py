@@ -291,7 +291,7 @@ CASES = {
         sparse(Nearest(3, 3) | SelectedBlocks(4, 2) | Window(3), share_qk=True, position="alibi"), packs=False
     ),
     "random": Case(routing(selection="random", position="alibi"), packs=False),
-    "top_k": Case(routing(position="relative"), causal=False, packs=False),
+    "top_k": Case(routing(selection="top_k", position="relative"), causal=False, packs=False),
     "top_k_separate": Case(routing(share_qk=False, selection="top_k", position="alibi"), **SEPARATE),
     "top_k_published": Case(routing(selection="top_k", reproduce_reference=True, position="relative"), packs=False),
     "top_keys": Case(routing(share_qk=False, selection="top_keys", position="relative"), **CHOOSES_KEYS),

@@ -31,7 +31,11 @@ LAYERS = {
     "nearest": (lambda: layers.RoutingAttention(**ROUTED, position="relative"), True, 1),
     "nearest_by_token": (lambda: layers.RoutingAttention(**ROUTED, position="relative", distance="token"), True, 1),
     "separate": (lambda: layers.RoutingAttention(**ROUTED, share_qk=False, selection="nearest"), False, 5),
-    "top_k": (lambda: layers.RoutingAttention(**ROUTED, share_qk=False, position="relative"), False, 1),
+    "top_k": (
+        lambda: layers.RoutingAttention(**ROUTED, selection="top_k", share_qk=False, position="relative"),
+        False,
+        1,
+    ),
     "top_keys": (lambda: layers.RoutingAttention(**ROUTED, share_qk=False, selection="top_keys"), False, 2),
     "lsh": (lambda: layers.LSHAttention(**HASHED), True, 2),
     "chunks": (lambda: layers.LSHAttention(**HASHED, selection="chunks"), False, 2),

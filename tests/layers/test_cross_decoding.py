@@ -127,7 +127,6 @@ def test_what_is_kept_is_in_the_compute_dtype():
     ("layer", "reason"),
     [
         (layers.RoutingAttention(2, 4, 3, 5), "queries serve as keys"),
-        (layers.RoutingAttention(2, 4, 3, 5, share_qk=False), "selects by 'top_k' among all queries"),
         (layers.RoutingAttention(2, 4, 3, 5, share_qk=False, selection="top_k"), "which tokens a cluster holds"),
         (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "queries serve as keys"),
         (layers.ClusteredAttention(2, 4, num_clusters=3), "the queries of a cluster share their mean"),

@@ -390,15 +390,11 @@ def test_a_cache_of_another_layer_is_refused():
     x = np.ones((2, 1, SIZE), "float32")
     with pytest.raises(ValueError, match=r"what `init_cache` of this .*entries \['near'\], where \['part_0'\] are"):
         window.decode(x, mixed.init_cache(2, 5), 0)
-    with pytest.raises(
-        ValueError, match=r"what `init_cache` of this .*'part_0'\], where \['near'\] are"
-    ):
+    with pytest.raises(ValueError, match=r"what `init_cache` of this .*'part_0'\], where \['near'\] are"):
         mixed.prefill(x, window.init_cache(2, 5))
     block = layers.TransformerBlock(window, causal=True)
     block.build((None, None, SIZE))
-    with pytest.raises(
-        ValueError, match=r"what `init_cache` of this .*'part_0'\], where \['local.*'\] are"
-    ):
+    with pytest.raises(ValueError, match=r"what `init_cache` of this .*'part_0'\], where \['local.*'\] are"):
         block.decode(x, window.init_cache(2, 5), 0)
     model = Backbone(5, 1, SIZE, [window])
     with pytest.raises(ValueError, match=r"what `init_cache` of this .*where \['block_0'\] are missing"):

@@ -65,7 +65,7 @@ WRONG_ARGUMENTS = [
         routing,
         "selection",
         "best",
-        "`selection` must be one of [None, 'nearest', 'top_k', 'strided', 'hash', 'top_keys', 'random']. Received: "
+        "`selection` must be one of ['nearest', 'top_k', 'strided', 'hash', 'top_keys', 'random']. Received: "
         "selection='best'.",
     ),
     (routing, "distance", "true", "`distance` must be one of ['rank', 'token']. Received: distance='true'."),
@@ -130,7 +130,7 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(use_successor_values=True, selection="top_k"),
-        "`selection` must be None, 'nearest' or 'random' with `use_successor_values`. Received: selection='top_k'.",
+        "`selection` must be 'nearest' or 'random' with `use_successor_values`. Received: selection='top_k'.",
     ),
     (
         lambda: routing(selection="top_keys"),

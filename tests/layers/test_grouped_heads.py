@@ -99,7 +99,7 @@ def test_decoding_keeps_the_heads_of_keys_alone(name):
         output, cache = shared.decode(x[:, index : index + 1], cache, index)
         outputs.append(output)
     assert_close(np.concatenate([to_numpy(y) for y in outputs], 1), shared(x, use_causal_mask=True))
-    assert {entry["key"].shape[1] for entry in cache.values()} <= {1, 2}
+    assert {entry["key"].shape[1] for name, entry in cache.items() if name != "num_tokens"} <= {1, 2}
 
 
 def test_centroids_follow_the_tokens_of_all_heads_that_share_them():
@@ -228,7 +228,7 @@ def test_settings_that_fit_no_heads_are_errors(arguments, message):
 
 def test_a_sink_needs_one_softmax():
     with pytest.raises(ValueError, match="`use_sink` must be False where clusters choose queries"):
-        RoutingAttention(2, 4, 2, 4, use_sink=True)(normal(1, 5, SIZE))
+        RoutingAttention(2, 4, 2, 4, use_sink=True, selection="top_k")
     with pytest.raises(ValueError, match=r"pass selection='nearest'. Received: use_sink=True, selection='hash'"):
         RoutingAttention(2, 4, 2, 4, use_sink=True, selection="hash")
     with pytest.raises(ValueError, match="`use_sink` must be left out: queries of a cluster share one softmax"):

@@ -90,7 +90,7 @@ def test_it_has_no_cache(own, reason):
         layer.init_cache(2, 9, encoder_sequence=ENCODED)
 
 
-@pytest.mark.parametrize("own", [{"reproduce_reference": False}, {"share_qk": True}, {"selection": None}])
+@pytest.mark.parametrize("own", [{"reproduce_reference": False}, {"share_qk": True}])
 def test_other_routed_cross_attention_of_a_causal_block_is_refused(own):
     with pytest.raises(ValueError, match="must be one in which no query depends on others"):
         block(causal=True, attention=LocalAttention(2, 4, window=3), across=routed("across", **own))

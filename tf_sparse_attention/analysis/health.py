@@ -208,7 +208,7 @@ def _drift(previous, path, now):
 def _heads_of(part, numbers, pattern, sides, dropped, drift):
     """Returns the `RoutedHead`s of one leaf; keys and centroids may be those of several heads beside each other."""
     num_clusters, size = pattern.rule.num_clusters, pattern.rule.cluster_size
-    selection = getattr(part.layer, "selection_of", lambda causal: "nearest")(part.causal)
+    selection = getattr(part.layer, "selection", "nearest")
     for index, head in enumerate(numbers):
         counts = np.concatenate(  # of each row by itself, queries and keys too
             [

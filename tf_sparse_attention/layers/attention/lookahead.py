@@ -15,8 +15,8 @@ def warn_of_causal_mask(layer: keras.layers.Layer, what: str, instead: str) -> N
     """
     _warn_once(
         layer,
-        f"under a causal mask is not causal: {what} depends on the whole sequence. Use selection={instead!r} (the "
-        "default of causal calls).",
+        f"under a causal mask is not causal: {what} depends on the whole sequence. Use selection={instead!r}, the "
+        "default.",
     )
 
 

@@ -39,20 +39,22 @@ class RoutingAttention(AttentionLayer):
     belongs to the centroid mu of the largest x . mu. In training the centroids follow their tokens by an exponential
     moving average and `commitment_loss` mean((x - mu)^2) is added to the loss; outside training they do not move.
 
-    `selection`: "nearest": a query sees the last `cluster_size` keys of its own cluster up to its position, itself
-    included (and the `cluster_size` - 1 next ones if not causal). Causal by construction. "top_keys": a query sees the
-    `cluster_size` best keys of its nearest centroid, of all keys of the sequence, of equal ones the earlier. It depends
-    on no other query: for cross-attention to a sequence of any length, with a cross-attention cache too, and for
-    encoders; a causal call is an error, and so are `segment_ids`, as the best keys of a packed row are not the best of
-    each of its documents. A half of the time of "nearest" with separate keys. "top_k": every centroid
-    takes the `cluster_size` best tokens of the whole sequence and a token gets the mean over the clusters that hold
-    it, zeros if none does: about (1 - 1/K)^K of the tokens where T = K `cluster_size`, as `tsa.analysis.health` counts
-    them; "nearest" leaves out none. Not causal, whatever the mask;
-    which of equal tokens is taken is up to rounding, and so may change with the batch size. "strided": as "top_k", but
-    each centroid takes every (T / `cluster_size`)-th token by falling score (these are not the strides of
-    `StridedAttention`). "hash": as "top_k", but the first `cluster_size` tokens of a hash bucket in place of a
-    centroid's best. Both are in the paper's code and, like it, not causal. "random": as "nearest" in clusters that
-    depend on the position alone, the paper's ablation.
+    `selection` decides which keys of its cluster a query sees:
+
+    - "nearest" (default): the last `cluster_size` keys up to its position, itself included, and the `cluster_size` - 1
+      next ones if not causal. Causal by construction. Every token attends.
+    - "top_keys": the `cluster_size` best keys of its nearest centroid, of all keys of the sequence, of equal ones the
+      earlier. A query's result depends on no other query: for cross-attention to a sequence of any length, with a
+      cross-attention cache too, and for encoders. A causal call is an error, and so are `segment_ids`, as the best keys
+      of a packed row are not the best of each of its documents. Half of the time of "nearest" with separate keys.
+    - "top_k": every centroid takes the `cluster_size` best tokens of the whole sequence, and a token gets the mean over
+      the clusters that hold it, zeros if none does. About (1 - 1/K)^K of the tokens, a third, get zeros where T = K
+      `cluster_size`; `tsa.analysis.health` counts them. Not causal, whatever the mask; which of equal tokens is taken
+      is up to rounding, and so may change with the batch size.
+    - "strided": as "top_k", but each centroid takes every (T / `cluster_size`)-th token by falling score (these are not
+      the strides of `StridedAttention`). "hash": as "top_k", but the first `cluster_size` tokens of a hash bucket in
+      place of a centroid's best. Both are in the paper's code and, like it, not causal.
+    - "random": as "nearest" in clusters that depend on the position alone, the paper's ablation.
 
     Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens,
     and a query on the others. "top_keys", one cluster for each query and many for a key, is this library's.
@@ -62,7 +64,7 @@ class RoutingAttention(AttentionLayer):
         key_dim: H, size of each head for queries and keys.
         num_clusters: K, centroids of each head; a power of two for "hash".
         cluster_size: w, keys of its cluster that a query sees; members of a cluster for all but "nearest", "random".
-        selection: None or one of those above. None: "nearest" in a causal call, else "top_k".
+        selection: one of those above. Default "nearest". "top_k" gives zeros to about a third of the tokens.
         share_qk: whether queries serve as keys, default True as in the paper's causal models; then no key kernel
             exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest". Must be False with
             "top_keys".
@@ -70,8 +72,7 @@ class RoutingAttention(AttentionLayer):
             and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
         use_successor_values: whether a token sees the last `cluster_size` earlier tokens of its cluster, itself never,
             each with the value of the token after it, as an induction head does: "where I was before, what came
-            next" (`tsa.patterns.Successors`). In causal self-attention with "nearest", which None then means, or
-            "random". Default False.
+            next" (`tsa.patterns.Successors`). In causal self-attention with "nearest" or "random". Default False.
         distance: of position "relative": "rank" (default), between ranks in the cluster, as published (in "nearest" and
             "top_keys" a query that is no key has that of the last key up to its position); or "token", in positions,
             on the scores alone: about twice the cost of the layer.
@@ -105,7 +106,7 @@ class RoutingAttention(AttentionLayer):
         num_clusters: int,
         cluster_size: int,
         *,
-        selection: str | None = None,
+        selection: str = "nearest",
         share_qk: bool = True,
         mask_self: bool | None = None,
         use_successor_values: bool = False,
@@ -194,10 +195,6 @@ class RoutingAttention(AttentionLayer):
             return dataclasses.replace(position, by_token=True)
         return position
 
-    def selection_of(self, causal: bool) -> str:
-        """Returns the selection of causal calls, or of those that are not."""
-        return self.selection or ("nearest" if causal or self.use_successor_values else "top_k")
-
     @property
     def can_be_causal(self) -> bool:
         return self.selection != "top_keys"
@@ -208,7 +205,7 @@ class RoutingAttention(AttentionLayer):
             if causal:
                 refuse_causal_mask("selection='top_keys'", instead="selection='nearest'")
             return TopKeys(*sizes)
-        if self.selection_of(causal) not in OF_ALL_TOKENS:
+        if self.selection not in OF_ALL_TOKENS:
             return self.with_successors(Nearest(*sizes))
         by_rank = self.share_qk or self.reproduce_reference  # the same as by position where queries are the keys
         return BestOfCluster(*sizes, by_rank, extra_count=0.01 if self.reproduce_reference else 0.0)
@@ -231,7 +228,7 @@ class RoutingAttention(AttentionLayer):
 
     def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
         options = super().attention_options(causal)
-        by_default = self.mask_self is None and self.selection_of(causal) in OF_ALL_TOKENS
+        by_default = self.mask_self is None and self.selection in OF_ALL_TOKENS
         return options._replace(hide_self=None) if by_default else options
 
     def compute_attention(
@@ -242,10 +239,8 @@ class RoutingAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        selection = self.selection_of(causal)
-        routing_checks.check_lengths(selection, heads[0], heads[2])
-        routing_checks.check_sink(self.head_settings.use_sink, selection)
-        if causal and selection in OF_ALL_TOKENS:
+        routing_checks.check_lengths(self.selection, heads[0], heads[2])
+        if causal and self.selection in OF_ALL_TOKENS:
             warn_of_causal_mask(self, "which tokens a cluster holds", instead="nearest")
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
@@ -281,12 +276,6 @@ class RoutingAttention(AttentionLayer):
             reason = self.make_pattern(causal=False).cache_unsupported_reason()
             return f"with selection={self.selection!r} {reason}"
         return None
-
-    @property
-    def cross_cache_unsupported_reason(self) -> str | None:
-        if self.selection is None and not self.share_qk and not self.use_successor_values:
-            return "with selection=None cross-attention selects by 'top_k' among all queries, unlike 'top_keys'"
-        return super().cross_cache_unsupported_reason
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance")

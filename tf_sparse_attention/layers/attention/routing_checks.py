@@ -10,7 +10,7 @@ from tf_sparse_attention.types import Tensor
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections that look at the whole sequence for queries and keys
 OF_ANY_LENGTHS = (*OF_ALL_TOKENS, "top_keys")
 WITHOUT_CENTROIDS = ("hash", "random")
-SELECTIONS = (None, "nearest", *OF_ANY_LENGTHS, "random")
+SELECTIONS = ("nearest", *OF_ANY_LENGTHS, "random")
 DISTANCES = ("rank", "token")
 
 
@@ -31,7 +31,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     check_successors(arguments["use_successor_values"], arguments["mask_self"])
     if arguments["use_successor_values"] and arguments["selection"] in OF_ANY_LENGTHS:
         raise ValueError(
-            "`selection` must be None, 'nearest' or 'random' with `use_successor_values`. "
+            "`selection` must be 'nearest' or 'random' with `use_successor_values`. "
             f"Received: selection={arguments['selection']!r}."
         )
     checks.check_switch("reproduce_reference", arguments["reproduce_reference"])
@@ -59,7 +59,7 @@ def _check_top_keys(arguments):
             raise ValueError(f"`{name}` must be False with selection='top_keys', {reason}. Received: {name}=True.")
 
 
-def check_has_centroids(selection: str | None) -> None:
+def check_has_centroids(selection: str) -> None:
     """Raises a `ValueError` for a selection without centroids."""
     if selection in WITHOUT_CENTROIDS:
         raise ValueError(
@@ -68,7 +68,7 @@ def check_has_centroids(selection: str | None) -> None:
         )
 
 
-def check_sink(use_sink: bool, selection: str | None) -> None:
+def check_sink(use_sink: bool, selection: str) -> None:
     """Raises a `ValueError` for a sink with a selection that has several softmaxes for a query."""
     if use_sink and selection in OF_ALL_TOKENS:
         raise ValueError(
