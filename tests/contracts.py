@@ -187,7 +187,7 @@ def check_padding(case, lengths=(1, 2, 7, 65)):
     """Sequences of any length get alone, in a batch of one, what they get padded beside longer ones."""
     layer, x = built(case), normal(len(lengths), max(lengths) + 5, SIZE)
     mask = np.arange(max(lengths) + 5) < np.reshape(lengths, (-1, 1))
-    padded = call(layer, case, np.where(mask[..., None], x, 1e3 * x), query_mask=mask)
+    padded = call(layer, case, np.where(mask[..., None], x, np.array([np.nan, np.inf] * (SIZE // 2))), query_mask=mask)
     for row, length in enumerate(lengths):
         alone = call(layer, case, x[row : row + 1, :length])
         assert alone.shape == (1, length, SIZE) and np.all(np.isfinite(alone))

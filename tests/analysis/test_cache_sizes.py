@@ -17,19 +17,19 @@ def built(layer):
 
 
 def test_numbers_worked_by_hand():
-    # A window keeps 6 tokens: 2 heads of 6 keys and values of 4 floats of 4 bytes, and their 6 positions.
+    # A window keeps 6 tokens: 2 heads of 6 keys and values of 4 floats of 4 bytes, 6 positions, and a count of tokens.
     (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6)), max_length=48).rows
-    assert (row.kind, row.num_slots, row.num_bytes, row.bytes_per_token) == ("LocalAttention", 6, 384 + 24, 8.5)
+    assert (row.kind, row.num_slots, row.num_bytes, row.bytes_per_token) == ("LocalAttention", 6, 412, 412 / 48)
     # The same for heads that share one of keys, in half of the bytes.
     (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6, num_key_value_heads=1)), max_length=48).rows
-    assert (row.num_slots, row.num_bytes) == (6, 192 + 24)
+    assert (row.num_slots, row.num_bytes) == (6, 192 + 24 + 4)
     # Two blocks, in half precision and for 3 rows.
     layer = layers.LocalAttention(**SIZES, block_size=5, dtype="mixed_bfloat16")
     (row,) = cache_sizes(built(layer), max_length=100, batch_size=3).rows
-    assert (row.num_slots, row.num_bytes, row.bytes_per_token) == (10, 3 * 10 * (2 * (4 + 4) * 2 + 4), 3.6)
-    # 3 clusters of 5 keys with their positions, groups and ranks, and a counter for each cluster.
+    assert (row.num_slots, row.num_bytes, row.bytes_per_token) == (10, 3 * (10 * (2 * (4 + 4) * 2 + 4) + 4), 3.64)
+    # 3 clusters of 5 keys with their positions, groups and ranks, a counter for each cluster and one of tokens.
     (row,) = cache_sizes(built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5)), 100).rows
-    assert (row.num_slots, row.num_bytes) == (15, 2 * 15 * (4 + 4 + 3) * 4 + 2 * 3 * 4)
+    assert (row.num_slots, row.num_bytes) == (15, 2 * 15 * (4 + 4 + 3) * 4 + 2 * 3 * 4 + 4)
     # One head of each: the last 4 keys, and all 100 by their residue.
     (row,) = cache_sizes(built(layers.StridedAttention(**SIZES, stride=4)), 100).rows
     assert row.num_slots == (4 + 100) / 2
@@ -38,7 +38,7 @@ def test_numbers_worked_by_hand():
 def test_an_unwindowed_half_of_the_heads_keeps_nothing():
     layer = layers.AllAttention(**SIZES, num_persistent=3, window=6, variant="head_split")
     (row,) = cache_sizes(built(layer), 48).rows
-    assert (row.num_slots, row.num_bytes) == (3, 192 + 24)
+    assert (row.num_slots, row.num_bytes) == (3, 192 + 24 + 4)
 
 
 @pytest.mark.parametrize("max_length", [3, 50])
@@ -59,16 +59,16 @@ def test_a_model_has_a_row_for_each_part_with_the_bytes_of_its_cache(max_length)
 def test_the_table_has_a_row_a_layer_and_their_sum():
     text = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36))
     lines = ["| layer | attention | slots of 36 | bytes | bytes a token |", "|---|---|---|---|---|"]
-    lines += ["| near | LocalAttention | 6 | 408 | 11.33 |", "| all | | | 408 | 11.33 |"]
+    lines += ["| near | LocalAttention | 6 | 412 | 11.44 |", "| all | | | 412 | 11.44 |"]
     assert text.splitlines() == lines
     rows = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36, batch_size=3))
-    assert rows.splitlines()[-1] == "| all | | | 1,224 | 11.33 |"
+    assert rows.splitlines()[-1] == "| all | | | 1,236 | 11.44 |"
 
 
 def test_nothing_is_made():
     # 2 heads of 2^30 slots, 64 GiB, and 4 GiB of positions.
     (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=2**30)), 2**40).rows
-    assert row.num_bytes == 2**30 * (2 * 8 * 4 + 4)
+    assert row.num_bytes == 2**30 * (2 * 8 * 4 + 4) + 4
 
 
 def test_what_has_no_cache_says_why():

@@ -80,6 +80,8 @@ def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
 def test_no_gradient_reaches_padding(case):
     layer, x = built(case, dropout=0.3), normal(2, 13, SIZE)
     mask = np.arange(13) < np.array([[13], [8]])
-    of_x = gradients(layer, case, x, training=True, query_mask=mask)[0]
+    x[~mask] = np.nan
+    of_x, *of_weights = gradients(layer, case, x, training=True, query_mask=mask)
+    assert all(np.isfinite(gradient).all() for gradient in of_weights)
     # Dropout may leave out every weight that a token has a part in, but not those of many tokens.
     assert np.all(of_x[1, 8:] == 0) and np.mean(np.any(of_x[mask] != 0, axis=-1)) > 0.8

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
@@ -51,6 +52,21 @@ def norms(layer):
     return [norm(name) for name in names + [f"{name}_of_result" for name in names]]
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_nan_in_padding_changes_neither_tokens_nor_gradients(norm):
+    layer = block(norm=norm, causal=True)
+
+    def outputs_and_gradients(x):
+        with tf.GradientTape() as tape:
+            y = ops.where(MASK[..., None], layer(x, mask=MASK), 0)
+            loss = ops.sum(y * y)
+        return y, *tape.gradient(loss, [weight.value for weight in layer.trainable_weights])
+
+    found, expected = (outputs_and_gradients(np.where(MASK[..., None], X, value)) for value in (np.nan, 0.0))
+    for x, y in zip(found, expected, strict=True):
+        assert_close(x, y, 0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("norm", ["pre", "post", "pre_and_post", "pre_rms", "post_rms", "pre_and_post_rms"])
 def test_norms_and_residuals_are_where_their_names_say(norm, causal):
@@ -93,8 +109,9 @@ def test_without_a_feed_forward_the_block_is_the_attention_alone():
 )
 def test_masks_and_segments_are_passed_on(of_block, of_attention, remat):
     layer = block(feed_forward=False, norm="pre", remat=remat)
-    change = to_numpy(layer(X, training=remat, **of_block)) - X
-    normed = ops.convert_to_tensor(norms(layer)[0](X))
+    x = np.where(MASK[..., None], X, 0) if "mask" in of_block else X
+    change = to_numpy(layer(X, training=remat, **of_block)) - x
+    normed = ops.convert_to_tensor(norms(layer)[0](x))
     assert_close(change, to_numpy(layer.attention(normed, **(of_attention or of_block))), 1e-5)
     assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.1
 

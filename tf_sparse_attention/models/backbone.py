@@ -248,7 +248,7 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
     read_on = renamed_method("read_on", "forward_with_memory")
 
     def _run(self, inputs, training, memory=None):
-        x = self.embed(self.as_inputs("inputs", inputs.tokens), training)
+        x = self.embed(self.as_inputs("inputs", inputs.tokens, inputs.padding_mask), training)
         segment_ids = None if inputs.segment_ids is None else as_integers("segment_ids", inputs.segment_ids)
         for block in self.blocks:
             further = arguments_of_block(block, inputs.further)

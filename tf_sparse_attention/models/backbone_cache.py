@@ -97,7 +97,8 @@ class BackboneCache:
             raise ValueError(
                 "`inputs` must have no 'segment_ids': a cache holds one document a row. Received: segment ids."
             )
-        x, mask = self.embed(self.as_inputs("inputs", unpacked.tokens)), unpacked.padding_mask
+        mask = unpacked.padding_mask
+        x = self.embed(self.as_inputs("inputs", unpacked.tokens, mask))
         return self._run_blocks(
             x,
             cache,

@@ -7,6 +7,7 @@ from keras import ops
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.masks import mask_of_tokens, zero_padding
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.types import Config, Tensor
@@ -54,12 +55,13 @@ class BackboneInputs:
             if layer is not None:
                 layer.build((None, None, self.embedding_dim))
 
-    def as_inputs(self, name: str, x: Tensor) -> Tensor:
-        """Returns token ids (B, T) as integers, or features (B, T, F) in the compute dtype.
+    def as_inputs(self, name: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Returns token ids (B, T) as integers, or features (B, T, F) in the compute dtype, zeros in padding.
 
         Args:
             name: of the argument, for messages.
             x: what the model reads.
+            mask: bool (B, T), False for padding. None: no padding.
 
         Raises:
             ValueError: for anything else, and for ids beyond the vocabulary where they can be seen.
@@ -75,7 +77,8 @@ class BackboneInputs:
                 f"`{name}` must be features of shape (batch, positions, {self.embedding_dim}), of a backbone without "
                 f"a vocabulary. Received: {found}."
             )
-        return ops.cast(x, self.compute_dtype)
+        x = ops.cast(x, self.compute_dtype)
+        return zero_padding(x, mask_of_tokens("padding_mask", mask, x))
 
     def embed(self, x: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
         """Returns the inputs of the first block, float (B, T, D).

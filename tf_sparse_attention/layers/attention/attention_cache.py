@@ -26,7 +26,7 @@ from tf_sparse_attention.layers.attention.endless_cache import (
 )
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves
 from tf_sparse_attention.layers.parts.integers import values_of
-from tf_sparse_attention.layers.parts.masks import token_masks
+from tf_sparse_attention.layers.parts.masks import token_masks, zero_padding
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.patterns.call import check_length
@@ -134,6 +134,7 @@ class AttentionCache(CrossAttentionCache):
         if is_unturned(cache):
             check_prompt(self, plans, x.shape[1])
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
+        x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
         output = self.attend(
             x, *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False

@@ -14,7 +14,7 @@ from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
-from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks
+from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks, zero_padding
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -71,8 +71,10 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         value: float (B, S, D'). None, or `query` itself: self-attention.
         key: float (B, S, D''). None: `value`.
         query_mask: bool (B, T), False where a query is padding; its heads are zeros. In self-attention it masks the
-            keys too. None: the mask that `query` carries, if any.
-        value_mask: bool (B, S), False for padding that no query may see. None: the mask that `value` carries.
+            keys too. None: the mask that `query` carries, if any. What padding contains, NaN included, changes neither
+            results nor gradients.
+        value_mask: bool (B, S), False for padding that no query may see, which may contain anything if `value` is
+            another sequence. None: the mask that `value` carries.
         key_mask: bool (B, S), likewise.
         attention_mask: bool of rank 2 (T, S), with a warning if B = T; 3 (B, T, S) or 4, broadcastable to (B, N, T, S).
         return_attention_scores: whether to return the weights (B, N, T, S) too: O(T S) memory.
@@ -204,6 +206,9 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
             value_segment_ids,
             num_heads=self.num_heads,
         )
+        query = zero_padding(query, masks.query_mask)
+        if value is not None:
+            value, key = (None if x is None else zero_padding(x, masks.key_mask) for x in (value, key))
         masks = self.add_extra_masks(masks, query, **extra_masks)
         masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)

@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.cache_checks import check_index, check_pattern_entries
 from tf_sparse_attention.layers.attention.groupers import groups_of_leaves, groups_of_sequence
 from tf_sparse_attention.layers.parts import projections
-from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
+from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens, zero_padding
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_key
@@ -68,6 +68,7 @@ class CrossAttentionCache:
         masks = mask_of_tokens("value_mask", value_mask, value), mask_of_tokens("key_mask", key_mask, key)
         mask = merge(*masks)
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
+        value, key = zero_padding(value, mask), zero_padding(key, mask)
         key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
         pattern = self.make_pattern(causal=False)
         check_length(pattern, "value", shape(value)[2])

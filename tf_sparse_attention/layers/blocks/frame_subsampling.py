@@ -7,6 +7,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.masks import zero_padding
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 FACTORS = (1, 2, 4)
@@ -65,12 +66,10 @@ class FrameSubsampling(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        x = inputs
+        x = zero_padding(inputs, padding_mask)
         for step in self.steps:
-            if padding_mask is not None:
-                x = ops.where(padding_mask[..., None], x, 0)
-                padding_mask = padding_mask[:, ::2]
-            x = step(_neighbours(x))
+            padding_mask = None if padding_mask is None else padding_mask[:, ::2]
+            x = zero_padding(step(_neighbours(x)), padding_mask)
         return x
 
     def compute_mask(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor | None:

@@ -107,6 +107,14 @@ def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
     return ops.cast(mask, "bool")
 
 
+def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return tokens (B, T, D) with zeros where their mask (B, T) is False.
+
+    Without it NaN or infinity in padding reaches other tokens, and the gradients of all weights, by 0 * NaN.
+    """
+    return x if mask is None else ops.where(mask[..., None], x, 0)
+
+
 def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Masks]:
     """Returns tokens and the masks of a call in which their padding is hidden from attention and is there all the same.
 
