@@ -1,6 +1,7 @@
 """What the rules of `SlotPairs` say of slots that are known when a program is made: pairs, and blocks of pairs."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -48,24 +49,106 @@ def _constants_of(rule, counts):
 
 @functools.lru_cache(maxsize=64)
 def visible_blocks(rule: Callable, limits: tuple[int, int], lengths: tuple[int, int], sizes: tuple[int, int]) -> Blocks:
-    """Returns in which `Blocks` the pairs lie that a rule allows.
+    """Return in which `Blocks` the pairs lie that a rule allows.
+
+    A rule with a `period` is evaluated for one period of queries, one with `num_keys` for the first keys alone, any
+    other one for all pairs within `limits`.
 
     Args:
         rule: as in `SlotPairs`; so are `limits`.
         lengths: slots of queries and of keys; those beyond, in the last blocks, see nothing and are not seen.
         sizes: query and key slots of a block.
+
+    Returns:
+        `Blocks`. Of a union, blocks that no single part covers count as those with hidden pairs.
     """
-    counts = tuple(-(-length // size) for length, size in zip(lengths, sizes, strict=True))
-    some, whole = np.zeros(counts, bool), np.zeros(counts, bool)
-    keys = np.arange(counts[1] * sizes[1], dtype="int32")[None, :]
-    for number in range(counts[0]):
-        queries = np.arange(number * sizes[0], (number + 1) * sizes[0], dtype="int32")[:, None]
-        first = max(int(queries[0, 0]) + limits[0], 0) // sizes[1]
-        last = min((int(queries[-1, 0]) + limits[1]) // sizes[1] + 1, counts[1])
-        if first >= last:
-            continue
-        near = keys[:, first * sizes[1] : last * sizes[1]]
-        seen = evaluate(rule, queries, near) & (queries < lengths[0]) & (near < lengths[1])
-        seen = seen.reshape(sizes[0], last - first, sizes[1])
-        some[number, first:last], whole[number, first:last] = seen.any((0, 2)), seen.all((0, 2))
-    return Blocks(some, whole)
+    grid = _Grid(limits, lengths, sizes)
+    parts = [_blocks_of(part, grid) for part in getattr(rule, "rules", (rule,))]
+    return Blocks(*(functools.reduce(np.logical_or, side) for side in zip(*parts, strict=True)))
+
+
+class _Grid(NamedTuple):
+    """The blocks of a sequence; the attributes are the arguments of `visible_blocks`."""
+
+    limits: tuple[int, int]
+    lengths: tuple[int, int]
+    sizes: tuple[int, int]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The blocks of queries and of keys."""
+        counts = [-(-length // size) for length, size in zip(self.lengths, self.sizes, strict=True)]
+        return counts[0], counts[1]
+
+    def columns(self, row: int) -> tuple[int, int]:
+        """Return the first block of keys within `limits` of a row of blocks, and the one after the last."""
+        first = row * self.sizes[0] + self.limits[0]
+        last = (row + 1) * self.sizes[0] - 1 + self.limits[1]
+        return first // self.sizes[1], last // self.sizes[1] + 1
+
+    def evaluate(self, rule: Callable, rows: tuple[int, int], columns: tuple[int, int]) -> Blocks:
+        """Return the `Blocks` of a rule in a range of rows and columns, also beyond the ends of the sequence."""
+        queries, keys = (
+            np.arange(first * size, last * size, dtype="int32")
+            for (first, last), size in zip((rows, columns), self.sizes, strict=True)
+        )
+        seen = evaluate(rule, queries[:, None], keys[None])
+        seen = seen.reshape(rows[1] - rows[0], self.sizes[0], columns[1] - columns[0], self.sizes[1])
+        return Blocks(seen.any((1, 3)), seen.all((1, 3)))
+
+    def evaluate_inside(self, rule: Callable, rows: tuple[int, int], columns: tuple[int, int]) -> Blocks:
+        """Return `evaluate`, but for slots beyond the ends, which are hidden."""
+        return self.evaluate(
+            lambda query, key: rule(query, key) & (query < self.lengths[0]) & (key < self.lengths[1]), rows, columns
+        )
+
+
+def _blocks_of(rule: Callable, grid: _Grid) -> Blocks:
+    """Return the `Blocks` of a rule that is no union."""
+    period, num_keys = getattr(rule, "period", None), getattr(rule, "num_keys", None)
+    if period is not None:
+        return _blocks_of_period(rule, period, grid)
+    blocks = Blocks(*(np.zeros(grid.counts, bool) for _ in Blocks._fields))
+    if num_keys is not None:
+        _set(blocks, grid.evaluate_inside, rule, (0, grid.counts[0]), (0, -(-num_keys // grid.sizes[1])))
+        return blocks
+    for row in range(grid.counts[0]):
+        _set(blocks, grid.evaluate_inside, rule, (row, row + 1), grid.columns(row))
+    return blocks
+
+
+def _blocks_of_period(rule: Callable, period: int, grid: _Grid) -> Blocks:
+    """Return the `Blocks` of a rule that stays the same where query and key move by `period` slots.
+
+    The rows of blocks of one common multiple of the period and both sizes repeat, each time further to the right.
+    """
+    blocks = Blocks(*(np.zeros(grid.counts, bool) for _ in Blocks._fields))
+    whole = math.lcm(period, *grid.sizes)
+    rows, shift = whole // grid.sizes[0], whole // grid.sizes[1]
+    # Far from the start, so that no slot is negative. A whole number of repeats, so that nothing else changes.
+    repeats = -(-max(grid.lengths) // whole) + 1
+    for row in range(min(rows, grid.counts[0])):
+        first, last = grid.columns(row)
+        first, last = max(first, -repeats * shift), min(last, grid.counts[1])
+        here, there = row + repeats * rows, repeats * shift
+        of_row = grid.evaluate(rule, (here, here + 1), (first + there, last + there))
+        for repeat, at in enumerate(range(row, grid.counts[0], rows)):
+            begin = first + repeat * shift
+            start, stop = max(begin, 0), min(last + repeat * shift, grid.counts[1])
+            if start < stop:
+                for every, found in zip(blocks, of_row, strict=True):
+                    every[at, start:stop] = found[0, start - begin : stop - begin]
+    # The last blocks may have slots beyond the ends.
+    end_row, end_column = grid.counts[0] - 1, grid.counts[1] - 1
+    _set(blocks, grid.evaluate_inside, rule, (end_row, end_row + 1), grid.columns(end_row))
+    _set(blocks, grid.evaluate_inside, rule, (0, grid.counts[0]), (end_column, end_column + 1))
+    return blocks
+
+
+def _set(blocks: Blocks, find: Callable, rule: Callable, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+    """Set a range of `blocks` to what a method of a `_Grid` finds there."""
+    columns = max(columns[0], 0), min(columns[1], blocks.some.shape[1])
+    if columns[0] >= columns[1]:
+        return
+    for every, found in zip(blocks, find(rule, rows, columns), strict=True):
+        every[rows[0] : rows[1], columns[0] : columns[1]] = found

@@ -10,6 +10,7 @@ from tf_sparse_attention.kernels.rules import can_ask
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
+from tf_sparse_attention.ops.columns import FirstGrid
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.group_pairs import pairs_in_groups
@@ -71,7 +72,7 @@ def attend_union_fused(
     if not all(_asks_for_a_kernel(kernel, leaf, inputs, call, dropout, returns) for leaf in leaves):
         return None
     hide_self = inputs.options.hide_self
-    rule = AnyRule(tuple(SlotRule(leaf.pattern, call.causal, 0, hide_self == "always") for leaf in leaves))
+    rule = AnyRule(tuple(_rule_of_positions(leaf, call, hide_self == "always") for leaf in leaves))
     lengths = shape(inputs.query)[2], shape(inputs.key)[2]
     pairs = SlotPairs(
         rule,
@@ -168,6 +169,13 @@ def _are_one_rule_of_positions(leaves, inputs):
         inputs.known[leaf.index] is None and not leaf.pattern.reads_successors and len(leaf.excluded) == number
         for number, leaf in enumerate(leaves)
     )
+
+
+def _rule_of_positions(leaf, call, hides_self):
+    """Returns the `SlotRule` of a leaf whose slots are positions."""
+    arrangement = leaf.pattern.arrange(call)
+    num_keys = arrangement.count if isinstance(arrangement, FirstGrid) else None
+    return SlotRule(leaf.pattern, call.causal, 0, hides_self, num_keys=num_keys)
 
 
 def _rows_in_order(arrangement, inputs):

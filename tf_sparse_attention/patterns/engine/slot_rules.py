@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -26,6 +27,7 @@ class SlotRule:
         slot_positions: function of slots to positions, or None.
         key_length: positions of keys, with `slot_positions`, since there may be more slots.
         excluded: patterns that go by positions, whose pairs are left out.
+        num_keys: the first so many keys are all that the pattern shows. None: any key.
     """
 
     pattern: Pattern
@@ -35,6 +37,15 @@ class SlotRule:
     slot_positions: Callable | None = None
     key_length: int | None = None
     excluded: tuple[Pattern, ...] = ()
+    num_keys: int | None = None
+
+    @property
+    def period(self) -> int | None:
+        """By how many slots a query and a key can move together without a change; None: by none."""
+        periods = [pattern.period for pattern in (self.pattern, *self.excluded)]
+        if self.slot_positions is not None or self.key_length is not None or None in periods:
+            return None
+        return math.lcm(*periods)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         if self.slot_positions is not None:
