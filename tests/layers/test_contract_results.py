@@ -74,6 +74,12 @@ def test_batch_mates_change_no_row(case):
     contracts.check_batch_mates(case)
 
 
+@every_layer(by_default=(*FEW, "all", "lsh", "selected", "native", "sparse_sinks"))
+@pytest.mark.parametrize("training", [False, True])
+def test_an_empty_batch_gives_an_empty_result(case, training):
+    assert call(built(case), case, np.zeros((0, 13, SIZE), "float32"), training=training).shape == (0, 13, SIZE)
+
+
 @every_layer(by_default=OF_EACH_CLASS, packs=True)
 def test_packed_documents_equal_separate_ones(case):
     contracts.check_segments(case)

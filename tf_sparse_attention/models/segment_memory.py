@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.parts.segment_memory import latest
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.types import Tensor
 
 EMPTY = -1  # the document of an empty slot of the memory
@@ -42,7 +42,7 @@ def in_last_document(segment_ids: Tensor) -> Tensor:
     """Returns which slots of a memory hold the latest document, bool (B, L): none where all are empty."""
     filled = segment_ids != EMPTY
     slots = ops.where(filled, ops.arange(segment_ids.shape[1], dtype="int32"), 0)
-    last = ops.take_along_axis(segment_ids, ops.max(slots, axis=1, keepdims=True), axis=1)
+    last = ops.take_along_axis(segment_ids, max_over(slots, axis=1, keepdims=True), axis=1)
     return ops.logical_and(filled, segment_ids == last)
 
 

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.types import Tensor
 
 LOWEST = -1e30  # of float32: a score of what cannot be chosen, with room for the sum of two
@@ -43,4 +43,4 @@ def best_spans(
     sums = ops.reshape(sums, (rows, length * max_length))
     best = ops.cast(ops.argmax(sums, axis=-1), "int32")
     start = best // max_length
-    return start, start + best % max_length, ops.max(sums, axis=-1)
+    return start, start + best % max_length, max_over(sums, axis=-1)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.products import products_with_keys, sum_of_values
 from tf_sparse_attention.ops.random_bits import pair_uniform
@@ -170,7 +170,7 @@ def _softmax(scores, span, with_sum):
     # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
     # exponential, since the gradient of a span that is 0 is not 0, up to where that would overflow.
     live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
-    highest = ops.max(live, axis=-1, keepdims=True)
+    highest = max_over(live, axis=-1, keepdims=True)
     highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below it in any row
     exponentials = ops.exp(ops.minimum(scores - highest, 60)) * span
     total = ops.sum(exponentials, axis=-1, keepdims=True)

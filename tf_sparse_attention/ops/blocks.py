@@ -1,5 +1,6 @@
 """Shapes, slices and padding of tensors, and sequences cut into blocks."""
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -62,6 +63,13 @@ def in_range(index: Tensor, length: Size) -> Tensor:
     """Returns an int tensor with what lies outside 0 .. length - 1 at the nearer end of it."""
     # Not by `ops.clip`: LiteRT's converter takes one to 0 .. 6 for an activation, which it has for floats alone.
     return ops.minimum(ops.maximum(index, 0), length - 1)
+
+
+def max_over(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
+    """Compute the maximum over an axis, also of an empty batch, which `keras.ops.max` refuses in eager TensorFlow."""
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    lowest = float("-inf") if "float" in dtype else np.iinfo(dtype).min
+    return ops.max(x, axis=axis, keepdims=keepdims, initial=lowest)
 
 
 def larger(one: Size, other: Size) -> Size:

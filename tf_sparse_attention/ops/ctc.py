@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from tf_sparse_attention.ops.blocks import max_over
 from tf_sparse_attention.types import Tensor
 
 IMPOSSIBLE = -1e30  # of states that no path reaches: finite, so that sums and differences of it are no NaN
@@ -78,7 +79,7 @@ def frames_with_labels(log_probs: Tensor) -> Tensor:
     Args:
         log_probs: float (B, T, V), the first of the blank.
     """
-    return ops.sum(ops.cast(ops.max(log_probs[..., 1:], axis=-1) >= NEVER / 2, "int32"), axis=-1)
+    return ops.sum(ops.cast(max_over(log_probs[..., 1:], axis=-1) >= NEVER / 2, "int32"), axis=-1)
 
 
 def certain_blanks(log_probs: Tensor, exists: Tensor) -> Tensor:

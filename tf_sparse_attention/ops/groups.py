@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.ops.softmax import SELF_BIAS
 from tf_sparse_attention.types import Tensor
 
@@ -77,5 +77,5 @@ def best_group(scores: Tensor) -> Tensor:
     """
     num_groups = shape(scores)[-1]
     backwards = ops.arange(num_groups - 1, -1, -1, dtype="float32")  # whose maximum takes less time than of integers
-    best = ops.cast(scores == ops.max(scores, axis=-1, keepdims=True), "float32")
-    return num_groups - 1 - ops.cast(ops.max(best * backwards, axis=-1), "int32")
+    best = ops.cast(scores == max_over(scores, axis=-1, keepdims=True), "float32")
+    return num_groups - 1 - ops.cast(max_over(best * backwards, axis=-1), "int32")

@@ -3,7 +3,7 @@
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.products import matmul_last_axis
@@ -65,7 +65,7 @@ def hamming_clusters(
     numbers = ops.arange(num_clusters, dtype="float32")[:, None]
     for iteration in range(num_iterations):
         alike = num_clusters * ops.matmul(centroids, columns) - numbers  # (B, N, C, T)
-        highest = ops.max(alike, axis=-2, keepdims=True)
+        highest = max_over(alike, axis=-2, keepdims=True)
         if iteration < num_iterations - 1:
             members = merge(alike == highest, counted)
             votes = ops.matmul(ops.cast(members, "float32"), signs)

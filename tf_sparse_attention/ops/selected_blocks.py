@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import are_known, join, shape, split
+from tf_sparse_attention.ops.blocks import are_known, join, max_over, shape, split
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks, merge
@@ -182,7 +182,7 @@ def best_of(scores: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
     scores = ops.where(allowed, scores, least)  # and not a sum, in which no number of a later block would stay one
     number = ops.sum(ops.cast(allowed, "int32"), axis=-1)  # (B or 1, 1, T)
     blocks, chosen = ops.arange(shape(scores)[-1], dtype="int32"), []
-    last = ops.max(ops.where(allowed, blocks, NO_BLOCK), axis=-1)  # (B or 1, 1, T)
+    last = max_over(ops.where(allowed, blocks, NO_BLOCK), axis=-1)  # (B or 1, 1, T)
     for taken in range(count):
         best = best_group(scores)
         # Whatever scores are, no later block is taken, nor one that is not there.

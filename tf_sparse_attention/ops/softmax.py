@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.ops.gradients import of_two_results
 from tf_sparse_attention.ops.products import products_with_keys, side_by_side, sum_of_values
 from tf_sparse_attention.types import DType, Tensor
@@ -92,7 +92,7 @@ def _have_own_gradients():
 
 def _softmax_and_sum(scores):
     weights = softmax(scores)
-    return weights, ops.max(scores, axis=-1) - ops.log(ops.max(weights, axis=-1))
+    return weights, max_over(scores, axis=-1) - ops.log(max_over(weights, axis=-1))
 
 
 @ops.custom_gradient

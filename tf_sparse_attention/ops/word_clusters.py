@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import in_range
+from tf_sparse_attention.ops.blocks import in_range, max_over
 from tf_sparse_attention.ops.row_subset import apply_to_subset
 from tf_sparse_attention.types import Tensor
 
@@ -145,12 +145,12 @@ def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) 
     """
     starts = starts_of(clusters)
     head = log_softmax(head_logits(x, clusters[0], gate))
-    best = ops.max(head[..., : starts[1]], axis=-1)
+    best = max_over(head[..., : starts[1]], axis=-1)
     word = ops.cast(ops.argmax(head[..., : starts[1]], axis=-1), "int32")
 
     def best_of_tail(rows, weights, numbers):
         logits = word_logits(rows[0], Cluster(*weights))[0]
-        highest = ops.max(logits, axis=-1) - ops.logsumexp(logits, axis=-1)
+        highest = max_over(logits, axis=-1) - ops.logsumexp(logits, axis=-1)
         return highest, ops.cast(ops.argmax(logits, axis=-1), "int32")
 
     for index, cluster in enumerate(clusters[1:]):

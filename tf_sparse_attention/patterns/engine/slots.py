@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape, shift_forward
+from tf_sparse_attention.ops.blocks import max_over, shape, shift_forward
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
@@ -110,7 +110,7 @@ def _remembered(entry):
     if "remembered" not in entry:
         return 0
     slots = shape(entry["remembered"])[1]
-    return ops.max(ops.where(entry["remembered"], slots - ops.arange(slots, dtype="int32"), 0), axis=1)
+    return max_over(ops.where(entry["remembered"], slots - ops.arange(slots, dtype="int32"), 0), axis=1)
 
 
 def fill_cache(
