@@ -37,7 +37,7 @@ def test_a_head_is_worth_what_its_rows_of_the_output_projection_are():
     layers = [part for block in model.backbone.blocks for part in block.attention.parts]
     heads = [(layer, head) for layer in layers for head in range(layer.num_heads)]
     for (layer, head), row in zip(heads, found.heads, strict=True):
-        kernel = layer._attention_output.kernel
+        kernel = layer.output_dense.kernel
         kept = keras.ops.convert_to_numpy(kernel).copy()
         kernel.assign(kept * (np.arange(layer.num_heads) != head)[:, None, None])
         assert row.layer == layer.path

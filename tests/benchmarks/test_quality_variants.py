@@ -45,7 +45,7 @@ def test_a_temperature_multiplies_the_scores():
     weights = []
     for layer in (plain, scaled):
         layer.build(x.shape)
-        for name in ("_query", "_value", "_attention_output"):
+        for name in ("query_dense", "value_dense", "output_dense"):
             getattr(layer, name).set_weights(getattr(plain, name).get_weights())
         weights.append(np.asarray(layer(x, use_causal_mask=True, return_attention_scores=True)[1]))
     same = [np.where(found > 0, found, np.nan) for found in weights]
@@ -73,7 +73,7 @@ def test_centroids_start_from_the_first_batch_or_follow_faster_at_first():
     plain = RoutingAttention(**SIZES, use_successor_values=True, ema_decay=0.1)  # (1 + 0) / (10 + 0)
     for layer in (plain, *layers.values()):
         layer.build(x.shape)
-        layer._query.set_weights(plain._query.get_weights())
+        layer.query_dense.set_weights(plain.query_dense.get_weights())
         layer(x, use_causal_mask=True, training=True)
     np.testing.assert_allclose(layers["fast"].centroids, plain.centroids, atol=1e-6)
     tokens = np.asarray(plain.project(x)[0])[0]  # (N, T, H)

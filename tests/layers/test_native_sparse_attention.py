@@ -96,7 +96,7 @@ def test_gates_of_one_part_alone_leave_the_attention_of_that_part():
     gate.kernel.assign(np.zeros(gate.kernel.shape))
     gate.bias.assign(np.tile([-50.0, -50.0, 50.0], (2, 1)))
     near.copy_projections(layer)
-    for own, other in zip((layer._keys[0], layer._values[0]), (near._key, near._value), strict=True):
+    for own, other in zip((layer._keys[0], layer._values[0]), (near.key_dense, near.value_dense), strict=True):
         other.set_weights(own.get_weights())
     x = normal(1, 13, 8)
     assert_close(layer(x, use_causal_mask=True), near(x, use_causal_mask=True), 1e-5)

@@ -142,8 +142,8 @@ def test_memory_that_no_layer_can_see_is_not_computed():
     memory = model.init_memory(2)
     seen = []
     attention = model.backbone.blocks[0].attention.parts[0]
-    project = attention._key.call
-    attention._key.call = lambda x: (seen.append(x.shape[1]), project(x))[1]
+    project = attention.key_dense.call
+    attention.key_dense.call = lambda x: (seen.append(x.shape[1]), project(x))[1]
     model.forward_with_memory(text(length=12), memory)
     assert seen == [12 + 6]  # a window of 7 reaches 6 positions back
 

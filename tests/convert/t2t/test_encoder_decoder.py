@@ -113,7 +113,7 @@ def test_the_optimizer_has_the_moments_of_either_side(small_with_encoder, tmp_pa
     model = tsa.convert.from_t2t_checkpoint(small_with_encoder.write(tmp_path))
     weights = [
         model.encoder.blocks[2].feed_forward._output_dense.kernel,
-        model.backbone.blocks[0].cross_attention.parts[0]._key.kernel,
+        model.backbone.blocks[0].cross_attention.parts[0].key_dense.kernel,
     ]
     for number, weight in enumerate(weights):
         slots = model.optimizer.slots_of(weight)

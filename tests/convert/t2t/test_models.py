@@ -21,7 +21,7 @@ def test_the_optimizer_has_the_published_moments_and_step(pg19_like):
     assert float(model.optimizer.learning_rate) == pytest.approx(0.03)
     pairs = {
         "embeddings/embedding": backbone.embedding.embeddings,
-        "decoder_layer_0/self_attention/self_attention/q/kernel": backbone.blocks[0].attention.parts[0]._query.kernel,
+        "decoder_layer_0/self_attention/self_attention/q/kernel": backbone.blocks[0].attention.parts[0].query_dense.kernel,
         "decoder_layer_2/self_attention/ffn/weight3/kernel": backbone.blocks[2].feed_forward._output_dense.kernel,
     }
     with open_checkpoint(pg19_like.prefix) as checkpoint:
@@ -39,7 +39,7 @@ def test_weights_that_were_split_or_folded_are_reset_and_are_logged(pg19_like, c
     folded = "backbone/block_0/attention/local_0/attention_output/kernel"
     assert "9 weights" in caplog.text
     assert folded in caplog.text
-    weight = model.backbone.blocks[0].attention.parts[0]._attention_output.kernel
+    weight = model.backbone.blocks[0].attention.parts[0].output_dense.kernel
     assert not np.any(model.optimizer.slots_of(weight)["row_moment"])
 
 

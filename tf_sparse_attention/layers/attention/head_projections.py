@@ -28,6 +28,30 @@ class HeadProjections(PatternHeads):
         projections.copy(attention, self, heads)
 
     @property
+    def query_dense(self) -> keras.layers.EinsumDense:
+        """The projection of the query, as in Keras."""
+        return self._query
+
+    @property
+    def key_dense(self) -> keras.layers.EinsumDense | None:
+        """The projection of the key, as in Keras. None where queries serve as keys."""
+        return self._key
+
+    @property
+    def value_dense(self) -> keras.layers.EinsumDense:
+        """The projection of the value, as in Keras."""
+        return self._value
+
+    @property
+    def output_dense(self) -> keras.layers.EinsumDense:
+        """The projection of the attended heads to the output, as in Keras."""
+        return self._attention_output
+
+    # Files of weights name a layer by its attribute. These are the names in files of `GroupQueryAttention`; the
+    # public ones, and `_gate_dense`, are those in files of `MultiHeadAttention`.
+    _query_dense, _key_dense, _value_dense, _output_dense = query_dense, key_dense, value_dense, output_dense
+
+    @property
     def num_features(self) -> int:
         """D, the channels of the query that the layer was built for."""
         return self._query.kernel.shape[0]
@@ -42,6 +66,7 @@ class HeadProjections(PatternHeads):
         make = functools.partial(projections.input_projection, self, use_bias=self.use_bias, objects=self._objects)
         self._query = make("query", query_shape, self.num_heads, self.key_dim)
         self._key = None if self.share_qk else make("key", key_shape, self.num_key_heads, self.key_dim)
+        self._gate_dense = head_parts.make_gate(self, query_shape, self._objects)  # before the value, as in Keras
         self._value = make("value", value_shape, self.num_key_heads, self.value_dim)
         self._attention_output = projections.output_projection(
             self,
@@ -51,7 +76,6 @@ class HeadProjections(PatternHeads):
             self.use_output_bias,
             self._objects,
         )
-        self._head_gate = head_parts.make_gate(self, query_shape, self._objects)
         self.head_norms = head_parts.make_norms(self)
         self.head_sinks = head_parts.make_sinks(self)
         if self.position == "relative":
@@ -73,7 +97,7 @@ class HeadProjections(PatternHeads):
 
     def join_heads(self, query: Tensor, heads: Tensor) -> Tensor:
         """Returns the output (B, T, D) of the attended heads (B, N, T, Hv) of a query (B, T, D)."""
-        return projections.join_heads(self._attention_output, head_parts.gated(self._head_gate, query, heads))
+        return projections.join_heads(self._attention_output, head_parts.gated(self._gate_dense, query, heads))
 
     def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
         """Returns the heads of queries or keys (B, N, T, H) that a projection makes of tokens.

@@ -1,5 +1,6 @@
 """The dense layers around attention, with the names, kernels and biases of `keras.layers.MultiHeadAttention`."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,58 @@ OBJECTS = {
     "kernel_constraint": keras.constraints,
     "bias_constraint": keras.constraints,
 }
+
+
+# The path at which a file of weights names one of Keras's attention layers, in a list of layers.
+KERAS_GROUP = re.compile(r"(^|/)(multi_head|grouped_query)_attention(_\d+)?/vars$")
+
+
+class Projection(keras.layers.EinsumDense):
+    """Dense layer of an attention layer that also loads from a file in which Keras's attention layer has its place.
+
+    Keras files the layers of a functional or sequential model under their classes, so that it finds nothing under
+    `dense_attention` where the file has `multi_head_attention`. This layer is then looked up by the names of both
+    layers, which the file has too.
+
+    Args:
+        attention_name: name of the attention layer.
+        **kwargs: arguments of `keras.layers.EinsumDense`.
+    """
+
+    def __init__(self, attention_name: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.attention_name = attention_name
+
+    def load_own_variables(self, store: Any) -> None:
+        if not store.keys():
+            path = self._path_in_file(store)
+            if path is None:
+                raise ValueError(
+                    f"The file has no weights of `{self.name}` of `{self.attention_name}`, nor one Keras attention "
+                    f"layer named '{self.attention_name}'. Name the layer as it is named in the file, or build the "
+                    "Keras layer, load the file into it and call `copy_projections(keras_layer)`."
+                )
+            store = store.get(path)
+        super().load_own_variables(store)
+
+    def _path_in_file(self, store: Any) -> str | None:
+        """Return the path of this layer in the Keras attention layer of its name, None unless there is exactly one."""
+        file, groups = getattr(store, "h5_file", None), []  # other kinds of files have no names
+
+        def visit(path: str) -> None:
+            if KERAS_GROUP.search(path) and file[path].attrs.get("name") == self.attention_name:
+                groups.append(path.removesuffix("/vars"))
+
+        if file is not None:
+            file.visit(visit)
+        if len(groups) != 1:
+            return None
+        names = (name for name in file[groups[0]] if name.endswith("_dense"))
+        paths = (f"{groups[0]}/{name}" for name in names)
+        return next((path for path in paths if file[f"{path}/vars"].attrs.get("name") == self.name), None)
+
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        super().quantize(mode, type_check=False, config=config)  # Keras refuses subclasses, which may compute otherwise
 
 
 def get_keras_objects(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -49,15 +102,15 @@ def input_projection(
     objects: dict[str, Any],
 ) -> keras.layers.EinsumDense:
     """Returns a built projection of (B, T, D) to (B, T, N, H) for an attention: kernel (D, N, H), bias (N, H)."""
-    layer = keras.layers.EinsumDense(
-        "abc,cde->abde",
+    return _projection(
+        attention,
+        name,
+        input_shape,
+        objects,
+        equation="abc,cde->abde",
         output_shape=(None, num_heads, size),
         bias_axes="de" if use_bias else None,
-        name=name,
-        dtype=policy_inside(attention, name),
-        **_arguments(objects),
     )
-    return _built(layer, input_shape)
 
 
 def output_projection(
@@ -70,15 +123,15 @@ def output_projection(
 ) -> keras.layers.EinsumDense:
     """Returns a built projection of (B, T, N, H) to (B, T, *output_sizes) for one: kernel (N, H, *output_sizes)."""
     letters = "efghijklmnopqrstuvwxyz"[: len(output_sizes)]
-    layer = keras.layers.EinsumDense(
-        f"abcd,cd{letters}->ab{letters}",
+    return _projection(
+        attention,
+        name,
+        input_shape,
+        objects,
+        equation=f"abcd,cd{letters}->ab{letters}",
         output_shape=(None, *output_sizes),
         bias_axes=letters if use_bias else None,
-        name=name,
-        dtype=policy_inside(attention, name),
-        **_arguments(objects),
     )
-    return _built(layer, input_shape)
 
 
 def relative_tables(
@@ -99,15 +152,17 @@ def relative_table(
     return layer.add_weight(name=name, shape=(num_rows, size or layer.key_dim), initializer=initializer)
 
 
-def _built(layer, input_shape):
+def _projection(attention, name, input_shape, objects, **arguments):
+    """Return a built dense layer of an attention layer, one that loads from files of Keras's if Keras has it too."""
+    copies = {key: clone_initializer(objects[key]) for key in ("kernel_initializer", "bias_initializer")}
+    arguments |= {**objects, **copies, "name": name, "dtype": policy_inside(attention, name)}
+    if name in NAMES:
+        layer = Projection(attention_name=attention.name, **arguments)
+    else:
+        layer = keras.layers.EinsumDense(**arguments)
     layer.supports_masking = True  # each position for itself; otherwise Keras warns that a mask gets lost
     layer.build(input_shape)
     return layer
-
-
-def _arguments(objects):
-    copies = {name: clone_initializer(objects[name]) for name in ("kernel_initializer", "bias_initializer")}
-    return {**objects, **copies}
 
 
 def output_spec(
