@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-UNSUPPORTED = ("attention_axes", "flash_attention")  # of what Keras's layers of attention take
-
 
 def check_count(name: str, value: Any, minimum: int = 1) -> None:
     """Raises a `ValueError` unless `value` is an integer of at least `minimum`."""
@@ -105,8 +103,7 @@ def _is_number(value):
 def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] = ()) -> None:
     """Raises a `ValueError` for a keyword that is nearly an argument of a class's constructors, or part of one.
 
-    Keras refuses the rest, but what its own layers of attention take and these cannot. Letters in place of words are
-    read as these: `num_kv_heads` as `num_key_value_heads`.
+    Keras refuses the rest. Letters in place of words are read as these: `num_kv_heads` as `num_key_value_heads`.
 
     Args:
         target: an object in its constructor.
@@ -116,10 +113,6 @@ def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] 
     constructors = [vars(cls)["__init__"] for cls in type(target).__mro__ if "__init__" in vars(cls)]
     known = {name for constructor in constructors for name in inspect.signature(constructor).parameters} | {*further}
     for name in sorted(set(keywords) - known):
-        if name in UNSUPPORTED:
-            raise ValueError(
-                f"`{name}` of Keras's attention is not supported by {type(target).__name__}. Leave it out."
-            )
         full = name.replace("kv", "key_value").replace("qk", "query_key")
         others = known - {"self", "args", "kwargs"}
         longer = [other for other in others if len(full) > 3 and full in other]  # `soft_cap` of `logit_soft_cap`
@@ -139,6 +132,15 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3, similarity: fl
     """
     similar = difflib.get_close_matches(name, sorted(set(known)), count, similarity)
     return f" Did you mean {' or '.join(f'`{other}`' for other in similar)}?" if similar else ""
+
+
+def check_dense(name: str, x: Any) -> None:
+    """Raise a `ValueError` for a ragged tensor, of TensorFlow or of `keras.Input(ragged=True)`."""
+    if hasattr(x, "row_splits") or getattr(x, "ragged", False):
+        raise ValueError(
+            f"`{name}` must be a dense tensor. Pass `{name}.to_tensor()` together with a padding mask, "
+            f"`tf.sequence_mask({name}.row_lengths())`. Received: a ragged tensor of shape {tuple(x.shape)}."
+        )
 
 
 def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:

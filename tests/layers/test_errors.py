@@ -1,5 +1,7 @@
 """Every message of the layers that has variables in it, triggered once."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from tf_sparse_attention.layers import (
     AdaptiveEmbedding,
     AdaptiveSoftmax,
     AttentionLayer,
+    DenseAttention,
     FeedForward,
     GridEmbedding,
     LocalAttention,
@@ -390,10 +393,30 @@ def test_a_typing_error_in_a_name_suggests_the_right_one(make, right):
         make()
 
 
-@pytest.mark.parametrize("name", ["attention_axes", "flash_attention"])
-def test_what_keras_has_alone_is_refused_by_name(name):
-    with pytest.raises(ValueError, match=f"`{name}` of Keras's attention is not supported by LocalAttention"):
-        LocalAttention(2, 4, window=4, **{name: None})
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("attention_axes", 2, "`attention_axes` must be one of [None, (1,), (1, 2)]. Received: attention_axes=(2,)."),
+        (
+            "flash_attention",
+            True,
+            "`flash_attention` must be None or False with DenseAttention. Kernels are chosen automatically. "
+            "Received: flash_attention=True.",
+        ),
+        (
+            "sliding_window",
+            0,
+            "`sliding_window` must be None with DenseAttention. Use `window` of a layer that has it, such as "
+            "`LocalAttention`. Received: sliding_window=0.",
+        ),
+    ],
+)
+def test_what_keras_has_alone_is_refused_unless_it_asks_for_nothing(name, value, message):
+    make = functools.partial(DenseAttention, 2, 4)
+    with pytest.raises(ValueError) as error:
+        make(**{name: value})
+    assert str(error.value) == message
+    assert make(**{name: None}, name="same").get_config() == make(name="same").get_config()
 
 
 def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():

@@ -3,11 +3,14 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.contracts import SIZE, normal
 from tf_sparse_attention.layers import (
     BlockSelectedAttention,
     ClusteredAttention,
+    DenseAttention,
+    FeedForward,
     LocalAttention,
     MixedAttention,
     NativeSparseAttention,
@@ -21,6 +24,11 @@ X = normal(2, 6, SIZE)
 
 def local(**own):
     return LocalAttention(2, 4, **own)
+
+
+def built(layer):
+    layer.build(X.shape)
+    return layer
 
 
 def routing(**own):
@@ -114,6 +122,32 @@ def test_what_follows_the_sizes_has_to_be_named():
 def test_a_call_takes_its_arguments_by_place_as_keras_does():
     layer, mask = local(), np.arange(6)[None].repeat(2, 0) < 4
     np.testing.assert_array_equal(layer(X, X, X, mask), layer(X, value=X, key=X, query_mask=mask))
+
+
+RAGGED = {
+    "attention": lambda x: local()(x),
+    "value": lambda x: DenseAttention(2, 4)(X, x),
+    "key": lambda x: DenseAttention(2, 4)(X, X, x),
+    "mask": lambda x: local()(X, query_mask=x[..., 0] > 0),
+    "attention_mask": lambda x: local()(X, attention_mask=x > 0),
+    "segment_ids": lambda x: local()(X, segment_ids=tf.cast(x[..., 0], "int32")),
+    "symbolic": lambda x: local()(keras.Input((None, SIZE), ragged=True)),
+    "picture": lambda x: local().attention_pattern(x),
+    "mixed": lambda x: MixedAttention([local()])(x),
+    "prefill": lambda x: built(local()).prefill(x, built(local()).init_cache(2, 8)),
+    "block": lambda x: TransformerBlock(local())(x),
+    "feed_forward": lambda x: FeedForward(8)(x),
+}
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_a_ragged_input_names_the_way_to_a_dense_one(name):
+    x = tf.RaggedTensor.from_row_lengths(tf.ones((7, SIZE)), [3, 4])
+    message = (
+        r"`\w+` must be a dense tensor\. Pass `\w+\.to_tensor\(\)` together with a padding mask, `tf\.sequence_mask"
+    )
+    with pytest.raises(ValueError, match=message):
+        RAGGED[name](x)
 
 
 def test_parts_that_cannot_be_one_attention_are_refused():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, StatefulModel
@@ -45,6 +46,14 @@ def test_ids_beyond_the_vocabulary_are_refused_in_decoding(ids):
         model.prefill(ids, model.init_cache(2, 4))
     with pytest.raises(ValueError, match="must be token ids from 0 to 19"):
         model.decode(ids[:, 2:], model.init_cache(2, 4), 0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ragged_ids_are_refused(name):
+    model, ids = MODELS[name](), tf.ragged.constant([[1, 2], [3, 4, 5]])
+    for call in (model, *((model.predict,) if name == "language model" else ())):
+        with pytest.raises(ValueError, match=r"must be a dense tensor\. Pass `\w+\.to_tensor\(\)` .* a padding mask"):
+            call(ids)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -42,7 +42,13 @@ def unpack(
         names: what `input_names_of` returned.
         padding_mask: where the inputs have none.
         segment_ids: likewise.
+
+    Raises:
+        ValueError: for wrong keys, and for ragged tensors.
     """
+    named = inputs if isinstance(inputs, dict) else {"inputs": inputs}
+    for name, x in {"padding_mask": padding_mask, "segment_ids": segment_ids, **named}.items():
+        checks.check_dense(name, x)
     if not isinstance(inputs, dict):
         return Unpacked(inputs, padding_mask, segment_ids, {})
     first, *optional = names

@@ -21,7 +21,9 @@ def test_the_optimizer_has_the_published_moments_and_step(pg19_like):
     assert float(model.optimizer.learning_rate) == pytest.approx(0.03)
     pairs = {
         "embeddings/embedding": backbone.embedding.embeddings,
-        "decoder_layer_0/self_attention/self_attention/q/kernel": backbone.blocks[0].attention.parts[0].query_dense.kernel,
+        "decoder_layer_0/self_attention/self_attention/q/kernel": backbone.blocks[0]
+        .attention.parts[0]
+        .query_dense.kernel,
         "decoder_layer_2/self_attention/ffn/weight3/kernel": backbone.blocks[2].feed_forward._output_dense.kernel,
     }
     with open_checkpoint(pg19_like.prefix) as checkpoint:

@@ -1,6 +1,7 @@
 """Checks of the arguments and shapes that all attention layers have."""
 
 import inspect
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,13 @@ from tf_sparse_attention.types import Shape, Tensor
 
 # Of kinds of positions that need it, what `key_dim` has to be a multiple of.
 MULTIPLES = {"rotary": 2, "rotary_2d": 4}
+
+# Arguments of Keras's attention layers that these layers lack: values that ask for nothing, and what to do instead.
+KERAS_ARGUMENTS = {
+    "flash_attention": ((None, False), "Kernels are chosen automatically."),
+    "sliding_window": ((None,), "Use `window` of a layer that has it, such as `LocalAttention`."),
+}
+ATTENTION_AXES = (None, (1,), (1, 2))  # all positions of any inputs, of sequences, of images
 
 # By names that a call does not take, what does it instead.
 _CAUSAL = " An attention hides later positions in a call with `use_causal_mask=True`, a block made with `causal=True`."
@@ -47,6 +55,32 @@ def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> 
             "`max_distance` must be None unless `position` is 'relative' or 'relative_2d'. "
             f"Received: max_distance={max_distance}, position={position!r}."
         )
+
+
+def take_keras_arguments(layer: keras.layers.Layer, keywords: dict[str, Any]) -> tuple[int, ...] | None:
+    """Remove from keyword arguments those of Keras's attention layers that these layers lack.
+
+    Args:
+        layer: the layer that is constructed.
+        keywords: arguments by name; loses `attention_axes`, `flash_attention` and `sliding_window`.
+
+    Returns:
+        `attention_axes` as a tuple, or None.
+
+    Raises:
+        ValueError: if an argument asks for something that the layer cannot do.
+    """
+    for name, (neutral, hint) in KERAS_ARGUMENTS.items():
+        value = keywords.pop(name, None)
+        if value not in neutral:
+            raise ValueError(
+                f"`{name}` must be {' or '.join(map(str, neutral))} with {type(layer).__name__}. {hint} "
+                f"Received: {name}={value!r}."
+            )
+    axes = keywords.pop("attention_axes", None)
+    axes = (axes,) if isinstance(axes, numbers.Integral) else tuple(axes) if isinstance(axes, list) else axes
+    checks.check_choice("attention_axes", axes, ATTENTION_AXES)
+    return axes
 
 
 def checked_sizes(output_shape: int | Sequence[int] | None) -> tuple[int, ...] | None:

@@ -30,11 +30,21 @@ from tf_sparse_attention.types import Config, Constraint, Initializer, Regulariz
 class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 
-    A subclass gives `make_pattern`; the rest follows from the pattern. Projections have the names and shapes of
-    Keras's: `set_weights` takes over Keras's weights where both layers have the same ones.
+    A subclass gives `make_pattern`; the rest follows from the pattern. The projections have the names, the shapes and
+    the order of those in Keras: `set_weights` takes the list of a Keras layer's weights, and `load_weights` reads a
+    file of a model that had Keras layers of the same names.
 
-    Note: differs from Keras in what a pattern cannot have (`attention_axes`, `flash_attention`) and in its third
-    positional argument, which is the pattern's own; write the others by name.
+    Note: differs from Keras in these points.
+
+    - A pattern is defined along one sequence: inputs have rank 3 or 4, and `attention_axes` may be None, (1,) for
+      sequences or (1, 2) for images.
+    - Kernels are chosen automatically. `flash_attention` may be None or False.
+    - Only `LocalAttention` and `GlobalLocalAttention` take a `sliding_window`, and store it as `window`. For other
+      layers it must be None.
+    - Masks are boolean or integers; floating-point masks are an error.
+    - A padded query has heads of zeros.
+    - Arguments from the third one on are written by name: their order differs.
+    - `compute_attention` is the method to override, not `_compute_attention`.
 
     Args:
         num_heads: N, number of heads.
@@ -124,6 +134,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())
+        self.attention_axes = attention_checks.take_keras_arguments(self, kwargs)
         self.head_settings = HeadSettings.taken_from(kwargs)
         attention_checks.check_arguments(self, arguments)
         super().__init__(**kwargs)
@@ -150,14 +161,17 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         key_shape: Shape | None = None,
         segment_ids_shape: Shape | None = None,
     ) -> None:
-        value_shape = query_shape if value_shape is None else value_shape
-        key_shape = value_shape if key_shape is None else key_shape
-        query_shape, value_shape, key_shape = (
-            sequence_shape(self, sizes) for sizes in (query_shape, value_shape, key_shape)
-        )
-        attention_checks.check_shapes(query_shape, value_shape, key_shape)
+        query_shape, value_shape, key_shape = self._sequence_shapes(query_shape, value_shape, key_shape)
         self.head_settings.check_for(self)  # again, since a subclass may have set `share_qk` after `__init__` here
         self.build_projections(query_shape, value_shape, key_shape)
+
+    def _sequence_shapes(self, query_shape: Shape, value_shape: Shape | None, key_shape: Shape | None) -> list[Shape]:
+        """Return the shapes (B, T, D) of the inputs of a call, images as sequences of their pixels."""
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        shapes = [sequence_shape(self, sizes) for sizes in (query_shape, value_shape, key_shape)]
+        attention_checks.check_shapes(*shapes)
+        return shapes
 
     def __call__(
         self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
@@ -243,6 +257,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         key_shape: Shape | None = None,
         segment_ids_shape: Shape | None = None,
     ) -> tuple[int | None, ...]:
+        self._sequence_shapes(query_shape, value_shape, key_shape)  # which must fit each other
         return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))
 
     def compute_output_spec(
@@ -255,7 +270,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         **kwargs: Any,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         attention_checks.check_symbolic_call(self, value, key, use_causal_mask)
-        sizes = self.compute_output_shape(query.shape)
+        sizes = self.compute_output_shape(query.shape, *(None if x is None else x.shape for x in (value, key)))
         return projections.output_spec(self, sizes, query, value, return_attention_scores)
 
     def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:
@@ -263,7 +278,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "use_output_bias")
-        names += ("position", "max_distance", "seed")
+        names += ("position", "max_distance", "seed", "attention_axes")
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},

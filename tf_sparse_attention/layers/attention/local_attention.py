@@ -77,6 +77,7 @@ class LocalAttention(AttentionLayer):
                     "`sliding_window` must be None where `window`, its name here, is given. "
                     f"Received: sliding_window={sliding_window}, window={window}."
                 )
+            checks.check_count("sliding_window", sliding_window)
             window = sliding_window
         checks.check_count("block_size", block_size)
         checks.check_optional_count("num_blocks_before", num_blocks_before, minimum=0)

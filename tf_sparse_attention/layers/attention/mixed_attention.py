@@ -252,7 +252,7 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         key_shape: Shape | None = None,
         segment_ids_shape: Shape | None = None,
     ) -> tuple[int | None, ...]:
-        return self.parts[0].compute_output_shape(query_shape)
+        return self.parts[0].compute_output_shape(query_shape, value_shape, key_shape)
 
     def compute_output_spec(
         self,
@@ -265,7 +265,7 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         for part in self.parts:
             attention_checks.check_symbolic_call(part, value, key, use_causal_mask)
-        output_shape = self.compute_output_shape(query.shape)
+        output_shape = self.compute_output_shape(query.shape, *(None if x is None else x.shape for x in (value, key)))
         return projections.output_spec(self, output_shape, query, value, return_attention_scores)
 
     def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:

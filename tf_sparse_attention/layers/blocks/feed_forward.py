@@ -93,6 +93,7 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
         return layer
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        checks.check_dense("inputs", inputs)
         x = self._inner(inputs)
         if self._gate is not None:
             gate = self._gate(inputs)

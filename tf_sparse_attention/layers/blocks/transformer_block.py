@@ -174,6 +174,8 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         inputs_mask: Tensor | None = None,
         **extra_masks: Tensor | None,
     ) -> Tensor:
+        checks.check_dense("inputs", inputs)
+        checks.check_dense("encoder_sequence", encoder_sequence)
         # Keras hands over the mask of `inputs` as `mask` where they are the only tensor, else as `inputs_mask`.
         mask = inputs_mask if mask is None else mask
         mask = implicit_mask(inputs) if mask is None else mask

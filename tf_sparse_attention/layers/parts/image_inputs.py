@@ -21,8 +21,15 @@ def sequence_shape(layer: keras.layers.Layer, sizes: Shape) -> Shape:
     """Returns the shape (B, H W, D) of images (B, H, W, D) as sequences, that of sequences as it is.
 
     Raises:
-        ValueError: for images that are not of the layer's width or height, order, or without its class tokens.
+        ValueError: for images that are not of the layer's width or height, order, or without its class tokens, and for
+            `attention_axes` that are not all axes of positions.
     """
+    axes = getattr(layer, "attention_axes", None)
+    if axes is not None and len(axes) != len(sizes) - 2:
+        raise ValueError(
+            "`attention_axes` must be None, or (1,) for sequences and (1, 2) for images: all positions attend. "
+            f"Received: attention_axes={axes}, inputs of shape {tuple(sizes)}."
+        )
     if len(sizes) != 4:
         return sizes
     batch, *pixels, features = sizes

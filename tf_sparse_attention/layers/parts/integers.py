@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.types import Tensor
 
 
@@ -12,8 +13,9 @@ def as_integers(name: str, ids: Tensor) -> Tensor:
 
     Raises:
         ValueError: for half precision, which merges neighbouring numbers from 257 on, and for fractions where they can
-            be seen.
+            be seen; for ragged tensors.
     """
+    check_dense(name, ids)
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if "int" in dtype:
         return ids

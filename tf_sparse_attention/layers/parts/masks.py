@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 import keras
 from keras import ops
 
-from tf_sparse_attention.checks import check_static
+from tf_sparse_attention.checks import check_dense, check_static
 from tf_sparse_attention.layers.parts.integers import as_integers
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 from tf_sparse_attention.types import Tensor
@@ -24,10 +24,12 @@ def normalize_self_attention(
     To be called before Keras casts the inputs to the compute dtype, which makes three tensors of one.
 
     Raises:
-        ValueError: if there is no query.
+        ValueError: if there is no query, or an input is ragged.
     """
     if query is None:
         raise ValueError("`query` must be a tensor (batch, positions, features). Received: query=None.")
+    for name, x in (("query", query), ("value", value), ("key", key)):
+        check_dense(name, x)
     return (None, None) if value is query and (key is None or key is query) else (value, key)
 
 
@@ -140,7 +142,8 @@ def as_tensor(x: Maybe) -> Maybe:
 
 
 def check_not_additive(name: str, mask: Tensor) -> None:
-    """Raises a `ValueError` for a mask of floats, whose zeros may mean either of two things."""
+    """Raises a `ValueError` for a mask of floats, whose zeros may mean either of two things, or a ragged mask."""
+    check_dense(name, mask)
     if "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
             f"`{name}` must be boolean, True where a token may be seen: ones and zeros become that by `mask != 0`, an "

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.layers.parts.adaptation import copy_low_rank, policy_inside
 from tf_sparse_attention.layers.parts.copies import assign_copy
 from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
@@ -47,7 +48,8 @@ class Projection(keras.layers.EinsumDense):
 
     def load_own_variables(self, store: Any) -> None:
         if not store.keys():
-            path = self._path_in_file(store)
+            # Other kinds of files than HDF5 have no names.
+            path = self._path_in_file(store.h5_file) if hasattr(store, "h5_file") else None
             if path is None:
                 raise ValueError(
                     f"The file has no weights of `{self.name}` of `{self.attention_name}`, nor one Keras attention "
@@ -57,16 +59,15 @@ class Projection(keras.layers.EinsumDense):
             store = store.get(path)
         super().load_own_variables(store)
 
-    def _path_in_file(self, store: Any) -> str | None:
+    def _path_in_file(self, file: Any) -> str | None:
         """Return the path of this layer in the Keras attention layer of its name, None unless there is exactly one."""
-        file, groups = getattr(store, "h5_file", None), []  # other kinds of files have no names
+        groups = []
 
         def visit(path: str) -> None:
             if KERAS_GROUP.search(path) and file[path].attrs.get("name") == self.attention_name:
                 groups.append(path.removesuffix("/vars"))
 
-        if file is not None:
-            file.visit(visit)
+        file.visit(visit)
         if len(groups) != 1:
             return None
         names = (name for name in file[groups[0]] if name.endswith("_dense"))
@@ -184,6 +185,7 @@ def heads_first(x: Tensor) -> Tensor:
 
 def heads_of(projection: keras.layers.Layer, x: Tensor) -> Tensor:
     """Returns the heads (B, N, T, H) that a projection makes of tokens (B, T, D)."""
+    check_dense(projection.name, x)
     return heads_first(_projected(projection, x))
 
 
