@@ -31,11 +31,11 @@ KERAS_GROUP = re.compile(r"(^|/)(multi_head|grouped_query)_attention(_\d+)?/vars
 
 
 class Projection(keras.layers.EinsumDense):
-    """Dense layer of an attention layer that also loads from a file in which Keras's attention layer has its place.
+    """Projection of an attention layer, which also loads from files of Keras's attention layers.
 
-    Keras files the layers of a functional or sequential model under their classes, so that it finds nothing under
-    `dense_attention` where the file has `multi_head_attention`. This layer is then looked up by the names of both
-    layers, which the file has too.
+    A file of weights lists the layers of a functional or sequential model by class: Keras finds nothing at
+    `dense_attention` if the file has `multi_head_attention`. The projection then searches the file for a Keras
+    attention layer with the name of its own attention layer; the file records names too.
 
     Args:
         attention_name: name of the attention layer.
@@ -48,13 +48,13 @@ class Projection(keras.layers.EinsumDense):
 
     def load_own_variables(self, store: Any) -> None:
         if not store.keys():
-            # Other kinds of files than HDF5 have no names.
+            # Only HDF5 files record the names of layers.
             path = self._path_in_file(store.h5_file) if hasattr(store, "h5_file") else None
             if path is None:
                 raise ValueError(
                     f"The file has no weights of `{self.name}` of `{self.attention_name}`, nor one Keras attention "
-                    f"layer named '{self.attention_name}'. Name the layer as it is named in the file, or build the "
-                    "Keras layer, load the file into it and call `copy_projections(keras_layer)`."
+                    f"layer named '{self.attention_name}'. Give this layer the name that the file has, or "
+                    "load the file into the Keras layer and call `copy_projections(keras_layer)`."
                 )
             store = store.get(path)
         super().load_own_variables(store)
@@ -154,7 +154,7 @@ def relative_table(
 
 
 def _projection(attention, name, input_shape, objects, **arguments):
-    """Return a built dense layer of an attention layer, one that loads from files of Keras's if Keras has it too."""
+    """Return a built dense layer of an attention layer: a `Projection` if Keras's attention layers have it too."""
     copies = {key: clone_initializer(objects[key]) for key in ("kernel_initializer", "bias_initializer")}
     arguments |= {**objects, **copies, "name": name, "dtype": policy_inside(attention, name)}
     if name in NAMES:
