@@ -91,6 +91,21 @@ def test_two_replicas_equal_one_device_on_the_joined_batch(on_one_device, on_two
     assert_same_training(on_two_replicas[1], on_one_device)
 
 
+def test_the_commitment_is_that_of_one_device_where_replicas_have_different_padding(two_replicas):
+    x = np.where(np.arange(LENGTH)[None, :, None] < np.array([11, 2, 5, 9])[:, None, None], X[:4], 0)
+    kernels = []
+    for strategy in (tf.distribute.get_strategy(), two_replicas):
+        with strategy.scope():
+            inputs = keras.Input((LENGTH, SIZE))
+            attention = RoutingAttention(2, 4, num_clusters=4, cluster_size=3, commitment_loss=1.0, seed=0)
+            model = with_random_weights(Model(inputs, attention(keras.layers.Masking()(inputs), use_causal_mask=True)))
+            attention.value_dense.trainable = attention.output_dense.trainable = False  # the only loss is the commitment
+            model.compile(keras.optimizers.SGD(1.0), jit_compile=False)
+        model.fit(x, batch_size=BATCH, verbose=0)
+        kernels.append(to_numpy(attention.query_dense.kernel.value))
+    np.testing.assert_allclose(kernels[1], kernels[0], rtol=0, atol=1e-6)
+
+
 @pytest.mark.full
 def test_two_replicas_with_rematerialisation_equal_one_device_without(on_one_device, two_replicas):
     assert_same_training(train(two_replicas, remat=True)[1], on_one_device)

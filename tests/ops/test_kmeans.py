@@ -210,6 +210,9 @@ def test_the_commitment_is_the_mean_square_distance_to_the_own_centroid():
     assert float(kmeans.commitment(x, clusters, centroids, np.array([[True, False]]))) == 1 / 2
     assert float(kmeans.commitment(x, clusters, centroids, np.array([[False, False]]))) == 0
     assert float(kmeans.commitment(x[:0], clusters[:0], centroids)) == 0
+    # Each row counts alike, however many tokens it has.
+    pair, mask = np.concatenate([x, x]), np.array([[True, True], [False, True]])
+    assert float(kmeans.commitment(pair, np.concatenate([clusters] * 2), centroids, mask)) == (5 / 4 + 4 / 2) / 2
 
 
 def test_the_commitment_pulls_tokens_and_not_centroids():

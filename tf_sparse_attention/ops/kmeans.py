@@ -109,10 +109,11 @@ def statistics(x: Tensor, clusters: Tensor, num_clusters: int, token_mask: Tenso
 
 
 def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tensor | None = None) -> Tensor:
-    """Returns mean((x - stop(mu))^2) over batch, heads, tokens and channels, mu being the token's centroid; a scalar.
+    """Compute the mean of (x - stop(mu))^2, mu being the centroid of a token; a scalar.
 
-    Padding is left out of the mean; of no tokens, as where a replica gets no row of a small batch, it is 0. `x`,
-    `clusters` and `token_mask` are as in `statistics`.
+    The mean over heads, channels and the tokens of a row without padding, then over the rows. So several replicas that
+    weigh their means by rows have the loss of one device on the joined batch, however their padding differs. 0 without
+    rows. `x`, `clusters` and `token_mask` are as in `statistics`.
     """
     members = ops.one_hot(clusters, centroids.shape[1], dtype=x.dtype)
     own = ops.stop_gradient(ops.einsum("BNTK,NKH->BNTH", members, ops.cast(centroids, x.dtype)))
@@ -123,7 +124,8 @@ def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tenso
     weights = ops.ones_like(distance)
     if token_mask is not None:
         weights = ops.broadcast_to(ops.cast(token_mask, x.dtype), ops.shape(distance))
-    return ops.sum(distance) / ops.maximum(ops.sum(weights), 1)
+    of_rows = ops.sum(distance, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
+    return ops.sum(of_rows) / ops.cast(ops.maximum(ops.shape(of_rows)[0], 1), x.dtype)
 
 
 def update(state: State, seen: Statistics, decay: float) -> State:
