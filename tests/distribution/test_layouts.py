@@ -10,6 +10,8 @@ import keras
 import pytest
 
 import tf_sparse_attention as tsa
+from tests.cases import CASES, every_layer
+from tests.contracts import SIZE
 from tests.jax_worker import ROOT
 from tf_sparse_attention.distribution.layouts import RULES, axes_to_split
 
@@ -33,6 +35,18 @@ WHOLE = (
 )
 
 
+# Layers whose weights are small, or the same for all heads.
+WHOLE += ("planes", "rotations", "axes_", "relative_row", "relative_column")
+WHOLE += tuple(
+    f"{name}/{weight}" for name in ("pooler", "head", "step_0", "step_1", "to_labels") for weight in ("kernel", "bias")
+)
+WHOLE += ("position_embedding/embeddings", "segment_embedding/embeddings")
+
+
+def is_whole(path):
+    return path.rpartition("/")[2].startswith(WHOLE) or path.endswith(WHOLE)
+
+
 def mesh(*shape):
     devices = [f"cpu:{index}" for index in range(shape[0] * shape[1])]
     return keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
@@ -49,9 +63,35 @@ def test_every_weight_that_grows_with_the_model_is_split(embedding):
     layouts = tsa.distribution.layout_map(mesh(1, 2))
     for weight in model(**embedding).weights:
         layout = layouts[weight.path]
-        whole = weight.path.rpartition("/")[2].startswith(WHOLE) or weight.path.endswith(WHOLE)
+        whole = is_whole(weight.path)
         assert (layout is None) == whole, weight.path
         assert whole or (len(layout.axes) == len(weight.shape) and layout.axes.count("model") == 1)
+
+
+@every_layer(by_default=CASES)
+def test_every_weight_of_every_layer_is_split_or_listed_as_whole(case):
+    layer = case.make()
+    layer.build((None, None, SIZE))
+    for weight in layer.weights:
+        assert bool(axes_to_split(weight.path, len(weight.shape))) != is_whole(weight.path), weight.path
+
+
+def encoder_task():
+    part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 4, "window": 4, "num_global": 2}
+    return tsa.models.SequenceClassifier(tsa.models.Encoder(20, 1, 8, 16, [part], max_length=32), 3)
+
+
+def recognizer():
+    encoder = tsa.models.Backbone(None, 1, 8, [LOCAL], intermediate_dim=16, embedding_dim=8, causal=False)
+    return tsa.models.SpeechRecognizer(encoder, 6)
+
+
+@pytest.mark.parametrize("make", [encoder_task, recognizer])
+def test_every_weight_of_an_encoder_is_split_or_listed_as_whole(make):
+    model = make()
+    model.build((None, 32))
+    for weight in model.weights:
+        assert bool(axes_to_split(weight.path, len(weight.shape))) != is_whole(weight.path), weight.path
 
 
 @pytest.mark.parametrize(
@@ -72,6 +112,9 @@ def test_every_weight_that_grows_with_the_model_is_split(embedding):
         ("native_sparse_attention/key_pooling/inner_kernel", None),
         ("backbone/block_0/feed_forward/output/kernel", ("model", None)),
         ("backbone/embedding/embeddings", ("model", None)),
+        ("token_embedding/embeddings", ("model", None)),
+        ("sparse_attention/clusters_1/centroids", ("model", None, None)),
+        ("global_local_attention/global_query/kernel", (None, "model", None)),
         ("language_model/to_vocabulary/kernel", (None, "model")),
         ("adafactor/backbone_block_0_attention_local_0_query_kernel_row_moment", None),
         ("backbone/block_0/attention_norm/gamma", None),

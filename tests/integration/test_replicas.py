@@ -99,7 +99,9 @@ def test_the_commitment_is_that_of_one_device_where_replicas_have_different_padd
             inputs = keras.Input((LENGTH, SIZE))
             attention = RoutingAttention(2, 4, num_clusters=4, cluster_size=3, commitment_loss=1.0, seed=0)
             model = with_random_weights(Model(inputs, attention(keras.layers.Masking()(inputs), use_causal_mask=True)))
-            attention.value_dense.trainable = attention.output_dense.trainable = False  # the only loss is the commitment
+            attention.value_dense.trainable = attention.output_dense.trainable = (
+                False  # the only loss is the commitment
+            )
             model.compile(keras.optimizers.SGD(1.0), jit_compile=False)
         model.fit(x, batch_size=BATCH, verbose=0)
         kernels.append(to_numpy(attention.query_dense.kernel.value))

@@ -8,19 +8,19 @@ import keras
 # both sides compute with without an exchange, then one that saves as much memory. No path matches two rows.
 RULES = (
     # (D, N, H): heads, then what comes in.
-    (r"((window_|compressed_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/kernel", 3, (1, 0)),
-    (r"((window_|compressed_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/bias", 2, (0,)),
+    (r"((window_|compressed_|global_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/kernel", 3, (1, 0)),
+    (r"((window_|compressed_|global_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/bias", 2, (0,)),
     (r"sinks", 1, (0,)),
     (r"key_convolution/kernel", 3, (1,)),  # (K, N, H)
     (r"attention_output/kernel", 3, (0, 2)),  # (N, H, D): heads, then what goes out
     (r"(persistent|vectors)/(key|value)", 3, (0, 1)),  # (N, M, H)
-    (r"clusters/(centroids|sums)", 3, (0,)),  # (N, C, H)
-    (r"clusters/(counts|unused)", 2, (0,)),
+    (r"clusters(_\d+)?/(centroids|sums)", 3, (0,)),  # (N, C, H)
+    (r"clusters(_\d+)?/(counts|unused)", 2, (0,)),
     (r"span/fraction", 1, (0,)),
     (r"feed_forward/(inner|gate)/kernel", 2, (1, 0)),
     (r"feed_forward/(inner|gate)/bias", 1, (0,)),
     (r"feed_forward/output/kernel", 2, (0, 1)),
-    (r"embedding/embeddings", 2, (0, 1)),  # (V, D): words, then what goes out
+    (r"(token_)?embedding/embeddings", 2, (0, 1)),  # (V, D): words, then what goes out
     (r"embeddings_\d+", 2, (0, 1)),  # of adaptive embeddings and softmaxes, as the next two
     (r"projection_\d+", 2, (1, 0)),
     (r"to_vocabulary/bias_\d+", 1, (0,)),
@@ -35,7 +35,8 @@ def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "mo
 
     Attention is split over heads (queries, keys, values, gates, sinks, centroids, persistent vectors, output kernels),
     feed-forward layers over what is inside of them, embeddings and logits over the vocabulary. All else is whole on
-    every device: norms, tables of relative positions, biases that are added to a sum. Optimizers lay out their state as
+    every device: norms, positions, directions of hashes, biases that are added to a sum, frame subsampling, and what
+    encoder tasks add to an encoder. Optimizers lay out their state as
     the weight it belongs to, those of `tsa.optimizers` the factors of a matrix too.
 
     `keras.distribution.ModelParallel` needs a mesh that divides heads, sizes and vocabulary. The one of this package
