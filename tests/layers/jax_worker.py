@@ -11,7 +11,14 @@ from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
 from tests.layers.decoded import largest_error
 from tests.layers.remat_models import assert_same_training, train
-from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
+from tf_sparse_attention.layers import (
+    FeedForward,
+    LocalAttention,
+    MixedAttention,
+    NativeSparseAttention,
+    RoutingAttention,
+    TransformerBlock,
+)
 
 
 def same_results(path):
@@ -49,6 +56,36 @@ def stateless_call(layer, x, **arguments):
         [variable.value for variable in layer.non_trainable_variables],
         x,
     )
+
+
+def float64():
+    """Decodes a soft-capped window with rotary positions and native sparse attention with `jax_enable_x64`.
+
+    Returns the errors against the full pass, and whether gradients are finite where a query sees nothing.
+    """
+    errors, finite = [], []
+    common = {"dtype": "float64", "logit_soft_cap": 2.0}
+    with jax.enable_x64(True):
+        for layer in (
+            LocalAttention(2, 4, window=5, position="rotary", **common),
+            NativeSparseAttention(2, 4, block_size=4, num_blocks=2, window=3, **common),
+        ):
+            layer.build((None, None, SIZE))
+            x = normal(2, 13, SIZE).astype("float64")
+            whole, errors_of_layer = layer(x, use_causal_mask=True), []
+            _, cache = layer.prefill(x[:, :5], layer.init_cache(2, 13))
+            for index in range(5, 13):
+                y, cache = layer.decode(x[:, index : index + 1], cache, index)
+                errors_of_layer.append(np.abs(y[:, 0] - whole[:, index]).max())
+            errors.append(float(max(errors_of_layer)))
+            hidden = np.arange(13)[:, None] != 3  # no key for the query at 3
+
+            def total(x, layer=layer, hidden=hidden):
+                return layer(x, attention_mask=hidden, use_causal_mask=True).sum()
+
+            slopes = jax.grad(total)(x)
+            finite.append(bool(np.isfinite(slopes).all()) and slopes.dtype == "float64")
+    return {"errors": errors, "finite": all(finite)}
 
 
 def same_contracts(name):

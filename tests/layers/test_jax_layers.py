@@ -82,3 +82,10 @@ def test_compositions_decode_on_jax(run_jax, name):
 @pytest.mark.large
 def test_rematerialisation_with_dropout_trains_alike_on_jax(run_jax):
     assert run_checks(run_jax, "training_with_dropout") == {"training_with_dropout": "passed"}
+
+
+def test_float64_on_jax_is_float64_throughout(run_jax):
+    """With a soft cap a row that sees nothing has zeros, and decoding equals the full pass far beyond float32."""
+    found = run_checks(run_jax, "float64")["float64"]
+    assert found["finite"]
+    assert max(found["errors"]) < 1e-12

@@ -28,17 +28,24 @@ def cosines_and_sines(positions: Tensor, frequencies: np.ndarray, dtype: DType) 
         Pair of the cosines and the sines, (..., T, F).
     """
     if dtype == "float64":
-        angles = ops.cast(positions, dtype)[..., None] * ops.convert_to_tensor(frequencies, dtype)
-        return ops.cos(angles), ops.sin(angles)
+        phase = ops.cast(positions, dtype)[..., None] * ops.convert_to_tensor(frequencies / (2 * math.pi), dtype)
+        phase = phase - ops.round(phase)
+    else:
+        phase = _phase(positions, frequencies)
+    angles = phase * (2 * math.pi)
+    # Keras computes both in float32 on JAX.
+    return ops.cast(ops.cos(angles), dtype), ops.cast(ops.sin(angles), dtype)
+
+
+def _phase(positions: Tensor, frequencies: np.ndarray) -> Tensor:
+    """Return the turns at each position without whole turns, float32 (..., T, F)."""
     turns = frequencies / (2 * math.pi) * np.array([[1.0], [DIGIT], [DIGIT**2]])  # (3, F), per unit of a digit
     turns = turns - np.round(turns)
     coarse = np.round(turns / STEP) * STEP
     fine = turns - coarse
-    digits = ops.cast(_digits(positions), dtype)[..., None]  # (..., T, 3, 1)
-    exact = digits * ops.convert_to_tensor(coarse, dtype)
-    phase = ops.sum(exact - ops.round(exact) + digits * ops.convert_to_tensor(fine, dtype), axis=-2)
-    angles = phase * (2 * math.pi)
-    return ops.cos(angles), ops.sin(angles)
+    digits = ops.cast(_digits(positions), "float32")[..., None]  # (..., T, 3, 1)
+    exact = digits * ops.convert_to_tensor(coarse, "float32")
+    return ops.sum(exact - ops.round(exact) + digits * ops.convert_to_tensor(fine, "float32"), axis=-2)
 
 
 def _digits(positions: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def attend(
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
     scores = products_with_keys(ops.cast(query, dtype), ops.cast(key, dtype))
     if soft_cap is not None:
-        scores = soft_cap * ops.tanh(scores / soft_cap)
+        scores = capped(scores, soft_cap)
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
     row_has_key = _row_has_key(mask, row_has_key)
@@ -136,6 +136,13 @@ def attend(
         output = ops.where(row_has_key, output, 0)
         weights = ops.where(row_has_key, weights, 0) if return_weights else None
     return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
+
+
+def capped(scores: Tensor, soft_cap: float) -> Tensor:
+    """Compute c tanh(scores / c), c being the soft cap, in the dtype of the scores."""
+    if keras.backend.standardize_dtype(scores.dtype) == "float64":  # of which Keras's tanh makes float32 on JAX
+        return soft_cap * (2 * ops.sigmoid(scores * (2 / soft_cap)) - 1)
+    return soft_cap * ops.tanh(scores / soft_cap)
 
 
 def _row_has_key(mask, known):

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.parts.projections import clone_initializer
+from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import in_range, shape, split
 from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.ring import write_slot
@@ -56,10 +57,10 @@ class BlockPooling(keras.layers.Layer):
         return ops.matmul(ops.silu(inner), ops.cast(self.outer_kernel, self.compute_dtype))
 
     def empty_cache(self, batch_size: Size, num_heads: int, num_blocks: Size) -> dict[str, Tensor]:
-        """Returns "block" (B, M, G, H), and "sum" float32 (B, M, 1, H) of the block that is not complete."""
+        """Returns "block" (B, M, G, H) and "sum" (B, M, 1, H), not in half precision, of the block not yet complete."""
         size = self.outer_kernel.shape[0]
         block = ops.zeros((batch_size, num_heads, num_blocks, size), self.compute_dtype)
-        return {"block": block, "sum": ops.zeros((batch_size, num_heads, 1, size), "float32")}
+        return {"block": block, "sum": ops.zeros((batch_size, num_heads, 1, size), score_dtype(self.compute_dtype))}
 
     def after_prompt(self, cache: dict[str, Tensor], x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Returns the cache after a prompt of vectors (B, M, T, H), of which `lengths` (B,) exist."""
@@ -69,7 +70,7 @@ class BlockPooling(keras.layers.Layer):
         sums = self.sums(x, counted, num_blocks)
         last = in_range((lengths - 1) // self.block_size, num_blocks)[:, None, None]
         last = ops.broadcast_to(last, (*shape(x)[:2], 1))
-        return {"block": self.of_sums(sums), "sum": ops.cast(take_rows(sums, last), "float32")}
+        return {"block": self.of_sums(sums), "sum": ops.cast(take_rows(sums, last), cache["sum"].dtype)}
 
     def after_next(self, cache: dict[str, Tensor], x: Tensor, index: Tensor, kept: Tensor | None) -> dict[str, Tensor]:
         """Returns the cache after a vector (B, M, 1, H) at `index` (B,), as it was in rows that are not `kept` (B, 1).
@@ -81,7 +82,7 @@ class BlockPooling(keras.layers.Layer):
             ops.cast(ops.take(weight, at, axis=0), self.compute_dtype) for weight in (self.position, self.inner_kernel)
         )
         new = ops.matmul(x + position[:, None, None], kernel[:, None])  # (B, M, 1, H)
-        total = ops.where((at > 0)[:, None, None, None], cache["sum"], 0) + ops.cast(new, "float32")
+        total = ops.where((at > 0)[:, None, None, None], cache["sum"], 0) + ops.cast(new, cache["sum"].dtype)
         if kept is not None:
             total = ops.where(kept[..., None, None], total, cache["sum"])
         block = in_range(index // self.block_size, shape(cache["block"])[2])[:, None]
