@@ -73,6 +73,13 @@ def test_a_layer_is_exported_by_jax_for_any_batch_and_length(run_jax, name):
     assert run_checks(run_jax, f"exported={name}")["exported"] < 1e-5
 
 
+@every_case("top_k", "improved_clustered", "global_window")
+def test_a_saved_model_that_jax_exports_runs_in_tensorflow(run_jax, name, tmp_path):
+    if name == "local_2d_blocks":
+        pytest.skip("takes a limited length, with which JAX cannot compare one that it does not know")
+    assert run_checks(run_jax, f"saved_model={name}={tmp_path}")["saved_model"] < 1e-5
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["sparse_sinks", "sparse_routed", "sparse_heads", "sparse_image"])
 def test_compositions_decode_on_jax(run_jax, name):

@@ -10,6 +10,7 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_members
 from tf_sparse_attention.ops.grouped_heads import attend_heads, matmul_heads
+from tf_sparse_attention.ops.largest import largest
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.types import Tensor
 
@@ -122,8 +123,8 @@ def best_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> TopKeys:
     weights = ops.where(exists, weights, -1)
     # No fewer columns than `top_k`, none of them better than a key, however little that weighs.
     weights = ops.pad(weights, [(0, 0)] * 3 + [(0, top_k)], constant_values=-1)
-    best, positions = ops.top_k(weights, top_k, sorted=False)
-    return TopKeys(ops.minimum(ops.cast(positions, "int32"), length - 1), best >= 0)
+    best, positions = largest(weights, top_k)
+    return TopKeys(ops.minimum(positions, length - 1), best >= 0)
 
 
 def mean_queries(query: Tensor, clusters: Tensor, num_clusters: int) -> Tensor:

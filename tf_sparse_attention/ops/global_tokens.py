@@ -7,6 +7,7 @@ from keras import ops
 from tf_sparse_attention.ops.arrangement import OneGroup, RowsBesideAll
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import pick_rows, take_numbers
+from tf_sparse_attention.ops.largest import largest
 from tf_sparse_attention.types import Tensor
 
 
@@ -41,7 +42,7 @@ def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> Glo
     marks = ops.logical_and(counts > 0, slots < num_global)
     nearness = ops.where(marks, length - ops.arange(length, dtype="int32"), 0)
     nearness = ops.concatenate([nearness, ops.zeros((batch, num_global), "int32")], axis=-1)  # T may be less than M
-    positions = length - ops.top_k(nearness, num_global)[0]
+    positions = length - largest(nearness, num_global, sorted=True)[0]
     found = ops.take_along_axis(counts, ops.minimum(positions, length - 1), axis=-1)
     counts = ops.where(positions < length, found, 0)
     return GlobalTokens(marks, positions, counts, ops.clip(slots, 0, num_global - 1))

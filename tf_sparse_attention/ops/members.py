@@ -9,6 +9,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import pad_axis, shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.largest import largest
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.scores import dense_scores
@@ -47,8 +48,7 @@ def best_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = 
     if not known:  # no fewer than `cluster_size` places, as the number of best ones has to be known
         exists = pad_axis(ops.ones_like(scores, dtype="bool"), -1, 0, cluster_size)
         scores = ops.where(exists, pad_axis(scores, -1, 0, cluster_size), none)
-    best, positions = ops.top_k(scores, min(cluster_size, length) if known else cluster_size, sorted=False)
-    positions = ops.cast(positions, "int32")
+    best, positions = largest(scores, min(cluster_size, length) if known else cluster_size)
     if known and token_mask is None:
         return Members(ops.sort(positions, axis=-1), None)
     return _sorted_members(positions, best > none, shape(scores)[-1], length)
