@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple, Self
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -79,8 +80,10 @@ def _and(first, second):
     shapes = tuple(first.shape), tuple(second.shape)
     rank = max(map(len, shapes))
     sizes = [(1,) * (rank - len(axes)) + axes for axes in shapes]
-    if rank <= MOST_AXES or not are_known(*sizes[0], *sizes[1]) or shapes[0] == shapes[1]:
+    if rank <= MOST_AXES or shapes[0] == shapes[1]:
         return ops.logical_and(first, second)
+    if not are_known(*sizes[0], *sizes[1]):
+        return ops.logical_and(*_broadcast(first, second))
     result: list[int] = []
     joined: list[tuple[int, ...]] = []
     last = None
@@ -94,6 +97,26 @@ def _and(first, second):
     axes = zip(*(joined or [(1, 1)]), strict=True)
     first, second = (ops.reshape(x, own) for x, own in zip((first, second), axes, strict=True))
     return ops.reshape(ops.logical_and(first, second), result)
+
+
+def _broadcast(first, second):
+    """Return two masks in their common shape. Nothing to do on JAX, which compares no unknown sizes."""
+    if keras.backend.backend() != "tensorflow":
+        return first, second
+    rank = max(len(first.shape), len(second.shape))
+    sizes = [(1,) * (rank - len(x.shape)) + shape(x) for x in (first, second)]
+    common = [_common_size(*pair) for pair in zip(*sizes, strict=True)]
+    return ops.broadcast_to(first, common), ops.broadcast_to(second, common)
+
+
+def _common_size(one: Size, other: Size) -> Size:
+    """Return the size of an axis after broadcasting."""
+    if are_known(one) and are_known(other):
+        return other if one == 1 else one
+    known = next((size for size in (one, other) if are_known(size)), None)
+    if known is None:  # an axis of 1 beside an axis of 0 has 0
+        return ops.where(one == 1, other, one)
+    return known if known != 1 else (other if are_known(one) else one)
 
 
 def with_heads(attention_mask: Tensor | None) -> Tensor | None:
