@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 SHORTEST = 64  # positions of the shortest bucket: below it a program more saves little
+ITEMS, BATCHES = 0, 1  # streams of random numbers, see `random_order`
 
 
 class Batch(NamedTuple):
@@ -119,9 +120,8 @@ class LengthBuckets:
         return self._epoch(seed, step // self.num_batches)[step % self.num_batches]
 
     def _batches_of_epoch(self, seed, epoch):
-        batches = self.batches(np.argsort(mixed(seed, epoch, len(self._fits)), kind="stable"))
-        turns = np.argsort(mixed(seed + 1, epoch, len(batches)), kind="stable")
-        return [batches[turn] for turn in turns]
+        batches = self.batches(random_order(seed, epoch, ITEMS, len(self._fits)))
+        return [batches[number] for number in random_order(seed, epoch, BATCHES, len(batches))]
 
     def training_dataset(
         self,
@@ -191,11 +191,18 @@ class LengthBuckets:
         return elements.prefetch(tf.data.AUTOTUNE)
 
 
-def mixed(seed: int, epoch: int, count: int) -> np.ndarray:
-    """Returns random uint64 (count,) of a seed and an epoch, the same everywhere: SplitMix64 (Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        state = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(epoch) * np.uint64(0xD1342543DE82EF95)
-        x = state + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-        return x ^ (x >> np.uint64(31))
+def random_order(seed: int, epoch: int, stream: int, count: int) -> np.ndarray:
+    """Return a random permutation of `count` numbers, int64 (count,), the same on every machine.
+
+    Orders of two seeds, epochs or streams are independent. The draws are raw bits of NumPy's Philox generator (Salmon
+    et al. 2011), which NumPy promises never to change, unlike `Generator.permutation`.
+
+    Args:
+        seed: integer in [0, 2**63).
+        epoch: integer in [0, 2**63).
+        stream: number of the order among those of one seed and epoch.
+        count: length of the permutation.
+    """
+    # The stream is in the highest word of the counter: streams of one key would meet after 2^192 draws.
+    bits = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, stream]).random_raw(count)
+    return np.argsort(bits, kind="stable")
