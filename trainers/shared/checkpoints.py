@@ -5,6 +5,7 @@ and "metadata.json". It is written to a temporary file, flushed to the disk and 
 every array, so that a damaged file is detected before it is used.
 """
 
+import collections
 import json
 import os
 import pathlib
@@ -21,40 +22,120 @@ from keras import ops
 from trainers.shared import damage
 from trainers.shared.files import atomic_file, remove_incomplete
 
-FORMAT = 1
+FORMAT = 2
 METADATA = "metadata.json"
 
 
 def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:
-    """Returns every variable that the next training steps depend on, by a name that is the same in every run.
+    """Return every variable that the next training steps depend on, by a name that is the same in every run.
 
     These are the weights, non-trainable state (centroids), the state of every seed generator, and the
     optimizer's variables with its step. Metrics are left out, as are the sums that replicas exchange
     within one step, and the number of updates that were left out.
+
+    The name of a weight is the path of layer names below the model. Automatic names ("dense_7") depend on what the
+    process made before: their numbers are counted from 0 in each parent, in the order of creation. The name of an
+    optimizer variable is that of its weight with the slot.
 
     Args:
         model: `keras.Model`.
         optimizer: its optimizer, built. Default: None, only the model.
 
     Returns:
-        Dictionary from "model/00007 PATH" or "optimizer/00007 PATH" to `keras.Variable`.
+        Dictionary from "model/PATH" or "optimizer/PATH/SLOT" to `keras.Variable`.
     """
+    weights = _model_names(model)
     state = optimizer.variables if optimizer else []
     if hasattr(optimizer, "num_skipped"):
         state = state[:-1]  # the count is the last
-    groups = {"model": model_variables(model), "optimizer": state}
-    return {
-        # Paths alone are not unique: layers without a given name may share an automatic one.
-        f"{group}/{index:05d} {variable.path}": variable
-        for group, variables in groups.items()
-        for index, variable in enumerate(variables)
-    }
+    named = {f"model/{name}": variable for name, variable in weights.items()}
+    return named | {f"optimizer/{name}": variable for name, variable in _optimizer_names(state, weights).items()}
 
 
 def model_variables(model: keras.Model) -> list[Any]:
     """Returns the variables of a model with its seed generators, in an order independent of the number of replicas."""
     temporary_ids = {id(variable) for layer in model._flatten_layers() for variable in getattr(layer, "pending", ())}
     return [variable for variable in model.variables if id(variable) not in temporary_ids]
+
+
+def _model_names(model):
+    """Return {path: variable} of a model."""
+    names: dict[int, str] = {}
+
+    def visit(layer, path):
+        children = layer._flatten_layers(include_self=False, recursive=False)
+        below = {id(variable) for child in children for variable in child.variables}
+        own = [variable for variable in layer.variables if id(variable) not in below]
+        own_names = _stable_names([variable.name for variable in own], ["variable"] * len(own))
+        for variable, name in zip(own, own_names, strict=True):
+            names.setdefault(id(variable), "/".join([*path, name]))
+        kinds = [_snake_case(type(child).__name__) for child in children]
+        for child, name in zip(children, _stable_names([child.name for child in children], kinds), strict=True):
+            visit(child, [*path, name])
+
+    visit(model, [])
+    return {names[id(variable)]: variable for variable in model_variables(model)}
+
+
+def _stable_names(names, automatic):
+    """Return distinct names of siblings that do not depend on what the process made before.
+
+    Args:
+        names: of the siblings.
+        automatic: the name that Keras gives to the first object of each sibling's class. A name that is this one, with
+            or without a number, gets the number of its place among them.
+    """
+    places: dict[str, list[int]] = {}
+    numbers = []
+    for name, kind in zip(names, automatic, strict=True):
+        match = re.fullmatch(rf"{kind}(?:_(\d+))?", name)
+        numbers.append(int(match[1] or 0) if match else None)
+        if match and numbers[-1] not in places.setdefault(kind, []):
+            places[kind].append(numbers[-1])
+
+    def renamed(name, kind, number):
+        place = 0 if number is None else sorted(places[kind]).index(number)
+        return name if number is None else f"{kind}_{place}" if place else kind
+
+    return _distinct(map(renamed, names, automatic, numbers))
+
+
+def _distinct(names):
+    """Return names with the number of the occurrence after each further one: "kernel", "kernel~1"."""
+    taken, found = collections.Counter(), []
+    for name in names:
+        found.append(f"{name}~{taken[name]}" if taken[name] else name)
+        taken[name] += 1
+    return found
+
+
+def _snake_case(name):
+    """Return the automatic name of a class, as Keras makes it."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _optimizer_names(state, weights):
+    """Return {path of the weight and slot, or own name: variable} of an optimizer's variables.
+
+    Args:
+        state: the variables. Keras names one of a weight by the weight's path with "_" between, and the slot.
+        weights: {path: variable} of the model.
+    """
+    by_prefix: dict[str, list[str]] = {}
+    for name, weight in weights.items():
+        by_prefix.setdefault(weight.path.replace("/", "_"), []).append(name)
+    names, taken = [], collections.Counter()
+    for variable in state:
+        name, parts = variable.name, variable.name.split("_")
+        cut = next((cut for cut in range(len(parts) - 1, 0, -1) if "_".join(parts[:cut]) in by_prefix), None)
+        if cut is not None:
+            owners = by_prefix["_".join(parts[:cut])]
+            # Layers without a name of their own may share a path: their slots are in the order of the weights.
+            name = f"{owners[taken[name] % len(owners)]}/{'_'.join(parts[cut:])}"
+        taken[variable.name] += 1
+        names.append(name)
+    return dict(zip(_distinct(names), state, strict=True))
 
 
 class Checkpoints:
@@ -130,29 +211,30 @@ class Checkpoints:
 
         Args:
             step: a step that `newest_metadata` returned.
-            variables: dictionary of variables, see `state_variables`; the checkpoint may have more.
+            variables: dictionary of variables, see `state_variables`; those of the optimizer may be left out.
 
         Raises:
-            ValueError: If one is missing in the checkpoint or has another shape or dtype there.
+            ValueError: If one is in the checkpoint alone, or missing there, or has another shape or dtype there.
         """
         with zipfile.ZipFile(self.path(step)) as archive:
             dtypes = json.loads(archive.read(METADATA))["dtypes"]
-            by_index = {_index(name): name for name in dtypes}
+            groups = {name.partition("/")[0] for name in variables}
+            unused = [name for name in dtypes if name not in variables and name.partition("/")[0] in groups]
+            missing = [name for name in variables if name not in dtypes]
+            if missing or unused:
+                ours, saved = (", ".join(names[:3]) or "nothing" for names in (missing, unused))
+                raise ValueError(
+                    f"`model` must be that of the checkpoint {self.path(step)}. Received: a model that alone has {ours}"
+                    f" ({len(missing)} in all); the checkpoint alone has {saved} ({len(unused)} in all)."
+                )
             for name, variable in variables.items():
-                saved = by_index.get(_index(name))
-                value = None if saved is None else _read(archive, saved, dtypes[saved])
-                if value is None or value.shape != tuple(variable.shape) or not _is_assignable(value, variable.dtype):
-                    found = "nothing" if value is None else f"{saved} {value.shape} {value.dtype}"
+                value = _read(archive, name, dtypes[name])
+                if value.shape != tuple(variable.shape) or not _is_assignable(value, variable.dtype):
                     raise ValueError(
                         f"`model` must be that of the checkpoint. Received: {name} {tuple(variable.shape)} "
-                        f"{variable.dtype}, but {found} in {self.path(step)}."
+                        f"{variable.dtype}, but {value.shape} {value.dtype} in {self.path(step)}."
                     )
                 variable.assign(value.astype(ops.convert_to_numpy(variable).dtype, copy=False))
-
-
-def _index(name):
-    # Only the index counts: the path contains automatic names, which differ between runs.
-    return name.split(" ")[0]
 
 
 def _read_metadata(path):

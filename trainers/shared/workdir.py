@@ -15,7 +15,7 @@ from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.remote_files import is_remote
 from trainers.configs import base
 from trainers.shared import components, damage, loading
-from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
+from trainers.shared.checkpoints import Checkpoints, state_variables
 from trainers.shared.files import atomic_file, write_json
 from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.shared.tokenizers import KINDS
@@ -183,8 +183,9 @@ def _description(tokenizer):
 def save_model(workdir: str | os.PathLike, model: keras.Model) -> None:
     """Writes a model without its optimizer, independent of the number of replicas."""
     plain = type(model).from_config(model.get_config())
-    for target, source in zip(model_variables(plain), model_variables(model), strict=True):
-        target.assign(ops.convert_to_numpy(source))
+    trained = state_variables(model)
+    for name, target in state_variables(plain).items():
+        target.assign(ops.convert_to_numpy(trained[name]))
     with atomic_file(open_workdir(workdir) / MODEL) as temporary:
         plain.save(temporary)
 
