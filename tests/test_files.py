@@ -1,11 +1,12 @@
-"""Folders that are replaced as a whole or not at all."""
+"""Files and folders that are replaced as a whole or not at all."""
 
 import errno
 import os
+import time
 
 import pytest
 
-from tf_sparse_attention.files import atomic_file, atomic_folder
+from tf_sparse_attention.files import STALE_AFTER, atomic_file, atomic_folder, remove_stale
 
 
 def test_a_folder_takes_the_place_of_the_earlier_one(tmp_path):
@@ -34,3 +35,41 @@ def test_a_full_disk_is_named_and_leaves_the_earlier_file(tmp_path):
         with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/made'"), atomic(tmp_path / "made"):
             raise OSError(errno.ENOSPC, "No space left on device")
     assert os.listdir(tmp_path) == ["made"] and (tmp_path / "made").read_text() == "old"
+
+
+def test_two_writers_with_one_process_id_publish_one_whole_file(tmp_path):
+    path = tmp_path / "made.npz"
+    with atomic_file(path) as first, open(first, "w") as file:
+        file.write("first begins,")
+        with atomic_file(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+        file.write(" and ends")
+    assert path.read_text() == "first begins, and ends"
+    assert os.listdir(tmp_path) == ["made.npz"]
+
+
+def test_two_writers_publish_one_whole_folder(tmp_path):
+    with atomic_folder(tmp_path / "made") as first:
+        first.mkdir()
+        (first / "of first").touch()
+        with atomic_folder(tmp_path / "made") as second:
+            second.mkdir()
+            (second / "of second").touch()
+    assert os.listdir(tmp_path) == ["made"] and os.listdir(tmp_path / "made") == ["of first"]
+
+
+def test_temporaries_of_living_processes_stay_and_those_of_killed_ones_go(tmp_path):
+    old = time.time() - STALE_AFTER - 60
+    with atomic_file(tmp_path / "made.npz") as file, atomic_folder(tmp_path / "made") as folder:
+        file.touch()
+        folder.mkdir()
+        (folder / "part").touch()
+        os.utime(folder.parent, (old, old))  # a folder is as new as the newest file in it
+        living = sorted(os.listdir(tmp_path))
+        (tmp_path / ".killed.0a.incomplete.npz").touch()
+        (tmp_path / ".killed.incomplete-0a").mkdir()
+        for path in tmp_path.glob(".killed*"):
+            os.utime(path, (old, old))
+        remove_stale(tmp_path)
+        assert sorted(os.listdir(tmp_path)) == living and len(living) == 2

@@ -41,7 +41,7 @@ def file_kinds(lab: Lab) -> list[tuple[str, str, int]]:
     for line in (lab.folder / "writes").read_text().splitlines():
         if not line.startswith((f"{reference}{os.sep}", f"{lab.data_dir}{os.sep}")):
             continue
-        pattern = f"*/{re.sub(r'[.][0-9]+[.]incomplete', '.*.incomplete', os.path.basename(line))}"
+        pattern = f"*/{re.sub(r'[.][0-9a-f]+[.]incomplete', '.*.incomplete', os.path.basename(line))}"
         number = seen[pattern] = seen.get(pattern, -1) + 1
         name = pattern.strip("*/").removeprefix(".").replace(".*.incomplete", "")
         kinds.setdefault(re.sub(r"\d+", "N", name), []).append((f"{name} ({number})", pattern, number))

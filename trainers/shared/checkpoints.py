@@ -19,8 +19,8 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from tf_sparse_attention.files import atomic_file, remove_stale
 from trainers.shared import damage
-from trainers.shared.files import atomic_file, remove_incomplete
 
 FORMAT = 2
 METADATA = "metadata.json"
@@ -169,7 +169,7 @@ class Checkpoints:
             metadata: plain data about the run, returned by `newest_metadata`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        remove_incomplete(self.folder)
+        remove_stale(self.folder)
         with atomic_file(self.path(step)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             dtypes = {name: keras.backend.standardize_dtype(variable.dtype) for name, variable in variables.items()}
             content = {"format": FORMAT, "step": step, "dtypes": dtypes, **metadata}

@@ -10,6 +10,7 @@ import keras
 import ml_collections
 from absl import logging
 
+from tf_sparse_attention.files import remove_stale
 from trainers.shared import (
     callbacks,
     components,
@@ -23,7 +24,6 @@ from trainers.shared import (
     writers,
 )
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
-from trainers.shared.files import remove_incomplete
 from trainers.shared.renamed_settings import apply_renamed_settings
 from trainers.tasks import registry
 from trainers.tasks.settings import without_ignored
@@ -149,7 +149,7 @@ class Run:
             self._saved_step = step
             self.devices.compare_replicas(newest.get("replicas"))
         if self.devices.is_chief:
-            remove_incomplete(self.folder)
+            remove_stale(self.folder)
             workdir.save_config(self.folder, self.config)
             self.task.save(self.folder)
             workdir.save_source(self.folder, self._data.source)

@@ -1,5 +1,7 @@
 """Checkpoints: exact, all or nothing, the newest whole one."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -112,10 +114,12 @@ def test_nothing_but_damaged_ones_is_an_error(tmp_path):
         checkpoints.newest_metadata()
 
 
-def test_one_that_was_being_written_is_neither_read_nor_left(tmp_path):
+def test_one_that_a_killed_process_was_writing_is_neither_read_nor_left(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1)
-    (tmp_path / ".step_000000002.77.incomplete.npz").write_bytes(b"half")
+    half = tmp_path / ".step_000000002.77.incomplete.npz"
+    half.write_bytes(b"half")
+    os.utime(half, (0, 0))
     assert checkpoints.newest_metadata()["step"] == 1
     write_steps(checkpoints, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000001.npz", "step_000000003.npz"]

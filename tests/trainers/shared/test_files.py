@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainers.shared.files import atomic_file, remove_incomplete, write_json
+from trainers.shared.files import atomic_file, write_json
 
 
 def test_a_file_takes_its_place_when_the_block_ends(tmp_path):
@@ -28,13 +28,6 @@ def test_the_file_beside_keeps_the_extension(tmp_path):
     with atomic_file(tmp_path / "model.keras") as temporary:
         assert temporary.suffix == ".keras"
         temporary.write_text("")
-
-
-def test_what_a_killed_process_was_writing_is_removed(tmp_path):
-    (tmp_path / ".model.123.incomplete.keras").write_text("half")
-    (tmp_path / "model.keras").write_text("whole")
-    remove_incomplete(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
 
 
 def test_json_is_written_as_plain_data(tmp_path):

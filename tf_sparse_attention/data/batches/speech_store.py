@@ -14,7 +14,7 @@ import numpy as np
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.remote_stores import open_copy
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance
-from tf_sparse_attention.files import atomic_folder
+from tf_sparse_attention.files import atomic_folder, remove_stale
 from tf_sparse_attention.remote_files import is_remote
 
 # Raised when the files change meaning, so that older stores are built again.
@@ -156,6 +156,8 @@ def _open(source, identity, target):
             raise
         except ValueError as error:
             logging.warning("%s It is prepared anew.", error)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(target.parent)
     with atomic_folder(target) as temporary:
         temporary.mkdir()
         _write(temporary, source, identity["split"], identity)

@@ -10,7 +10,6 @@ import pathlib
 import re
 import shutil
 import tempfile
-import time
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,8 @@ import numpy as np
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.remote_stores import open_copy
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
-from tf_sparse_attention.files import naming
+from tf_sparse_attention.files import INCOMPLETE, naming, remove_stale
 from tf_sparse_attention.remote_files import is_remote
-
-INCOMPLETE = ".incomplete-"
-# Incomplete folders of killed processes are removed after a day without writes.
-STALE_AFTER = 24 * 3600
 
 
 def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.PathLike | None = None) -> TokenStore:
@@ -74,7 +69,7 @@ def _open(source, tokenizer, identity, root):
         checksums.check(target / checksums.FILE, target, identity)
         return found
     root.mkdir(parents=True, exist_ok=True)
-    _remove_stale(root)
+    remove_stale(root)
     with _incomplete_folder(root) as incomplete:
         _write(incomplete, source.documents(identity["split"]), tokenizer, identity)
         _publish(incomplete, target)
@@ -99,7 +94,7 @@ def _store_name(identity):
 
 @contextlib.contextmanager
 def _incomplete_folder(root):
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=INCOMPLETE, dir=root))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f".store{INCOMPLETE}-", dir=root))
     try:
         yield folder
     finally:
@@ -161,11 +156,3 @@ def _publish(incomplete, target):
         os.rename(incomplete, target)
     except OSError:
         TokenStore(target)  # Raises unless it is the other process's complete store that is in the way.
-
-
-def _remove_stale(root):
-    for folder in root.glob(f"{INCOMPLETE}*"):
-        with contextlib.suppress(OSError):  # Another process may be removing the same one.
-            newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-            if time.time() - newest > STALE_AFTER:
-                shutil.rmtree(folder)

@@ -1,11 +1,9 @@
 """Opens data sets of images: by TFDS name, a folder of files, or arrays in a file."""
 
-import contextlib
 import hashlib
 import os
 import pathlib
 import re
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,13 +11,12 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data import checksums
-from tf_sparse_attention.data.batches.token_writer import STALE_AFTER
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
 from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
-from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.files import atomic_file, remove_stale
 from tf_sparse_attention.remote_files import is_remote
 
 FORMAT = 1  # of the files that `ImageSource.array` writes
@@ -114,7 +111,7 @@ class ImageSource:
             checksums.check(sums, path, what)
         else:
             root.mkdir(parents=True, exist_ok=True)
-            _remove_stale(root)
+            remove_stale(root)
             with atomic_file(path) as temporary:
                 _write(temporary, self.images(split), self.shape, f"split={split} of {self.name}")
                 # Before the file has its name: one without checksums would be taken for that of an earlier version.
@@ -149,14 +146,6 @@ def _write_header(file, count, shape):
     # NumPy leaves room for the number of rows, so that the header of any number is as long.
     header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
     np.lib.format.write_array_header_1_0(file, header)
-
-
-def _remove_stale(folder):
-    """Removes what processes that were killed left behind, after a day without writes."""
-    for path in folder.glob(".*.incomplete.npy"):
-        with contextlib.suppress(OSError):  # another process may be removing the same one
-            if time.time() - path.stat().st_mtime > STALE_AFTER:
-                path.unlink()
 
 
 def _checked_shape(image_shape):
