@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.data.batches.test_random_order import aligned
 from tf_sparse_attention.data import LengthBuckets
-from tf_sparse_attention.data.batches.length_buckets import random_order
 
 SIZES = np.random.default_rng(0).integers(100, 1600, 60)
 
@@ -27,33 +27,10 @@ def test_an_epoch_has_each_sequence_once_in_an_order_of_its_own():
     assert orders[0].tolist() != orders[1].tolist()
 
 
-def aligned(ours, theirs):
-    """Return the largest number of items that two orders have at one distance, of positions or of values."""
-    count = len(ours)
-    places = np.bincount((np.argsort(theirs)[ours] - np.arange(count)) % count)
-    values = np.bincount((theirs - ours) % count)
-    return max(places.max(), values.max())
-
-
-@pytest.mark.parametrize(
-    "other", [(1, 0, 0), (2, 0, 0), (2**32, 0, 0), (2**63 - 1, 0, 0), (0, 1, 0), (0, 2, 0), (1, 1, 0), (0, 0, 1)]
-)
-def test_orders_of_another_seed_epoch_or_stream_are_independent(other):
-    # In 2,000 pairs of independent orders the count was at most 10; in a shifted copy it is in the thousands.
-    ours, theirs = random_order(0, 0, 0, 4000), random_order(*other, 4000)
-    assert np.sort(theirs).tolist() == list(range(4000))
-    assert aligned(ours, theirs) < 12
-    assert abs(np.corrcoef(ours, theirs)[0, 1]) < 0.06  # 4 standard deviations
-
-
 def test_epochs_of_neighbouring_seeds_share_neither_sequences_nor_batches():
     buckets = LengthBuckets(np.full(4000, 10), batch_size=1, max_length=10)
     orders = [[int(buckets.batch_of(step, seed).items[0]) for step in range(4000)] for seed in (0, 1)]
     assert aligned(*np.array(orders)) < 12
-
-
-def test_the_order_is_the_same_with_every_version_of_numpy():
-    assert random_order(7, 3, 1, 8).tolist() == [6, 4, 0, 2, 5, 3, 1, 7]
 
 
 def test_what_is_too_long_is_told_in_its_own_words(caplog):

@@ -6,11 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tf_sparse_attention.data import TrainingBatches, distribute_batches
-from tf_sparse_attention.data.batches.index_shuffle import shuffled_index
 
 
 def take(dataset, count):
@@ -122,32 +121,6 @@ def test_a_stream_shorter_than_a_window_is_one_padded_window(make_store):
 
 def test_steps_per_epoch_is_rounded_up(make_store):
     assert TrainingBatches(make_store([b"x" * 99]), 3, 10).steps_per_epoch == 4  # 10 windows
-
-
-@given(size=st.integers(1, 300), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 2**40))
-@example(size=65536, seed=3, epoch=1)
-@example(size=65537, seed=3, epoch=1)  # here TensorFlow's has one number twice
-@example(size=100_000, seed=2**40, epoch=2**33 + 1)
-@settings(max_examples=25)
-def test_the_order_is_index_shuffle_of_seed_and_epoch(size, seed, epoch):
-    index = np.arange(size)
-    ours = shuffled_index(index, seed, np.full(size, epoch), size)
-    public = tf.random.experimental.index_shuffle(
-        index, tf.constant([seed, epoch], tf.int64), tf.constant(size - 1, tf.int64)
-    )
-    np.testing.assert_array_equal(ours, public)
-    assert size == 65537 or sorted(ours) == list(range(size))
-
-
-@pytest.mark.parametrize("size", [2**32, 2**61 + 5])
-def test_the_order_of_more_windows_than_can_be_listed(size):
-    index = np.array([0, 1, 12345, size // 3, size - 1])
-    epochs = [0, 0, 7, 7, 2**35]
-    ours = shuffled_index(index, 11, epochs, size)
-    limit = tf.constant(size - 1, tf.int64)
-    for number, (at, epoch) in enumerate(zip(index, epochs, strict=True)):
-        seeds = tf.constant([11, epoch], tf.int64)
-        assert ours[number] == tf.random.experimental.index_shuffle(tf.constant(at, tf.int64), seeds, limit).numpy()
 
 
 def test_replicas_of_a_strategy_get_their_rows_of_one_batch(two_replicas, random_store):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tf_sparse_attention.checks import check_count
+from tf_sparse_attention.data.batches.random_order import BATCHES, ITEMS, random_order
 from tf_sparse_attention.data.batches.sharding import shard_rows
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 SHORTEST = 64  # positions of the shortest bucket: below it a program more saves little
-ITEMS, BATCHES = 0, 1  # streams of random numbers, see `random_order`
 
 
 class Batch(NamedTuple):
@@ -189,20 +189,3 @@ class LengthBuckets:
 
         elements = counters.map(lambda counter: element(counter, part_of), num_parallel_calls=2, deterministic=True)
         return elements.prefetch(tf.data.AUTOTUNE)
-
-
-def random_order(seed: int, epoch: int, stream: int, count: int) -> np.ndarray:
-    """Return a random permutation of `count` numbers, int64 (count,), the same on every machine.
-
-    Orders of two seeds, epochs or streams are independent. The draws are raw bits of NumPy's Philox generator (Salmon
-    et al. 2011), which NumPy promises never to change, unlike `Generator.permutation`.
-
-    Args:
-        seed: integer in [0, 2**63).
-        epoch: integer in [0, 2**63).
-        stream: number of the order among those of one seed and epoch.
-        count: length of the permutation.
-    """
-    # The stream is in the highest word of the counter: streams of one key would meet after 2^192 draws.
-    bits = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, stream]).random_raw(count)
-    return np.argsort(bits, kind="stable")

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_rate, check_seed
-from tf_sparse_attention.data.batches.index_shuffle import shuffled_index
 from tf_sparse_attention.data.batches.masking import hidden_positions, pack_masked
 from tf_sparse_attention.data.batches.packing import pack_windows
+from tf_sparse_attention.data.batches.random_order import shuffled_index
 from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
 from tf_sparse_attention.deprecation import renamed_arguments
@@ -22,7 +22,7 @@ class TrainingBatches:
     each epoch: every token is seen at most once an epoch, and all but the last num_tokens mod sequence_length are. A
     batch may hold the end of one epoch and the start of the next. A stream shorter than one window is padded.
 
-    The order is `tf.random.experimental.index_shuffle`, which computes one element of a permutation without the
+    The order is that of `shuffled_index`, which computes one element of a permutation without the
     others: starting at step k costs the same for every k. A resumed run therefore gets exactly the batches of an
     uninterrupted one.
 

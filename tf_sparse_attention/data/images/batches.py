@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
-from tf_sparse_attention.data.batches.index_shuffle import shuffled_index
+from tf_sparse_attention.data.batches.random_order import shuffled_index
 from tf_sparse_attention.data.batches.streams import batch_stream, on_arrays
 from tf_sparse_attention.data.images.codec import ImageCodec
 from tf_sparse_attention.types import Tensor
@@ -15,7 +15,7 @@ class ImageBatches:
     """Endless batches of images in random order; batch k is a pure function of (seed, k).
 
     An epoch has each image once, in an order that is drawn for each; a batch may hold the end of one epoch and the
-    start of the next. The order is `tf.random.experimental.index_shuffle`, as in `TrainingBatches`, so that starting at
+    start of the next. The order is that of `shuffled_index`, as in `TrainingBatches`, so that starting at
     step k costs the same for every k.
 
     Args:
