@@ -221,3 +221,17 @@ def test_a_field_without_its_files_or_files_without_their_field_are_errors(tmp_p
         open_source(path=tmp_path)
     with pytest.raises(ValueError, match=r"`fields` must be those of some lines .*lines with \['de', 'en', 'split'\]"):
         open_source(path=tmp_path, text_field="body")
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.gz", "folder/train/texts.ndjson", "folder/texts.json"])
+def test_lines_without_the_field_of_the_text_are_no_text(tmp_path, name):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    file = written(tmp_path / name, [{"title": "A", "body": "one"}] * 30)
+    path = file if file.parent == tmp_path else tmp_path / "folder"
+    with pytest.raises(ValueError, match=rf"`text_field` must be the .*, for {file} with the fields 'title', 'body'\."):
+        open_source(path=path, pattern="**/*.*json*", data_dir=tmp_path / "data")
+
+
+def test_text_in_a_file_that_is_called_json_is_text(tmp_path):
+    (tmp_path / "notes.json").write_text("{\n" + '"a": 1,\n' * 20 + '"b": 2}')
+    assert open_source(path=tmp_path / "notes.json", data_dir=tmp_path / "data").splits

@@ -1,6 +1,7 @@
 """Any folder of text files, or one long text file, as a TFDS data set."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -22,6 +23,7 @@ from tf_sparse_attention.data.sources.text_files import (
 )
 
 tfds: Any = import_tfds()
+JSON_NAMES = (".jsonl", ".ndjson", ".json")  # how files of JSON lines are called
 
 
 @dataclasses.dataclass
@@ -60,7 +62,8 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
         config: `TextFolderConfig` whose `path` and `pattern` take the place of the arguments; its name is not used.
 
     Raises:
-        ValueError: If `path` does not exist or holds no text, if a file in it is not UTF-8, or `config` is only a name.
+        ValueError: If `path` does not exist or holds no text, if a file in it is not UTF-8 or has JSON lines, or
+            `config` is only a name.
 
     Example:
 
@@ -97,6 +100,8 @@ class TextFolder(tfds.core.GeneratorBasedBuilder):
             raise ValueError(
                 f"`path` must hold text files that match `pattern`.{hint} Received: path={path}, pattern={pattern}."
             )
+        for file in {part.file for parts in self._splits.values() for part in parts}:
+            _refuse_json_lines(file)
         # The name always comes from what the folder holds now, also when a builder is unpickled later.
         super().__init__(data_dir=data_dir, config=self._config_of(path, pattern), version=version)
 
@@ -143,6 +148,22 @@ def _splits_of_file(path):
         return {}
     check_utf8(content, path)
     return _without_empty(_cut(TextFile(path.name, path, content_digest(content)), len(content)))
+
+
+def _refuse_json_lines(file):
+    """Raise a `ValueError` for a file of JSON lines, which would be read as text with its braces and quotes."""
+    if not file.path.name.removesuffix(".gz").endswith(JSON_NAMES):
+        return
+    begin = file.read().lstrip().partition(b"\n")[0]
+    try:
+        line = json.loads(begin)
+    except ValueError:  # text, or an object of several lines
+        return
+    if isinstance(line, dict):
+        raise ValueError(
+            "`text_field` must be the field with the text of JSON lines, for the trainers --config.data.text_field. "
+            f"Received: text_field=None, for {file.path} with the fields {', '.join(map(repr, line)) or 'none'}."
+        )
 
 
 def _splits_of_folder(path, pattern):
