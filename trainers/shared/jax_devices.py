@@ -59,6 +59,19 @@ class JaxDevices(OneDevice):
         self._distribution = tsa.distribution.ModelParallel(layout_map=layouts, auto_shard_dataset=False)
 
 
+def has_gpus_in_use() -> bool:
+    """Return whether JAX has started and found GPUs; JAX that has not started stays so."""
+    import jax
+
+    before = jax.config.jax_num_cpu_devices
+    try:
+        jax.config.update("jax_num_cpu_devices", 2 if before == 1 else 1)
+    except RuntimeError:  # JAX refuses this once it has started
+        return any(device.platform == "gpu" for device in jax.devices())
+    jax.config.update("jax_num_cpu_devices", before)
+    return False
+
+
 def choose(num_logical_cpus: int) -> OneDevice:
     """Returns the devices of JAX; see `strategy.choose_devices`."""
     import jax

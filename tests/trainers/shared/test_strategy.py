@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from trainers.configs import base
-from trainers.shared import strategy
+from trainers.shared import jax_devices, strategy
 from trainers.shared.one_device import OneDevice
 from trainers.shared.tensorflow_devices import TensorFlowReplicas
 
@@ -36,6 +36,38 @@ def test_one_device_compiles_with_xla_unless_told_not_to():
     one = OneDevice()
     assert one.execution(None, 4) == {"jit_compile": True, "steps_per_execution": 4}
     assert one.execution(False, 1)["jit_compile"] is False
+
+
+CHOOSE_DEVICES = """
+import pathlib, sys
+from trainers.shared import console
+console.import_backends()
+import jax
+{before}
+from trainers.configs import base
+from trainers.shared import strategy
+strategy.choose_devices(base.get_config())
+jax.jit(lambda x: x + 1)(1.0)
+options = [path.read_text() for path in pathlib.Path({folder!r}).glob("*debug_options")]
+print(bool(options) and all("xla_gpu_deterministic_ops: true" in text for text in options))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "has_effect"), [("", True), pytest.param("jax.devices()", False, marks=pytest.mark.full)]
+)
+def test_a_deterministic_run_on_jax_has_xla_s_flag_before_there_are_devices(run_python, tmp_path, before, has_effect):
+    code = CHOOSE_DEVICES.format(before=before, folder=str(tmp_path))
+    printed = run_python(code, KERAS_BACKEND="jax", XLA_FLAGS=f"--xla_dump_to={tmp_path}")
+    assert printed.split()[-1] == str(has_effect)
+
+
+def test_a_deterministic_run_is_refused_where_jax_has_used_a_gpu(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(jax_devices, "has_gpus_in_use", lambda: True)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_abc=1")
+    with pytest.raises(ValueError, match=r"`config.train.deterministic` must be False in .* XLA_FLAGS='--xla_abc=1'"):
+        strategy.choose_devices(make_config())
 
 
 def test_two_logical_cpus_are_two_replicas(two_replicas):
