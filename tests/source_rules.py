@@ -57,6 +57,7 @@ PORTABLE_PARTS = {
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
 DEFERRED_BACKEND_FILES = {
+    "tf_sparse_attention/analysis/gradients.py",
     "tf_sparse_attention/backends.py",
     "tf_sparse_attention/distribution/sharded_window.py",
     "tf_sparse_attention/kernels/attention.py",
@@ -77,6 +78,8 @@ DEFERRED_BACKEND_FILES = {
     "trainers/shared/strategy.py",
     "trainers/shared/tensorflow_devices.py",
 }
+# Functions that import, or run, the module that their first argument names.
+IMPORT_CALLS = {"import_module", "__import__", "run_module", "find_spec"}
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
 
 
@@ -100,7 +103,7 @@ def parsed(source):
 
 @functools.cache
 def imports_of(source):
-    """Returns every import in `source`; the name of a relative one begins with a dot."""
+    """Return every import in `source`, by statement or by a call with the name; a relative one begins with a dot."""
     found = []
 
     def visit(node, deferred):
@@ -109,12 +112,20 @@ def imports_of(source):
         if isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             found.extend(Import(f"{module}.{alias.name}", node.lineno, deferred) for alias in node.names)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORT_CALLS and node.args:
+            found.extend(Import(name, node.lineno, deferred) for name in [_begin_of(node.args[0])] if name)
         deferred = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for child in ast.iter_child_nodes(node):
             visit(child, deferred)
 
     visit(parsed(source), False)
     return tuple(found)
+
+
+def _begin_of(node):
+    """Return the text of a constant, or that before the first value in an f-string, else ""."""
+    node = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def part_of(name):

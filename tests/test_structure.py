@@ -101,6 +101,9 @@ def test_completion_offers_public_names_alone(name):
         ("import tf_sparse_attention as tsa", "analysis"),
         ("from . import masks", "ops"),
         ("import tests.contracts", "layers"),
+        ("import runpy\nrunpy.run_module('trainers.convert', run_name='__main__')", "convert"),
+        ("from importlib import import_module\nimport_module(f'trainers.tasks.{name}')", "export"),
+        ("__import__('tf_sparse_attention.models')", "layers"),
     ],
 )
 def test_an_import_that_points_up_or_sideways_is_found(source, part):

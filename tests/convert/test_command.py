@@ -90,12 +90,6 @@ def test_help_and_wrong_commands_need_no_backend(arguments, status):
     assert not re.search(r"\| (keras|tensorflow)$", process.stderr, re.MULTILINE)
 
 
-@pytest.mark.full
-def test_it_runs_by_the_name_of_the_library_too():
-    process = run_program("tf_sparse_attention.convert", "--help")
-    assert process.returncode == 0 and process.stdout.count("  python -m trainers.convert ") == 3
-
-
 def test_slots_of_an_optimizer_that_is_not_made_are_left_out(pg19_like, tmp_path, capsys):
     settings = tmp_path / "hparams.json"
     settings.write_text(json.dumps({**pg19_like.settings, "optimizer": "adam"}), encoding="utf-8")
